@@ -1,0 +1,1 @@
+"""Models and configurations; every file here may travel inside a checkpoint."""

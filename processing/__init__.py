@@ -1,0 +1,1 @@
+"""Processors; every file here may travel inside a checkpoint."""
