@@ -1,0 +1,116 @@
+"""Pictures to regions: the grid of a timm backbone or of a vision model of transformers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedConfig
+from transformers.utils import ModelOutput
+
+NORMALISATIONS = (nn.modules.batchnorm._BatchNorm,)
+
+
+@dataclass
+class RegionFeatures(ModelOutput):
+    """What the vision part gives to the rest of a captioner.
+
+    Args:
+        region_features: `[B, R, D]`.
+        region_boxes: `[B, R, 4]`, x1, y1, x2, y2 of every cell as shares of width and height.
+        region_mask: `[B, R]`, True = a real region; all True for a grid.
+    """
+
+    region_features: Tensor | None = None
+    region_boxes: Tensor | None = None
+    region_mask: Tensor | None = None
+
+
+def vision_tower_config(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The vision half of a two-tower configuration (CLIP, SigLIP, ...); any other configuration as it is."""
+    return getattr(config, "vision_config", None) or config
+
+
+def grid_boxes(height: int, width: int, device: Any, dtype: torch.dtype) -> Tensor:
+    """Boxes `[height * width, 4]` of the cells of a grid, row by row, in normalised xyxy."""
+    top, left = torch.meshgrid(
+        torch.arange(height, device=device), torch.arange(width, device=device), indexing="ij"
+    )
+    corners = torch.stack((left / width, top / height, (left + 1) / width, (top + 1) / height), dim=-1)
+    return corners.flatten(0, 1).to(dtype)
+
+
+def tokens_to_map(tokens: Tensor, pixel_values: Tensor, patch_size: Any) -> Tensor:
+    """Patch tokens `[B, L, D]` of a vision transformer, without its prefix tokens, as a map `[B, D, h, w]`.
+
+    Raises:
+        ValueError: the number of tokens does not fit the picture and the patch size.
+    """
+    if patch_size is None:
+        raise ValueError("The vision model returns tokens, but its configuration has no `patch_size`.")
+    patch_height, patch_width = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
+    height, width = pixel_values.shape[-2] // patch_height, pixel_values.shape[-1] // patch_width
+    prefix = tokens.shape[1] - height * width  # class and register tokens stand in front
+    if prefix < 0:
+        raise ValueError(
+            f"The vision model returned {tokens.shape[1]} tokens for pictures of {tuple(pixel_values.shape[-2:])} "
+            f"pixels, expected at least {height} x {width} patches of {patch_height} x {patch_width}."
+        )
+    return tokens[:, prefix:].transpose(1, 2).unflatten(2, (height, width))
+
+
+class VisionBackbone(nn.Module):
+    """A vision model as a source of regions.
+
+    Args:
+        config: a captioner's configuration; read are `vision_config`, `vision_feature_layer`, `vision_grid_size` and
+            `freeze_vision`. The model is built from the configuration alone: nothing is downloaded.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.feature_layer = config.vision_feature_layer
+        self.grid_size = config.vision_grid_size
+        self.frozen = config.freeze_vision
+        self.model = AutoModel.from_config(vision_tower_config(config.vision_config))
+        if self.frozen:
+            self.model.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> "VisionBackbone":
+        """Training mode, except for a frozen backbone and for the statistics of batch normalisation."""
+        super().train(mode and not self.frozen)
+        for module in self.model.modules():
+            if isinstance(module, NORMALISATIONS):
+                module.eval()
+        return self
+
+    def feature_map(self, pixel_values: Tensor) -> Tensor:
+        """The chosen layer as a map `[B, D, h, w]`."""
+        every_layer = self.feature_layer != -1
+        outputs = self.model(pixel_values=pixel_values, output_hidden_states=every_layer)
+        states = outputs.hidden_states[self.feature_layer] if every_layer else outputs.last_hidden_state
+        if states.ndim == 4:
+            return states
+        return tokens_to_map(states, pixel_values, self.patch_size)
+
+    @property
+    def patch_size(self) -> Any:
+        """Side of a patch in pixels, for vision transformers."""
+        timm_model = getattr(self.model, "timm_model", None)
+        if timm_model is not None:
+            return getattr(getattr(timm_model, "patch_embed", None), "patch_size", None)
+        return getattr(self.model.config, "patch_size", None)
+
+    def forward(self, pixel_values: Tensor) -> RegionFeatures:
+        """Pictures `[B, C, H, W]` to the cells of a grid, row by row."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            features = self.feature_map(pixel_values)
+            if self.grid_size is not None:
+                features = nn.functional.adaptive_avg_pool2d(features, self.grid_size)
+        batch, _, height, width = features.shape
+        boxes = grid_boxes(height, width, features.device, features.dtype)
+        return RegionFeatures(
+            region_features=features.flatten(2).transpose(1, 2),  # [B, h * w, D]
+            region_boxes=boxes.expand(batch, -1, -1),
+            region_mask=torch.ones(batch, height * width, dtype=torch.bool, device=features.device),
+        )
