@@ -1,0 +1,252 @@
+"""Pictures into `pixel_values`, as the vision backbone was trained: exactly (PIL) or fast (torchvision)."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoImageProcessor
+from transformers.image_processing_backends import PilBackend, TorchvisionBackend
+from transformers.image_processing_utils import BaseImageProcessor
+from transformers.image_utils import (
+    IMAGENET_DEFAULT_MEAN,
+    IMAGENET_DEFAULT_STD,
+    ChannelDimension,
+    PILImageResampling,
+    SizeDict,
+)
+
+from .picture_reading import read_picture
+
+# The settings that are taken over from a vision model's own processor.
+BACKBONE_FIELDS = (
+    "do_resize",
+    "size",
+    "resample",
+    "do_center_crop",
+    "crop_size",
+    "do_rescale",
+    "rescale_factor",
+    "do_normalize",
+    "image_mean",
+    "image_std",
+)
+# The steps that must be the library's own for these settings to say everything.
+BACKBONE_STEPS = ("resize", "center_crop", "rescale", "normalize", "process_image", "_preprocess")
+# Processors with steps of their own that come down to the settings above (for pictures, not for segmentation maps).
+PLAIN_PROCESSORS = ("BeitImageProcessor", "MobileNetV2ImageProcessor", "SegformerImageProcessor")
+CROP_FRACTION_PROCESSORS = ("ConvNextImageProcessor",)
+# Keys of saved settings that are no settings of pictures.
+LOADED_KEYS = {"auto_map", "feature_extractor_type", "image_processor_type", "processor_class"}
+TIMM_RESAMPLING = {
+    "nearest": PILImageResampling.NEAREST,
+    "bilinear": PILImageResampling.BILINEAR,
+    "bicubic": PILImageResampling.BICUBIC,
+    "box": PILImageResampling.BOX,
+    "hamming": PILImageResampling.HAMMING,
+    "lanczos": PILImageResampling.LANCZOS,
+}
+
+
+def settings_of_backbone(backbone: str | os.PathLike[str] | Mapping[str, Any] | BaseImageProcessor) -> dict[str, Any]:
+    """Read how a vision backbone wants its pictures.
+
+    Args:
+        backbone: directory or Hub name of a transformers vision model, its image processor, or the data
+            configuration of a timm model (`timm.data.resolve_model_data_config(model)`, or its `pretrained_cfg`).
+
+    Returns:
+        Keyword arguments for `CaptioningImageProcessor`.
+
+    Raises:
+        ValueError: the backbone prepares pictures in a way that these settings cannot express.
+    """
+    if isinstance(backbone, Mapping):
+        return _settings_of_timm(backbone)
+    if isinstance(backbone, (str, os.PathLike)):
+        backbone = AutoImageProcessor.from_pretrained(backbone, backend="pil")
+    data_config = getattr(backbone, "data_config", None)  # transformers' wrapper of timm models
+    return _settings_of_timm(data_config) if data_config is not None else _settings_of_transformers(backbone)
+
+
+def _settings_of_transformers(processor: BaseImageProcessor) -> dict[str, Any]:
+    name = type(processor).__name__.removesuffix("Pil").removesuffix("Fast")
+    settings = {field: getattr(processor, field, None) for field in BACKBONE_FIELDS}
+    settings = {field: dict(value) if isinstance(value, SizeDict) else value for field, value in settings.items()}
+    if name in CROP_FRACTION_PROCESSORS:
+        settings.update(_crop_of_fraction(settings["size"], processor.crop_pct))
+    elif name not in PLAIN_PROCESSORS and not isinstance(processor, _PictureSteps):
+        base = TorchvisionBackend if isinstance(processor, TorchvisionBackend) else PilBackend
+        own_steps = [step for step in BACKBONE_STEPS if getattr(type(processor), step, None) != getattr(base, step)]
+        if own_steps:
+            raise ValueError(
+                f"{name} prepares pictures in its own way ({', '.join(own_steps)}), which size, crop, mean and standard "
+                "deviation cannot express. Build one by hand: CaptioningImageProcessor(size=..., crop_size=..., "
+                "image_mean=..., image_std=...)."
+            )
+    return {field: value for field, value in settings.items() if value is not None}
+
+
+def _crop_of_fraction(size: Mapping[str, int], fraction: float) -> dict[str, Any]:
+    """ConvNeXt's rule: below 384 a central crop of the given fraction, from 384 on the whole picture, warped."""
+    edge = size["shortest_edge"]
+    square = {"height": edge, "width": edge}
+    if edge >= 384:
+        return {"size": square}
+    return {"size": {"shortest_edge": int(edge / fraction)}, "do_center_crop": True, "crop_size": square}
+
+
+def _settings_of_timm(data_config: Mapping[str, Any]) -> dict[str, Any]:
+    missing = {"input_size", "mean", "std"} - data_config.keys()
+    if missing:
+        raise ValueError(
+            f"The data configuration lacks {sorted(missing)}; it has {sorted(data_config)}. Pass what "
+            "timm.data.resolve_model_data_config(model) returns, or the directory of a transformers vision model."
+        )
+    channels, height, width = data_config["input_size"]
+    if channels != 3:
+        raise ValueError(f"The backbone reads {channels} channels (input_size {data_config['input_size']}), not 3.")
+    fraction = data_config.get("crop_pct") or 0.875
+    scaled = {"height": math.floor(height / fraction), "width": math.floor(width / fraction)}
+    mode = data_config.get("crop_mode") or "center"
+    if mode == "center":
+        if height != width:
+            raise ValueError(
+                f"crop_mode 'center' with input_size {height} x {width} is not supported: only a square is."
+            )
+        scaled = {"shortest_edge": scaled["height"]}
+    elif mode != "squash":
+        raise ValueError(f"crop_mode {mode!r} is not supported: expected 'center' or 'squash'.")
+    interpolation = data_config.get("interpolation") or "bicubic"
+    if interpolation not in TIMM_RESAMPLING:
+        raise ValueError(f"interpolation {interpolation!r} is unknown: expected one of {sorted(TIMM_RESAMPLING)}.")
+    return {
+        "size": scaled,
+        "resample": TIMM_RESAMPLING[interpolation],
+        "do_center_crop": True,
+        "crop_size": {"height": height, "width": width},
+        "image_mean": list(data_config["mean"]),
+        "image_std": list(data_config["std"]),
+    }
+
+
+class _PictureSteps:
+    """What the two processors share: what they accept, and where their settings come from."""
+
+    do_convert_rgb = True
+    do_resize = True
+    size = {"height": 224, "width": 224}
+    resample = PILImageResampling.BICUBIC
+    do_center_crop = False
+    crop_size = {"height": 224, "width": 224}
+    do_rescale = True
+    do_normalize = True
+    image_mean = list(IMAGENET_DEFAULT_MEAN)
+    image_std = list(IMAGENET_DEFAULT_STD)
+
+    def __init__(self, **kwargs: Any) -> None:
+        known = self.valid_kwargs.__annotations__.keys() | LOADED_KEYS
+        if unknown := sorted(kwargs.keys() - known):
+            raise TypeError(f"{type(self).__name__} has no settings {unknown}; expected some of {sorted(known)}.")
+        super().__init__(**kwargs)
+
+    @classmethod
+    def from_backbone(
+        cls, backbone: str | os.PathLike[str] | Mapping[str, Any] | BaseImageProcessor, **settings: Any
+    ) -> _PictureSteps:
+        """Prepare pictures as a vision backbone was trained on them.
+
+        Args:
+            backbone: as in `settings_of_backbone`: a directory or Hub name, an image processor, or the data
+                configuration of a timm model.
+            **settings: settings of this class that replace those of the backbone.
+
+        Raises:
+            ValueError: these settings cannot express what the backbone does.
+        """
+        return cls(**{**settings_of_backbone(backbone), **settings})
+
+    def fetch_images(self, images: Any) -> Any:
+        """Leave reading to `process_image`, which keeps a picture's mode, orientation and name."""
+        return images
+
+    def _prepare_images_structure(self, images: Any, expected_ndims: int = 3) -> list[Any]:
+        if isinstance(images, (list, tuple)):
+            return [picture for nested in images for picture in self._prepare_images_structure(nested)]
+        if isinstance(images, (np.ndarray, torch.Tensor)) and images.ndim == expected_ndims + 1:
+            return list(images)
+        return [images]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings under the name of the exact class: how to compute is chosen when loading."""
+        saved = super().to_dict()
+        saved["image_processor_type"] = saved["image_processor_type"].removesuffix("Fast")
+        if "AutoImageProcessor" in (saved.get("auto_map") or {}):
+            reference = saved["auto_map"]["AutoImageProcessor"].removesuffix("Fast")
+            saved["auto_map"] = {**saved["auto_map"], "AutoImageProcessor": reference}
+        return saved
+
+
+class CaptioningImageProcessor(_PictureSteps, PilBackend):
+    """Pictures into `pixel_values` `[B, 3, H, W]`; the exact path, in PIL.
+
+    Accepts everything that `read_picture` reads: paths, addresses, PIL pictures of any mode, arrays, tensors, alone,
+    in lists, or arrays `[B, ...]`. Arrays of floats are read as fractions or levels by their values, so `do_rescale`
+    stays on for them too.
+
+    Args:
+        size: `{"height", "width"}` (warped), `{"shortest_edge"}` (proportions kept) or `{"max_height", "max_width"}`
+            (fits within), in pixels. Default 224 x 224.
+        resample: a `PIL.Image.Resampling`. Default bicubic.
+        do_center_crop, crop_size: cut the middle out afterwards. Default off.
+        do_rescale, rescale_factor: levels times 1/255.
+        do_normalize, image_mean, image_std: per channel; default ImageNet's.
+
+    All of them can also be given for one call. `from_backbone` takes them over from a vision model. A timm
+    configuration is followed up to one pixel: where the rim to crop is odd, timm rounds half of it to even and
+    transformers (and this class) downwards.
+    """
+
+    def process_image(
+        self, image: Any, input_data_format: str | ChannelDimension | None = None, **_: Any
+    ) -> np.ndarray:
+        """Read one picture into uint8 `[3, H, W]`."""
+        return np.moveaxis(np.asarray(read_picture(_channels_last(image, input_data_format))), -1, 0)
+
+
+class CaptioningImageProcessorFast(_PictureSteps, TorchvisionBackend):
+    """The same as `CaptioningImageProcessor` on torchvision, batched, also on an accelerator (`device="cuda"`).
+
+    Before normalisation, results differ by at most one grey level (1/255). Saved settings name the exact class; load
+    them into this one by `CaptioningImageProcessorFast.from_pretrained(directory)`.
+    """
+
+    def process_image(
+        self,
+        image: Any,
+        input_data_format: str | ChannelDimension | None = None,
+        device: torch.device | str | None = None,
+        **_: Any,
+    ) -> torch.Tensor:
+        """Read one picture into uint8 `[3, H, W]`; tensors of this form stay on their device."""
+        is_tensor = isinstance(image, torch.Tensor) and input_data_format not in (
+            ChannelDimension.LAST,
+            "channels_last",
+        )
+        if not (is_tensor and image.dtype == torch.uint8 and image.ndim == image.shape[0] == 3):
+            levels = np.array(read_picture(_channels_last(image, input_data_format)))
+            image = torch.from_numpy(levels).permute(2, 0, 1).contiguous()
+        return image if device is None else image.to(device)
+
+
+def _channels_last(image: Any, input_data_format: str | ChannelDimension | None) -> Any:
+    """Order the axes as told; without being told, `read_picture` finds out."""
+    if input_data_format in (ChannelDimension.FIRST, "channels_first") and isinstance(
+        image, (np.ndarray, torch.Tensor)
+    ):
+        return image.moveaxis(0, -1) if isinstance(image, torch.Tensor) else np.moveaxis(image, 0, -1)
+    return image

@@ -1,0 +1,264 @@
+"""Pictures or regions, prompts and captions into what a captioner reads; its tokens back into captions."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import string
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import BatchFeature, ProcessorMixin
+
+from .regions_captioning import batch_regions
+
+IGNORED_LABEL = -100
+
+
+class CaptioningProcessor(ProcessorMixin):
+    """Everything that goes into a captioner, and its captions out.
+
+    ```python
+    processor(images="photo.jpg", return_tensors="pt")                       # to caption
+    processor(images="photo.jpg", text="a photo of", return_tensors="pt")    # to continue a prompt
+    processor(images=pictures, text_target=captions, return_tensors="pt")    # to train
+    processor(regions=[features_1, features_2], return_tensors="pt")         # regions instead of pictures
+    ```
+
+    Args:
+        image_processor: prepares pictures, for instance `CaptioningImageProcessor`.
+        tokenizer: must have a begin, an end and a padding token, and is used without adding any by itself.
+        chat_template: a Jinja template, as in any processor.
+        lowercase: write captions and prompts in lower case. Default True: captions are judged in lower case, and a
+            model that need not spend words on it learns from fewer captions. Set False for names or acronyms.
+        drop_final_punctuation: take full stops and other marks off the end of a caption. Default True, as above.
+        drop_punctuation: take marks that stand alone between blanks out of a caption (`a dog , running` becomes
+            `a dog running`), as the tokenizers of the caption metrics do. Default False.
+        merge_repeated_words: when decoding, write a word that follows itself only once (`a a dog` becomes `a dog`).
+            Default False; the evaluation of several published captioners does it.
+
+    Raises:
+        ValueError: the tokenizer lacks one of the three tokens.
+    """
+
+    def __init__(
+        self,
+        image_processor: Any,
+        tokenizer: Any,
+        chat_template: str | None = None,
+        lowercase: bool = True,
+        drop_final_punctuation: bool = True,
+        drop_punctuation: bool = False,
+        merge_repeated_words: bool = False,
+    ) -> None:
+        super().__init__(image_processor, tokenizer, chat_template=chat_template)
+        for name in ("bos_token", "eos_token", "pad_token"):
+            if getattr(tokenizer, f"{name}_id") is None:
+                raise ValueError(
+                    f"The tokenizer has no `{name}`; a captioner needs a begin, an end and a padding token. Add it: "
+                    f"tokenizer.add_special_tokens({{'{name}': '<|{name.removesuffix('_token')}|>'}}), and resize the "
+                    "model's embeddings to len(tokenizer)."
+                )
+        self.lowercase = lowercase
+        self.drop_final_punctuation = drop_final_punctuation
+        self.drop_punctuation = drop_punctuation
+        self.merge_repeated_words = merge_repeated_words
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """Names that `__call__` may return."""
+        regions = ["region_features", "region_boxes", "region_mask"]
+        return ["pixel_values", *regions, "decoder_input_ids", "decoder_attention_mask", "labels"]
+
+    def __call__(
+        self,
+        images: Any = None,
+        text: str | Sequence[str] | None = None,
+        regions: Any = None,
+        text_target: str | Sequence[str] | None = None,
+        return_tensors: str | None = None,
+        max_length: int | None = None,
+        padding: bool | str = True,
+        **images_kwargs: Any,
+    ) -> BatchFeature:
+        """Prepare a batch of B pictures (or of their regions) and T tokens.
+
+        Args:
+            images: pictures, in any form that the image processor reads.
+            text: prompts to continue: one for all pictures, or one each. `""` is an empty prompt.
+            regions: one entry a picture, see `batch_regions`; takes the place of `images`.
+            text_target: captions to learn: one a picture, or the same number for each, those of a picture together.
+            return_tensors: `"pt"` or `"np"`; None gives lists.
+            max_length: longest prompt or caption in tokens, with its begin or end token; longer ones are cut and keep
+                that token.
+            padding: rows are always padded to the longest; other values than True or `"longest"` are refused.
+            **images_kwargs: settings of the image processor for this call.
+
+        Returns:
+            Of `images`: `pixel_values` `[B, C, H, W]`. Of `regions`: `region_features`, `region_mask` and perhaps
+            `region_boxes`. Of `text`: `decoder_input_ids` `[B, T]`, begin token and prompt without end token, and, if
+            prompts differ in length, padding on the left with `decoder_attention_mask` `[B, T]`. Of `text_target`:
+            `labels` `[B, T]`, caption and end token, filled up with -100.
+
+        Raises:
+            ValueError: nothing was given, both pictures and regions were, or their number does not fit the texts.
+            TypeError: a keyword is no setting of the image processor.
+        """
+        if images is not None and regions is not None:
+            raise ValueError("Both `images` and `regions` were given; give one: a captioner looks at either.")
+        if images is None and regions is None and text is None and text_target is None:
+            raise ValueError("Nothing was given; expected `images`, `regions`, `text` or `text_target`.")
+        if padding not in (True, "longest"):
+            raise ValueError(f"padding={padding!r} is not supported: rows are padded to the longest (padding=True).")
+        known = set(self.image_processor.valid_kwargs.__annotations__)
+        if unknown := sorted(images_kwargs.keys() - known):
+            raise TypeError(
+                f"{type(self).__name__} has no arguments {unknown}; expected images, text, regions, text_target, "
+                f"return_tensors, max_length, padding, or a setting of the image processor: {sorted(known)}."
+            )
+        data: dict[str, Any] = {}
+        pictures = None
+        if images is not None:
+            data["pixel_values"] = self.image_processor(images, return_tensors=return_tensors, **images_kwargs)[
+                "pixel_values"
+            ]
+            pictures = len(data["pixel_values"])
+        if regions is not None:
+            data.update(batch_regions(regions))
+            pictures = len(data["region_features"])
+        if text is not None:
+            data.update(self.encode_prompts(_one_each(text, pictures), max_length))
+        if text_target is not None:
+            data["labels"] = self.encode_captions(_some_each(text_target, pictures), max_length)
+        return BatchFeature(data, tensor_type=return_tensors)
+
+    def encode_prompts(self, prompts: Sequence[str], max_length: int | None = None) -> dict[str, np.ndarray]:
+        """Encode prompts to continue, padded on the left.
+
+        Args:
+            prompts: B texts; `""` is the begin token alone.
+            max_length: longest row, begin token included; the end of longer prompts is cut.
+
+        Returns:
+            `decoder_input_ids` `[B, T]` int64 and, if any row is padded, `decoder_attention_mask` `[B, T]` int64.
+        """
+        rows = [[self.tokenizer.bos_token_id, *self._tokens_of(self.normalise_prompt(text))] for text in prompts]
+        rows = [row[:max_length] for row in rows]
+        width = max(len(row) for row in rows)
+        ids = np.full((len(rows), width), self.tokenizer.pad_token_id, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for index, row in enumerate(rows):
+            ids[index, width - len(row) :], mask[index, width - len(row) :] = row, 1
+        return {"decoder_input_ids": ids} if mask.all() else {"decoder_input_ids": ids, "decoder_attention_mask": mask}
+
+    def encode_captions(self, captions: Sequence[str], max_length: int | None = None) -> np.ndarray:
+        """Encode captions to learn.
+
+        Args:
+            captions: B texts.
+            max_length: longest row, end token included; words of longer captions are cut, the end token is kept.
+
+        Returns:
+            Labels `[B, T]` int64: tokens and end token, filled up with -100.
+        """
+        rows = [self._tokens_of(self.normalise_caption(text)) for text in captions]
+        kept = None if max_length is None else max_length - 1
+        rows = [[*row[:kept], self.tokenizer.eos_token_id] for row in rows]
+        labels = np.full((len(rows), max(len(row) for row in rows)), IGNORED_LABEL, dtype=np.int64)
+        for index, row in enumerate(rows):
+            labels[index, : len(row)] = row
+        return labels
+
+    def normalise_caption(self, caption: str) -> str:
+        """Write a caption as it is learned: blanks evened, case and punctuation by this processor's settings."""
+        words = (caption.lower() if self.lowercase else caption).split()
+        if self.drop_punctuation:
+            words = [word for word in words if word.strip(string.punctuation)]
+        text = " ".join(words)
+        return re.sub(r"[\s.,;:!?]+$", "", text) if self.drop_final_punctuation else text
+
+    def normalise_prompt(self, prompt: str) -> str:
+        """Write a prompt as captions begin: blanks evened, case by this processor's settings."""
+        return " ".join((prompt.lower() if self.lowercase else prompt).split())
+
+    def text_for_tokenizer(self, text: str) -> str:
+        """Give a normalised text the form that the tokenizer wants; an architecture may change it."""
+        return text
+
+    def _tokens_of(self, text: str) -> list[int]:
+        return self.tokenizer(self.text_for_tokenizer(text), add_special_tokens=False)["input_ids"] if text else []
+
+    def decode(self, token_ids: Any, skip_special_tokens: bool = True, **kwargs: Any) -> str | list[str]:
+        """Turn generated tokens `[T]` into a caption, or `[B, T]` into B captions.
+
+        A caption ends before the first end token. Labels may be given too.
+
+        Args:
+            token_ids: ids, of which leading padding, a begin token and ignored labels are passed over.
+            skip_special_tokens: False shows all tokens as they are, uncut.
+            **kwargs: options of the tokenizer's `decode`.
+        """
+        if isinstance(token_ids, (int, np.integer)):
+            token_ids = [int(token_ids)]
+        rows = token_ids.tolist() if isinstance(token_ids, (np.ndarray, torch.Tensor)) else list(token_ids)
+        if isinstance(rows, int):
+            rows = [rows]
+        if rows and not isinstance(rows[0], (int, np.integer)):
+            return self.batch_decode(rows, skip_special_tokens=skip_special_tokens, **kwargs)
+        if not skip_special_tokens:
+            return self.tokenizer.decode([token for token in rows if token >= 0], skip_special_tokens=False, **kwargs)
+        return self.caption_of(self.after_begin(rows), **kwargs)
+
+    def batch_decode(self, sequences: Any, skip_special_tokens: bool = True, **kwargs: Any) -> list[str]:
+        """Turn B rows of generated tokens into B captions, see `decode`."""
+        return [self.decode(row, skip_special_tokens=skip_special_tokens, **kwargs) for row in sequences]
+
+    def caption_of(self, tokens: Sequence[int], **kwargs: Any) -> str:
+        """Decode tokens that follow a begin token, up to the first end token."""
+        eos = self.tokenizer.eos_token_id
+        tokens = tokens[: tokens.index(eos)] if eos in tokens else tokens
+        text = self.tokenizer.decode(tokens, skip_special_tokens=True, **kwargs).strip()
+        return " ".join(without_repetitions(text.split())) if self.merge_repeated_words else text
+
+    def after_begin(self, row: Sequence[int]) -> list[int]:
+        """Cut padding, begin token and ignored labels off the front of a row of ids."""
+        bos, eos, pad = (getattr(self.tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad"))
+        row = [int(token) for token in row if token >= 0]
+        start = next((index for index, token in enumerate(row) if token != pad), len(row))
+        if start < len(row) and row[start] == bos:
+            return row[start + 1 :]
+        # Without a begin token, what looks like padding may be the end token of an empty caption.
+        return row if pad == eos != bos else row[start:]
+
+    def post_process_image_text_to_text(
+        self, generated_outputs: Any, skip_special_tokens: bool = True, **kwargs: Any
+    ) -> list[str]:
+        """Turn what `generate()` returned, `[B, T]` or `[T]`, into captions."""
+        captions = self.decode(generated_outputs, skip_special_tokens=skip_special_tokens, **kwargs)
+        return [captions] if isinstance(captions, str) else captions
+
+
+def without_repetitions(words: Sequence[str]) -> list[str]:
+    """Keep one of equal neighbours: `a a dog` becomes `a dog`."""
+    return [word for word, _ in itertools.groupby(words)]
+
+
+def _one_each(text: str | Sequence[str], pictures: int | None) -> list[str]:
+    """One prompt for each picture; a single text is for all of them."""
+    if isinstance(text, str):
+        return [text] * (pictures or 1)
+    if pictures not in (None, len(text)):
+        raise ValueError(f"{len(text)} prompts were given for {pictures} pictures; give one text, or one each.")
+    return list(text)
+
+
+def _some_each(captions: str | Sequence[str], pictures: int | None) -> list[str]:
+    """The same number of captions for each picture."""
+    captions = [captions] if isinstance(captions, str) else list(captions)
+    if not captions or (pictures is not None and len(captions) % pictures):
+        raise ValueError(
+            f"{len(captions)} captions were given for {pictures} pictures; give the same number for each picture."
+        )
+    return captions

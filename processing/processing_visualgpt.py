@@ -1,0 +1,132 @@
+"""VisualGPT's processor: captions in the word pieces of the GPT-2 that it starts from."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .processing_captioning import IGNORED_LABEL, CaptioningProcessor, without_repetitions
+from .text_visualgpt_released import released_caption_words, released_rows
+
+BEGIN_TOKEN = "<|bos|>"
+PADDING_TOKEN = "<|pad|>"
+
+
+class VisualGPTProcessor(CaptioningProcessor):
+    """Everything that goes into VisualGPT, and its captions out.
+
+    The tokenizer is that of the language model, made ready by `prepare_gpt2_tokenizer`. A caption is encoded with a
+    blank before its first word: in GPT-2's vocabulary `man` and ` man` are two word pieces, so a word has one form
+    at any place of a caption, and the one that GPT-2 knows from the middle of sentences.
+
+    Args:
+        image_processor: see `CaptioningProcessor`, as for the other arguments.
+        tokenizer: GPT-2's, with begin, end and padding tokens.
+        chat_template: a Jinja template.
+        lowercase: write captions and prompts in lower case.
+        drop_final_punctuation: take marks off the end of a caption.
+        drop_punctuation: take marks that stand alone out of a caption.
+        merge_repeated_words: write repeated words once when decoding. The released evaluation does.
+        released_text: encode captions and decode tokens exactly as the released code, with its defects (see
+            `released_rows`): the longest captions of a batch are cut and lose their end token. `lowercase` and the
+            two settings of punctuation have then no effect on captions. Default False; True only to repeat the
+            published training and evaluation.
+    """
+
+    def __init__(
+        self,
+        image_processor: Any,
+        tokenizer: Any,
+        chat_template: str | None = None,
+        lowercase: bool = True,
+        drop_final_punctuation: bool = True,
+        drop_punctuation: bool = False,
+        merge_repeated_words: bool = False,
+        released_text: bool = False,
+    ) -> None:
+        super().__init__(
+            image_processor,
+            tokenizer,
+            chat_template=chat_template,
+            lowercase=lowercase,
+            drop_final_punctuation=drop_final_punctuation,
+            drop_punctuation=drop_punctuation,
+            merge_repeated_words=merge_repeated_words,
+        )
+        self.released_text = released_text
+
+    def text_for_tokenizer(self, text: str) -> str:
+        """Put a blank before the first word."""
+        return f" {text}"
+
+    def encode_captions(self, captions: Sequence[str], max_length: int | None = None) -> np.ndarray:
+        """Encode captions to learn, see `CaptioningProcessor.encode_captions`.
+
+        With `released_text`, rows have the released width, `max_length` must be None, and rows that the released rule
+        cuts have no end token.
+        """
+        if not self.released_text:
+            return super().encode_captions(captions, max_length)
+        if max_length is not None:
+            raise ValueError(f"max_length={max_length} cannot be used with `released_text`, which has its own rule.")
+        tokenizer = self.tokenizer
+        ids = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+        rows = [row[1:] for row in released_rows(captions, tokenizer, *ids)[1]]
+        labels = np.full((len(rows), max(len(row) for row in rows)), IGNORED_LABEL, dtype=np.int64)
+        for index, row in enumerate(rows):
+            labels[index, : len(row)] = row
+        return np.where(labels == tokenizer.pad_token_id, IGNORED_LABEL, labels)
+
+    def caption_of(self, tokens: Sequence[int], **kwargs: Any) -> str:
+        """Decode tokens that follow a begin token, see `CaptioningProcessor.caption_of`."""
+        if not self.released_text:
+            return super().caption_of(tokens, **kwargs)
+        tokenizer = self.tokenizer
+        words = released_caption_words(tokens, tokenizer, tokenizer.eos_token_id, tokenizer.pad_token_id)
+        return " ".join(without_repetitions(words) if self.merge_repeated_words else words)
+
+
+def prepare_gpt2_tokenizer(
+    tokenizer: Any,
+    bos_token_id: int | None = None,
+    eos_token_id: int | None = None,
+    pad_token_id: int | None = None,
+) -> Any:
+    """Give a GPT-2 tokenizer the begin, end and padding tokens of a captioner.
+
+    GPT-2 has `<|endoftext|>` alone. It stays the end token; begin and padding tokens that are missing, or the same as
+    the end token, are added behind the vocabulary as `<|bos|>` and `<|pad|>`. The model's embeddings must then have
+    `len(tokenizer)` rows.
+
+    Args:
+        tokenizer: GPT-2's; it is not changed.
+        bos_token_id, eos_token_id, pad_token_id: ids of the vocabulary to use instead, for instance those of a
+            converted checkpoint (the released VisualGPT has 47934, 50256 and 47932 and adds nothing). The same id may
+            be given twice.
+
+    Returns:
+        A tokenizer with all three tokens.
+
+    Raises:
+        ValueError: an id is outside the vocabulary, or there is no end token.
+    """
+    tokenizer = copy.deepcopy(tokenizer)
+    given = {"bos_token": bos_token_id, "eos_token": eos_token_id, "pad_token": pad_token_id}
+    for name, token_id in given.items():
+        if token_id is not None and not 0 <= token_id < len(tokenizer):
+            raise ValueError(f"{name}_id={token_id} is outside the tokenizer's vocabulary of {len(tokenizer)} tokens.")
+    tokens = {
+        name: tokenizer.convert_ids_to_tokens(token_id) for name, token_id in given.items() if token_id is not None
+    }
+    eos = tokens.setdefault("eos_token", tokenizer.eos_token)
+    if eos is None:
+        raise ValueError("The tokenizer has no end token; pass `eos_token_id`.")
+    if tokenizer.bos_token in (None, eos):
+        tokens.setdefault("bos_token", BEGIN_TOKEN)
+    if tokenizer.pad_token in (None, eos, tokenizer.bos_token):
+        tokens.setdefault("pad_token", PADDING_TOKEN)
+    tokenizer.add_special_tokens(tokens)
+    return tokenizer
