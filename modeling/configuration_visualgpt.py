@@ -92,8 +92,11 @@ class VisualGPTConfig(CaptioningConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Build the language model's configuration, resolve the levels and check ranges."""
+        special = {key: getattr(self, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         if self.text_config is None:
-            self.text_config = {"model_type": "gpt2", "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+            self.text_config = {"embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        if isinstance(self.text_config, dict):
+            self.text_config = special | self.text_config
         self.text_config = build_sub_config(self.text_config, "gpt2")
         if self.text_config.model_type != "gpt2":
             raise ValueError(f"`text_config` is a {self.text_config.model_type!r} configuration, expected 'gpt2'.")

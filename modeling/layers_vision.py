@@ -40,23 +40,39 @@ def grid_boxes(height: int, width: int, device: Any, dtype: torch.dtype) -> Tens
     return corners.flatten(0, 1).to(dtype)
 
 
+def token_grid(num_tokens: int, height: int, width: int) -> tuple[int, int]:
+    """Rows and columns of the grid that a transformer's tokens form.
+
+    Plain transformers keep one token a patch behind a few prefix tokens (class, registers); hierarchical ones halve
+    the grid of patches between stages.
+
+    Args:
+        num_tokens: tokens in all. height, width: patches of the picture.
+
+    Raises:
+        ValueError: no grid fits.
+    """
+    if num_tokens >= height * width:
+        return height, width
+    for halvings in range(1, 8):
+        rows, columns = height >> halvings, width >> halvings
+        if rows * columns == num_tokens:
+            return rows, columns
+    raise ValueError(f"{num_tokens} tokens of the vision model do not fit a picture of {height} x {width} patches.")
+
+
 def tokens_to_map(tokens: Tensor, pixel_values: Tensor, patch_size: Any) -> Tensor:
     """Patch tokens `[B, L, D]` of a vision transformer, without its prefix tokens, as a map `[B, D, h, w]`.
 
     Raises:
-        ValueError: the number of tokens does not fit the picture and the patch size.
+        ValueError: the number of tokens does not fit the picture, or the patch size is unknown.
     """
     if patch_size is None:
         raise ValueError("The vision model returns tokens, but its configuration has no `patch_size`.")
     patch_height, patch_width = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
-    height, width = pixel_values.shape[-2] // patch_height, pixel_values.shape[-1] // patch_width
-    prefix = tokens.shape[1] - height * width  # class and register tokens stand in front
-    if prefix < 0:
-        raise ValueError(
-            f"The vision model returned {tokens.shape[1]} tokens for pictures of {tuple(pixel_values.shape[-2:])} "
-            f"pixels, expected at least {height} x {width} patches of {patch_height} x {patch_width}."
-        )
-    return tokens[:, prefix:].transpose(1, 2).unflatten(2, (height, width))
+    patches = pixel_values.shape[-2] // patch_height, pixel_values.shape[-1] // patch_width
+    rows, columns = token_grid(tokens.shape[1], *patches)
+    return tokens[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
 
 
 class VisionBackbone(nn.Module):
@@ -90,8 +106,13 @@ class VisionBackbone(nn.Module):
         outputs = self.model(pixel_values=pixel_values, output_hidden_states=every_layer)
         states = outputs.hidden_states[self.feature_layer] if every_layer else outputs.last_hidden_state
         if states.ndim == 4:
-            return states
+            return states.movedim(-1, 1) if self.channels_last else states
         return tokens_to_map(states, pixel_values, self.patch_size)
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether maps come as `[B, h, w, D]`, as from some hierarchical transformers of timm."""
+        return getattr(getattr(self.model, "timm_model", None), "output_fmt", "NCHW") == "NHWC"
 
     @property
     def patch_size(self) -> Any:

@@ -1,0 +1,444 @@
+"""The contract of a captioner: pictures or regions in, logits over caption tokens out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.utils import ModelOutput, can_return_tuple
+
+from .configuration_captioning import CaptioningConfig
+from .generation_captioning import CaptionGenerationMixin
+from .layers_vision import RegionFeatures, VisionBackbone
+from .loading_vision import load_vision_model
+
+IGNORED_LABEL = -100
+
+
+@dataclass
+class CaptioningEncoderOutput(ModelOutput):
+    """Encoded regions of B pictures; `generate()` never repeats them for beams.
+
+    Args:
+        last_hidden_state: `[B, R, D]`, the last encoder level.
+        level_states: `[B, N, R, D]`, the output of every encoder layer, for decoders that read several.
+        region_mask: `[B, R]`, True = visible; None when nothing is hidden.
+        hidden_states: tuple of `[B, R, D]`: the projected regions, then every layer.
+        attentions: tuple of `[B, H, R, R]`, one a layer.
+    """
+
+    last_hidden_state: Tensor | None = None
+    level_states: Tensor | None = None
+    region_mask: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class CaptioningDecoderOutput(ModelOutput):
+    """States of the text rows (B pictures x K captions each).
+
+    Args:
+        last_hidden_state: `[B * K, T, D]`.
+        past_key_values: the cache, when it was asked for.
+        hidden_states: tuple of `[B * K, T, D]`: the embeddings, then every layer.
+        attentions: tuple of `[B * K, H, T, T]`.
+        cross_attentions: tuple over layers; the shape is documented by the architecture.
+        gates: tuple over layers; the content is documented by the architecture.
+    """
+
+    last_hidden_state: Tensor | None = None
+    past_key_values: Any = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    gates: tuple[Any, ...] | None = None
+
+
+@dataclass
+class CaptioningModelOutput(Seq2SeqModelOutput):
+    """`Seq2SeqModelOutput` of transformers and, on request, the gates of every decoder layer."""
+
+    gates: tuple[Any, ...] | None = None
+
+
+@dataclass
+class CaptioningLMOutput(Seq2SeqLMOutput):
+    """`Seq2SeqLMOutput` of transformers and, on request, the gates of every decoder layer."""
+
+    gates: tuple[Any, ...] | None = None
+
+
+def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tensor:
+    """Decoder inputs of labels `[B, T]`: the start token, then every label but the last; -100 becomes the pad id."""
+    shifted = torch.cat((torch.full_like(labels[:, :1], start_token_id), labels[:, :-1]), dim=1)
+    return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)
+
+
+def check_regions(regions: RegionFeatures, feature_size: int) -> None:
+    """Raise a `ValueError` that says what is wrong with region features, masks or boxes."""
+    features, mask, boxes = regions.region_features, regions.region_mask, regions.region_boxes
+    if features.ndim != 3:
+        raise ValueError(
+            f"`region_features` has the shape {tuple(features.shape)}, expected [pictures, regions, features]."
+        )
+    if features.shape[-1] != feature_size:
+        raise ValueError(
+            f"`region_features` has {features.shape[-1]} features a region, the checkpoint was trained on "
+            f"{feature_size} (`config.region_feature_size`). Extract features with the same backbone, or build the "
+            f"model with `region_feature_size={features.shape[-1]}`."
+        )
+    if features.shape[1] == 0:
+        raise ValueError(f"`region_features` has zero regions (shape {tuple(features.shape)}); a picture needs one.")
+    if mask is not None and mask.shape != features.shape[:2]:
+        raise ValueError(
+            f"`region_mask` has the shape {tuple(mask.shape)}, expected {tuple(features.shape[:2])} "
+            "(pictures, regions; True = a real region)."
+        )
+    if boxes is not None and boxes.shape != (*features.shape[:2], 4):
+        raise ValueError(
+            f"`region_boxes` has the shape {tuple(boxes.shape)}, expected {(*features.shape[:2], 4)} (normalised xyxy)."
+        )
+    if torch.compiler.is_compiling():
+        return  # what follows looks at values, which a compiled graph cannot branch on
+    if not torch.isfinite(features).all():
+        broken = (~torch.isfinite(features)).flatten(1).any(1).nonzero().flatten().tolist()
+        raise ValueError(f"`region_features` holds NaN or infinite values in row(s) {broken[:10]} of the batch.")
+    if mask is not None and not mask.any(dim=1).all():
+        empty = (~mask.any(dim=1)).nonzero().flatten().tolist()
+        raise ValueError(f"`region_mask` hides every region of row(s) {empty[:10]} of the batch; a picture needs one.")
+
+
+class CaptioningPreTrainedModel(PreTrainedModel):
+    """What every captioner shares with transformers: capabilities, names and the way weights come to life."""
+
+    config: CaptioningConfig
+    base_model_prefix = "model"
+    main_input_name = "pixel_values"
+    input_modalities = ("image", "text")
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _skip_keys_device_placement = ["past_key_values"]
+
+
+class CaptioningEncoder(CaptioningPreTrainedModel):
+    """Vision part and visual encoder: what `generate()` runs once a picture.
+
+    A subclass implements `encode_regions` and ends its `__init__` with `self.post_init()`.
+    """
+
+    def __init__(self, config: CaptioningConfig) -> None:
+        super().__init__(config)
+        self.vision = VisionBackbone(config) if config.vision_config is not None else None
+
+    def get_region_features(
+        self,
+        pixel_values: Tensor | None = None,
+        region_features: Tensor | None = None,
+        region_boxes: Tensor | None = None,
+        region_mask: Tensor | None = None,
+    ) -> RegionFeatures:
+        """Regions of pictures, or the regions that were given.
+
+        Args:
+            pixel_values: `[B, C, H, W]`, or instead
+            region_features: `[B, R, D]`; region_boxes: `[B, R, 4]` normalised xyxy; region_mask: `[B, R]`, True = real.
+
+        Raises:
+            ValueError: both or neither are given, shapes or values are wrong, or there is no backbone for pictures.
+        """
+        if (pixel_values is None) == (region_features is None):
+            given = "both" if pixel_values is not None else "neither"
+            raise ValueError(f"Pass either `pixel_values` or `region_features`, got {given}.")
+        if region_features is not None:
+            mask = None if region_mask is None else region_mask.bool()
+            regions = RegionFeatures(region_features.to(self.dtype), region_boxes, mask)
+        elif self.vision is None:
+            raise ValueError(
+                "This captioner has no vision model (`config.vision_config` is None): pass `region_features`, or build "
+                "it with `from_pretrained_parts(vision_model=...)`."
+            )
+        elif pixel_values.ndim != 4:
+            raise ValueError(
+                f"`pixel_values` has the shape {tuple(pixel_values.shape)}, expected [pictures, channels, height, "
+                "width]. Region features go by name: `region_features=...`."
+            )
+        else:
+            regions = self.vision(pixel_values.to(self.dtype))
+        check_regions(regions, self.config.region_feature_size)
+        return regions
+
+    def encode_regions(
+        self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool
+    ) -> CaptioningEncoderOutput:
+        """Encode checked regions; implemented by the architecture."""
+        raise NotImplementedError
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: Tensor | None = None,
+        region_features: Tensor | None = None,
+        region_boxes: Tensor | None = None,
+        region_mask: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> CaptioningEncoderOutput:
+        """Pictures `[B, C, H, W]` or region features `[B, R, D]` to encoder states; see `get_region_features`."""
+        regions = self.get_region_features(pixel_values, region_features, region_boxes, region_mask)
+        return self.encode_regions(
+            regions,
+            output_attentions=self.config.output_attentions if output_attentions is None else output_attentions,
+            output_hidden_states=(
+                self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+            ),
+        )
+
+
+class CaptioningModel(CaptioningPreTrainedModel):
+    """Encoder and decoder without the language-modelling head. A subclass sets `encoder` and `decoder`."""
+
+    encoder: CaptioningEncoder
+    decoder: nn.Module
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding."""
+        return self.decoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the token embedding."""
+        self.decoder.set_input_embeddings(value)
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: Tensor | None = None,
+        region_features: Tensor | None = None,
+        region_boxes: Tensor | None = None,
+        region_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Any = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_gates: bool = False,
+        **kwargs: Any,
+    ) -> CaptioningModelOutput:
+        """Encode pictures or regions (unless `encoder_outputs` are given) and run the decoder.
+
+        Args:
+            pixel_values, region_features, region_boxes, region_mask: see `CaptioningEncoder.get_region_features`.
+            decoder_input_ids: `[B * K, T]`; K captions of one picture are neighbours.
+            decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
+            encoder_outputs: what the encoder returned for the B pictures.
+            past_key_values: a cache; use_cache: return one.
+            output_gates: return the gates of every decoder layer.
+
+        Raises:
+            ValueError: no `decoder_input_ids`, or their number is not a multiple of the number of pictures.
+        """
+        if decoder_input_ids is None:
+            raise ValueError("`decoder_input_ids` is missing: pass the caption so far, at least the begin token.")
+        output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        output_hidden_states = (
+            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        )
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                pixel_values,
+                region_features,
+                region_boxes,
+                region_mask,
+                output_attentions=output_attentions,
+                output_hidden_states=output_hidden_states,
+            )
+        elif not isinstance(encoder_outputs, ModelOutput):
+            encoder_outputs = CaptioningEncoderOutput(*encoder_outputs)
+        pictures, rows = encoder_outputs.last_hidden_state.shape[0], decoder_input_ids.shape[0]
+        if rows % pictures:
+            raise ValueError(f"{rows} rows of `decoder_input_ids` cannot be shared out among {pictures} picture(s).")
+        decoded = self.decoder(
+            decoder_input_ids,
+            encoder_outputs,
+            attention_mask=decoder_attention_mask,
+            past_key_values=past_key_values,
+            use_cache=self.config.use_cache if use_cache is None else use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            output_gates=output_gates,
+        )
+        return CaptioningModelOutput(
+            last_hidden_state=decoded.last_hidden_state,
+            past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            decoder_attentions=decoded.attentions,
+            cross_attentions=decoded.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+            gates=decoded.gates,
+        )
+
+
+class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGenerationMixin):
+    """A captioner that scores and writes captions. A subclass sets `model` and `lm_head`."""
+
+    model: CaptioningModel
+    lm_head: nn.Module
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding."""
+        return self.model.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the token embedding."""
+        self.model.set_input_embeddings(value)
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The projection to the vocabulary."""
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the projection to the vocabulary."""
+        self.lm_head = new_embeddings
+
+    def get_region_features(self, pixel_values: Tensor) -> RegionFeatures:
+        """What the vision part makes of pictures `[B, C, H, W]`: the features that may be computed once and stored."""
+        return self.model.encoder.get_region_features(pixel_values)
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Decoder inputs `[B, T]` that belong to labels `[B, T]`."""
+        return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
+
+    @can_return_tuple
+    def forward(
+        self,
+        pixel_values: Tensor | None = None,
+        region_features: Tensor | None = None,
+        region_boxes: Tensor | None = None,
+        region_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: Any = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_gates: bool = False,
+        logits_to_keep: int = 0,
+        return_logits: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> CaptioningLMOutput:
+        """Logits of the next tokens and, with `labels`, the loss.
+
+        Args:
+            pixel_values: `[B, C, H, W]` pictures, or instead
+            region_features: `[B, R, D]` with region_boxes `[B, R, 4]` (normalised xyxy) and region_mask `[B, R]`.
+            decoder_input_ids: `[B * K, T]`; made from `labels` when missing.
+            decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
+            labels: `[B * K, T]`, the tokens that follow (end token included), -100 where nothing is to be predicted.
+            logits_to_keep: only the logits of the last positions; 0 = all.
+            return_logits: with `labels` in training, logits are computed at real target positions only and not
+                returned, unless this is True. Everywhere else they are returned.
+            num_items_in_batch: number of real target tokens over all accumulated batches; the summed loss is divided
+                by it instead of by this batch's own number.
+
+        Returns:
+            `CaptioningLMOutput` with `loss`, `logits` `[B * K, T, V]`, the cache and what was asked for.
+
+        Raises:
+            ValueError: see `CaptioningModel.forward` and `CaptioningEncoder.get_region_features`.
+        """
+        if decoder_input_ids is None and labels is not None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            use_cache = False if use_cache is None else use_cache
+        outputs = self.model(
+            pixel_values,
+            region_features,
+            region_boxes,
+            region_mask,
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs,
+            past_key_values,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            output_gates=output_gates,
+        )
+        hidden, logits, loss = outputs.last_hidden_state, None, None
+        if return_logits or labels is None or (return_logits is None and not self.training):
+            logits = self.lm_head(hidden[:, -logits_to_keep:])
+        if labels is not None:
+            loss = self.caption_loss(hidden, labels, logits if logits_to_keep == 0 else None, num_items_in_batch)
+        return CaptioningLMOutput(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+            gates=outputs.gates,
+        )
+
+    def caption_loss(
+        self, hidden: Tensor, labels: Tensor, logits: Tensor | None, num_items_in_batch: Tensor | int | None
+    ) -> Tensor:
+        """Negative log-likelihood of real target tokens; logits of other positions are never made.
+
+        Args:
+            hidden: `[B, T, D]`; labels: `[B, T]`; logits: `[B, T, V]` if they exist already.
+        """
+        real = labels != IGNORED_LABEL
+        real_logits = self.lm_head(hidden[real]) if logits is None else logits[real]  # [tokens, V]
+        targets = labels[real]
+        summed = nn.functional.cross_entropy(
+            real_logits.float(), targets, reduction="sum", label_smoothing=self.config.label_smoothing
+        )
+        if self.config.loss_reduction == "sum":
+            return summed
+        count = targets.numel() if num_items_in_batch is None else num_items_in_batch
+        if isinstance(count, Tensor):
+            count = count.to(summed.device)
+        return summed / count
+
+    @classmethod
+    def _vision_part(cls, vision_model: Any, config_fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Load a vision model and add what the configuration has to know of it to the fields."""
+        if vision_model is None:
+            return None, config_fields
+        loaded = load_vision_model(vision_model)
+        fields = {**config_fields, "vision_config": loaded.config}
+        probe_config = CaptioningConfig(
+            vision_config=loaded.config,
+            vision_feature_layer=fields.get("vision_feature_layer", -1),
+            vision_grid_size=fields.get("vision_grid_size"),
+        )
+        probe = VisionBackbone(probe_config)
+        side = getattr(loaded.config, "image_size", None) or 224
+        height, width = (side, side) if isinstance(side, int) else side
+        with torch.no_grad():
+            regions = probe.eval()(torch.zeros(1, 3, height, width))
+        found = regions.region_features.shape[-1]
+        if fields.setdefault("region_feature_size", found) != found:
+            raise ValueError(
+                f"`region_feature_size={fields['region_feature_size']}`, but the vision model gives {found} features "
+                "a region. Leave it out: it is measured."
+            )
+        return loaded, fields
+
+    def load_vision_weights(self, vision_model: PreTrainedModel) -> None:
+        """Copy the weights and statistics of a vision model of the same configuration."""
+        self.model.encoder.vision.model.load_state_dict(vision_model.state_dict())

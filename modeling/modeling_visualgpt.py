@@ -1,0 +1,542 @@
+"""VisualGPT (Chen et al., CVPR 2022): a pretrained GPT-2 that looks through self-resurrecting activation units.
+
+Symbols of the paper: H is the language stream after self-attention (here `stream`), I_k the k-th level of the visual
+encoder (`levels`), EncDecAttn(H, I) the cross-attention (`attended`), B^vis and B^lan the gates, tau the threshold.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, GPT2Model
+from transformers import initialization as init
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.models.gpt2.modeling_gpt2 import GPT2MLP, GPT2Attention
+from transformers.pytorch_utils import Conv1D
+from transformers.utils import can_return_tuple, logging
+
+from .configuration_visualgpt import VisualGPTConfig
+from .generation_captioning import CaptionCache
+from .layers_attention import (
+    AttentionOnAttention,
+    BeamFoldingCrossAttention,
+    MultiHeadAttention,
+    create_region_mask,
+)
+from .layers_vision import RegionFeatures
+from .modeling_captioning import (
+    CaptioningDecoderOutput,
+    CaptioningEncoder,
+    CaptioningEncoderOutput,
+    CaptioningForConditionalGeneration,
+    CaptioningModel,
+    CaptioningPreTrainedModel,
+)
+
+logger = logging.get_logger(__name__)
+
+
+class SRAUGates(NamedTuple):
+    """Gates of one decoder layer, each `[B * K, T, N, D]` for N encoder levels.
+
+    Args:
+        activation: the sigmoid before thresholding (alpha in the released code).
+        language: B^lan, the weight of the language stream; after normalisation if there is one.
+        visual: B^vis, the weight of the cross-attention; after normalisation if there is one.
+    """
+
+    activation: Tensor
+    language: Tensor
+    visual: Tensor
+
+
+class VisualGPTPreTrainedModel(CaptioningPreTrainedModel):
+    """Initialisation and split rules of VisualGPT."""
+
+    config: VisualGPTConfig
+    _no_split_modules = ["VisualGPTEncoderLayer", "VisualGPTBlock", "VisionBackbone"]
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """As the released code: Xavier for what sees, GPT-2's own law for what writes, PyTorch's for the gates."""
+        super()._init_weights(module)
+        if isinstance(module, Conv1D):
+            init.normal_(module.weight, std=self.config.text_config.initializer_range)
+            init.zeros_(module.bias)
+        elif isinstance(module, MultiHeadAttention):
+            for projection in (module.q_proj, module.k_proj, module.v_proj, module.o_proj):
+                init.xavier_uniform_(projection.weight)
+                init.zeros_(projection.bias)
+            if isinstance(module, BeamFoldingCrossAttention):
+                init.normal_(module.o_proj.weight, std=self.config.text_config.initializer_range)
+        elif isinstance(module, (VisualGPTEncoderLayer, VisualGPTEncoder)):
+            for child in module.children():
+                if isinstance(child, nn.Linear):
+                    init.xavier_uniform_(child.weight)
+                    init.zeros_(child.bias)
+        elif isinstance(module, (LevelGates, AttentionOnAttention)):
+            for child in module.modules():
+                if isinstance(child, nn.Linear):
+                    bound = 1 / math.sqrt(child.in_features)  # nn.Linear's own law
+                    init.uniform_(child.weight, -bound, bound)
+                    init.uniform_(child.bias, -bound, bound)
+
+
+class VisualGPTEncoderLayer(GradientCheckpointingLayer):
+    """Self-attention over regions and a feed-forward layer, post-norm as in the released code (Eq. 1, 3)."""
+
+    def __init__(self, config: VisualGPTConfig) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.reordered = config.identity_map_reordering
+        self.self_attn = MultiHeadAttention(
+            config, width, config.encoder_attention_heads, config.encoder_key_dim, config.encoder_value_dim
+        )
+        self.self_attn_norm = nn.LayerNorm(width, eps=1e-5)
+        self.fc1 = nn.Linear(width, config.encoder_ffn_dim)
+        self.fc2 = nn.Linear(config.encoder_ffn_dim, width)
+        self.ffn_norm = nn.LayerNorm(width, eps=1e-5)
+        self.dropout = nn.Dropout(config.encoder_dropout)
+
+    def feed_forward(self, regions: Tensor) -> Tensor:
+        """`W_2 relu(W_1 x)` with dropout inside."""
+        return self.fc2(self.dropout(self.fc1(regions).relu()))
+
+    def forward(self, regions: Tensor, mask: Any) -> tuple[Tensor, Tensor | None]:
+        """Regions `[B, R, D]` to regions and attention weights `[B, H, R, R]`."""
+        if self.reordered:
+            normed = self.self_attn_norm(regions)
+            attended, weights = self.self_attn(normed, normed, mask)
+            regions = regions + self.dropout(attended.relu())
+            return regions + self.dropout(self.feed_forward(self.ffn_norm(regions)).relu()), weights
+        attended, weights = self.self_attn(regions, regions, mask)
+        regions = self.self_attn_norm(regions + self.dropout(attended))
+        return self.ffn_norm(regions + self.dropout(self.feed_forward(regions))), weights
+
+
+class VisualGPTEncoder(VisualGPTPreTrainedModel, CaptioningEncoder):
+    """Visual encoder (section 4): a projection of the regions and K self-attention layers, all of them kept."""
+
+    def __init__(self, config: VisualGPTConfig) -> None:
+        super().__init__(config)
+        self.input_projection = nn.Linear(config.region_feature_size, config.hidden_size)
+        self.input_norm = nn.LayerNorm(config.hidden_size, eps=1e-5)
+        self.box_projection = nn.Linear(5, config.hidden_size) if config.use_region_boxes else None
+        self.dropout = nn.Dropout(config.encoder_dropout)
+        self.layers = nn.ModuleList([VisualGPTEncoderLayer(config) for _ in range(config.encoder_layers)])
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def project(self, regions: RegionFeatures) -> Tensor:
+        """Region features `[B, R, D_in]`, and boxes if the configuration says so, to `[B, R, D]`."""
+        projected = self.input_projection(regions.region_features)
+        if self.box_projection is not None:
+            projected = projected + self.box_projection(boxes_with_area(regions.region_boxes, projected))
+        return self.input_norm(self.dropout(nn.functional.gelu(projected, approximate="tanh")))
+
+    def visible_regions(self, projected: Tensor, region_mask: Tensor | None) -> Tensor | None:
+        """The mask `[B, R]` of regions to attend to (True), or None for all of them."""
+        if self.config.region_mask_rule == "zero_projected_sum":
+            return projected.sum(-1) != 0
+        return region_mask
+
+    def encode_regions(
+        self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool
+    ) -> CaptioningEncoderOutput:
+        """Regions through every layer; all levels are returned."""
+        hidden = self.project(regions)
+        visible = self.visible_regions(hidden, regions.region_mask)
+        mask = create_region_mask(self.config, hidden, hidden, visible)
+        states, weights = [hidden], []
+        for layer in self.layers:
+            hidden, layer_weights = layer(hidden, mask)
+            states.append(hidden)
+            weights.append(layer_weights)
+        return CaptioningEncoderOutput(
+            last_hidden_state=hidden,
+            level_states=torch.stack(states[1:], dim=1),  # [B, N, R, D]
+            region_mask=visible,
+            hidden_states=tuple(states) if output_hidden_states else None,
+            attentions=tuple(weights) if output_attentions else None,
+        )
+
+
+def boxes_with_area(boxes: Tensor | None, like: Tensor) -> Tensor:
+    """Normalised boxes `[B, R, 4]` and their areas, `[B, R, 5]`.
+
+    Raises:
+        ValueError: there are no boxes.
+    """
+    if boxes is None:
+        raise ValueError("`config.use_region_boxes` is set: pass `region_boxes` [pictures, regions, 4] as well.")
+    boxes = boxes.to(like)
+    area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
+    return torch.cat((boxes, area[..., None]), dim=-1)
+
+
+def self_resurrecting_gates(sigmoid: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """Eq. 5: `s 1(s > tau)` and `(1 - s) 1(1 - s > tau)`; the indicators carry no gradient.
+
+    The second indicator is written `s < 1 - tau` as in the released code, which differs by rounding at most.
+    """
+    return sigmoid * (sigmoid > threshold), (1 - sigmoid) * (sigmoid < 1 - threshold)
+
+
+class LevelGates(nn.Module):
+    """One sigmoid gate for each encoder level, from the stream and that level's attended vector."""
+
+    def __init__(self, hidden_size: int, num_levels: int) -> None:
+        super().__init__()
+        self.levels = nn.ModuleList([nn.Linear(2 * hidden_size, hidden_size) for _ in range(num_levels)])
+
+    def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
+        """Stream `[B, T, D]` and attended vectors `[B, T, N, D]` to gates `[B, T, N, D]`."""
+        gates = [
+            gate(torch.cat((stream, attended[:, :, level]), dim=-1)) for level, gate in enumerate(self.levels)
+        ]
+        return torch.stack(gates, dim=2).sigmoid()
+
+
+class SRAUFusion(nn.Module):
+    """The language stream and the attended levels, mixed by self-resurrecting activation units (Eq. 4-6)."""
+
+    def __init__(self, config: VisualGPTConfig) -> None:
+        super().__init__()
+        self.threshold = config.srau_threshold
+        self.normalize = config.normalize_srau
+        self.gate_on = config.gate_on
+        learned = config.gate_input == "learned"
+        self.gates = LevelGates(config.hidden_size, len(config.cross_levels)) if learned else None
+
+    def compute_gates(self, stream: Tensor, attended: Tensor) -> SRAUGates:
+        """Eq. 5, and Eq. 6 if normalised."""
+        if self.gates is None:
+            activation = stream.sigmoid()[:, :, None].expand_as(attended)
+        else:
+            activation = self.gates(stream, attended)
+        first, second = self_resurrecting_gates(activation, self.threshold)
+        if self.normalize:
+            first, second = first / (first + second), second / (first + second)  # never 0 / 0 for tau < 0.5
+        language, visual = (first, second) if self.gate_on == "language" else (second, first)
+        return SRAUGates(activation, language, visual)
+
+    def forward(self, stream: Tensor, attended: Tensor) -> tuple[Tensor, SRAUGates]:
+        """Eq. 4 for every level, summed over N levels and divided by sqrt(N) as the meshed decoder of M2 does."""
+        gates = self.compute_gates(stream, attended)
+        mixed = gates.language * stream[:, :, None] + gates.visual * attended
+        return mixed.sum(2) / math.sqrt(attended.shape[2]), gates
+
+
+class MeshedFusion(nn.Module):
+    """Table 5 "+ Meshed": every level enters through its own residual and sigmoid gate (M2, Eq. 7-9)."""
+
+    def __init__(self, config: VisualGPTConfig) -> None:
+        super().__init__()
+        self.gates = LevelGates(config.hidden_size, len(config.cross_levels))
+
+    def forward(self, stream: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of gated `H + C_k`, divided by sqrt(N); returns the gates `[B, T, N, D]` too."""
+        added = stream[:, :, None] + attended
+        gates = self.gates(stream, added)
+        return (gates * added).sum(2) / math.sqrt(attended.shape[2]), gates
+
+
+class ResidualFusion(nn.Module):
+    """Plain cross-attention: `H + C`, or `LayerNorm(H + C)` as Eq. 3 writes it."""
+
+    def __init__(self, config: VisualGPTConfig) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.text_config.layer_norm_epsilon
+        self.norm = nn.LayerNorm(width, eps=eps) if config.fusion == "add_norm" else None
+
+    def forward(self, stream: Tensor, attended: Tensor) -> tuple[Tensor, None]:
+        """Stream `[B, T, D]` and one attended level `[B, T, 1, D]`; there are no gates."""
+        added = stream + attended[:, :, 0]
+        return added if self.norm is None else self.norm(added), None
+
+
+FUSION_CLASSES = {
+    "srau": SRAUFusion,
+    "meshed": MeshedFusion,
+    "residual": ResidualFusion,
+    "add_norm": ResidualFusion,
+}
+
+
+class VisualGPTBlock(GradientCheckpointingLayer):
+    """GPT-2's block with cross-attention between its self-attention and its feed-forward layer (Figure 3)."""
+
+    def __init__(self, config: VisualGPTConfig, layer_idx: int) -> None:
+        super().__init__()
+        text, width = config.text_config, config.hidden_size
+        self.num_levels = len(config.cross_levels)
+        self.ln_1 = nn.LayerNorm(width, eps=text.layer_norm_epsilon)
+        self.attn = GPT2Attention(text, layer_idx=layer_idx)
+        self.crossattention = BeamFoldingCrossAttention(
+            config, width, text.num_attention_heads, dropout=config.cross_attention_dropout, layer_idx=layer_idx
+        )
+        self.aoa = AttentionOnAttention(width, config.aoa_dropout) if config.attention_on_attention else None
+        self.fusion = FUSION_CLASSES[config.fusion](config)
+        self.ln_2 = nn.LayerNorm(width, eps=text.layer_norm_epsilon)
+        self.mlp = GPT2MLP(text.n_inner if text.n_inner is not None else 4 * width, text)
+        self.stream_dropout = nn.Dropout(0.0)
+        if config.residual_dropout_on == "stream":
+            self.stream_dropout.p = text.resid_pdrop
+            self.attn.resid_dropout.p = self.mlp.dropout.p = 0.0
+
+    def look(self, stream: Tensor, levels: Tensor, region_mask: Any, cache: Any) -> tuple[Tensor, Tensor | None]:
+        """EncDecAttn of Eq. 2 for every level; `ln_1` also normalises its query and the levels (released code)."""
+        query = self.ln_1(stream)
+        attended, weights = self.crossattention(
+            query, lambda: self.ln_1(levels), self.num_levels, region_mask, cache
+        )
+        if self.aoa is not None:
+            attended = self.aoa(query[:, :, None].expand_as(attended), attended)
+        return attended, weights
+
+    def forward(
+        self,
+        hidden: Tensor,
+        levels: Tensor,
+        causal_mask: Any,
+        region_mask: Any,
+        query_mask: Tensor | None,
+        past_key_values: Any = None,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
+        """One layer.
+
+        Args:
+            hidden: `[B * K, T, D]`; levels: `[B, N, R, D]`.
+            causal_mask, region_mask: in the form of the attention implementation.
+            query_mask: `[B * K, T, 1]`; 0 zeroes the stream there (`token_mask_rule="pad_id"`).
+
+        Returns:
+            The stream, self-attention weights, cross-attention weights and gates.
+        """
+        branch, self_weights = self.attn(
+            self.ln_1(hidden), past_key_values=past_key_values, attention_mask=causal_mask
+        )
+        stream = self.stream_dropout(hidden + branch)
+        attended, cross_weights = self.look(stream, levels, region_mask, past_key_values)
+        stream, gates = self.fusion(stream, attended)
+        if query_mask is not None:
+            stream = stream * query_mask
+        stream = self.stream_dropout(stream + self.mlp(self.ln_2(stream)))
+        if query_mask is not None:
+            stream = stream * query_mask
+        return stream, self_weights, cross_weights, gates
+
+
+class VisualGPTDecoder(VisualGPTPreTrainedModel):
+    """GPT-2 that sees; parameters have GPT-2's own names."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config: VisualGPTConfig) -> None:
+        super().__init__(config)
+        text = config.text_config
+        text._attn_implementation = config._attn_implementation  # GPT2Attention reads it there
+        self.wte = nn.Embedding(text.vocab_size, text.hidden_size)
+        self.wpe = nn.Embedding(text.max_position_embeddings, text.hidden_size)
+        self.drop = nn.Dropout(text.embd_pdrop)
+        self.h = nn.ModuleList([VisualGPTBlock(config, layer_idx=i) for i in range(text.num_hidden_layers)])
+        self.ln_f = nn.LayerNorm(text.hidden_size, eps=text.layer_norm_epsilon)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding `wte`."""
+        return self.wte
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the token embedding."""
+        self.wte = value
+
+    def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
+        """Token and position embeddings `[B * K, T, D]`; hidden tokens on the left do not count as positions.
+
+        Raises:
+            ValueError: the caption is longer than the language model's context.
+        """
+        length = input_ids.shape[1]
+        if isinstance(past_length, int) and past_length + length > self.wpe.num_embeddings:
+            raise ValueError(
+                f"The caption has {past_length + length} tokens, the language model has "
+                f"{self.wpe.num_embeddings} positions (`text_config.n_positions`). Shorten the caption or the prompt, "
+                "or lower `max_new_tokens`."
+            )
+        if attention_mask is None or attention_mask.ndim != 2 or self.config.token_mask_rule == "pad_id":
+            positions = torch.arange(length, device=input_ids.device) + past_length
+        else:
+            positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+        return self.drop(self.wte(input_ids) + self.wpe(positions))
+
+    def hide_pads(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        """The mask of tokens `[B * K, past + T]`: as given, or by the released rule."""
+        if self.config.token_mask_rule == "explicit" or attention_mask is not None:
+            return attention_mask
+        return (input_ids != self.config.pad_token_id).long()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        encoder_outputs: CaptioningEncoderOutput,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        output_gates: bool = False,
+    ) -> CaptioningDecoderOutput:
+        """Text rows `[B * K, T]` over the encoder states of B pictures.
+
+        Returns:
+            `CaptioningDecoderOutput`; `cross_attentions` are `[B * K, N, H, T, R]` a layer, `gates` are `SRAUGates`
+            (or the meshed gates `[B * K, T, N, D]`, or None for plain cross-attention).
+        """
+        if self.gradient_checkpointing and self.training:
+            use_cache, past_key_values = False, None
+        if use_cache and past_key_values is None:
+            past_key_values = CaptionCache(DynamicCache(config=self.config.text_config), DynamicCache())
+        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        attention_mask = self.hide_pads(input_ids, attention_mask)
+        hidden = self.embed(input_ids, attention_mask, past_length)
+        masks = self.attention_masks(hidden, encoder_outputs, attention_mask, past_key_values)
+        levels = encoder_outputs.level_states[:, self.config.cross_levels]  # [B, N, R, D]
+        states, records = [hidden], []
+        for block in self.h:
+            hidden, *recorded = block(hidden, levels, *masks, past_key_values)
+            states.append(hidden)
+            records.append(recorded)
+        hidden = states[-1] = self.ln_f(hidden)
+        self_weights, cross_weights, gates = zip(*records, strict=True)
+        return CaptioningDecoderOutput(
+            last_hidden_state=hidden,
+            past_key_values=past_key_values if use_cache else None,
+            hidden_states=tuple(states) if output_hidden_states else None,
+            attentions=self_weights if output_attentions else None,
+            cross_attentions=cross_weights if output_attentions else None,
+            gates=gates if output_gates else None,
+        )
+
+    def attention_masks(
+        self, hidden: Tensor, encoder_outputs: CaptioningEncoderOutput, attention_mask: Any, cache: Any
+    ) -> tuple[Any, Any, Tensor | None]:
+        """Masks of self-attention and cross-attention, and of the stream itself under the released rule."""
+        causal = create_causal_mask(
+            config=self.config.text_config,
+            inputs_embeds=hidden,
+            attention_mask=attention_mask,
+            past_key_values=cache,
+        )
+        pictures = encoder_outputs.last_hidden_state
+        folded = hidden.new_empty(pictures.shape[0], hidden.shape[0] // pictures.shape[0] * hidden.shape[1], 0)
+        regions = create_region_mask(self.config, folded, pictures, encoder_outputs.region_mask)
+        if self.config.token_mask_rule == "explicit":
+            return causal, regions, None
+        return causal, regions, attention_mask[:, -hidden.shape[1] :, None].to(hidden.dtype)
+
+
+class VisualGPTModel(VisualGPTPreTrainedModel, CaptioningModel):
+    """Visual encoder and GPT-2 decoder without the head over the vocabulary."""
+
+    def __init__(self, config: VisualGPTConfig) -> None:
+        super().__init__(config)
+        self.encoder = VisualGPTEncoder(config)
+        self.decoder = VisualGPTDecoder(config)
+        self.post_init()
+
+
+class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForConditionalGeneration):
+    """VisualGPT with the head over the vocabulary, tied to the token embedding."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.wte.weight"}
+
+    def __init__(self, config: VisualGPTConfig) -> None:
+        super().__init__(config)
+        self.model = VisualGPTModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    @classmethod
+    def from_pretrained_parts(
+        cls, language_model: Any, vision_model: Any = None, decoder_layers: int | None = None, **config_fields: Any
+    ) -> "VisualGPTForConditionalGeneration":
+        """Start from a GPT-2 checkpoint (section 4: decoder from a language model, encoder new).
+
+        Args:
+            language_model: name or directory of a GPT-2 checkpoint, or a `GPT2Model` or `GPT2LMHeadModel`.
+            vision_model: see `load_vision_model`; None for a captioner of region features.
+            decoder_layers: keep only the first layers of the language model.
+            config_fields: fields of `VisualGPTConfig`.
+
+        Returns:
+            The captioner in evaluation mode; what is new in it is logged.
+
+        Raises:
+            ValueError: the language model is no GPT-2, or has fewer layers than `decoder_layers`.
+        """
+        gpt2 = load_gpt2(language_model)
+        vision, fields = cls._vision_part(vision_model, config_fields)
+        text = gpt2.config.to_dict() | {"embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        text = {key: value for key, value in text.items() if key not in ("architectures", "_name_or_path", "dtype")}
+        layers = decoder_layers if decoder_layers is not None else text["n_layer"]
+        if not 1 <= layers <= text["n_layer"]:
+            raise ValueError(
+                f"`decoder_layers` is {layers}, the language model has {text['n_layer']} layers to take them from."
+            )
+        ids = {key: text.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+        ids["pad_token_id"] = ids["eos_token_id"] if ids["pad_token_id"] is None else ids["pad_token_id"]
+        model = cls(VisualGPTConfig(text_config=text | {"n_layer": layers}, **(ids | fields)))
+        model.load_language_weights(gpt2)
+        if vision is not None:
+            model.load_vision_weights(vision)
+        return model.eval()
+
+    def load_language_weights(self, gpt2: GPT2Model) -> list[str]:
+        """Copy a GPT-2 into the decoder.
+
+        Returns:
+            The names of decoder parameters that GPT-2 does not have and that keep their new values (also logged).
+
+        Raises:
+            ValueError: the sizes differ.
+        """
+        own = self.model.decoder.state_dict()
+        given = {name: weight for name, weight in gpt2.state_dict().items() if name in own}
+        wrong = [name for name, weight in given.items() if weight.shape != own[name].shape]
+        if wrong:
+            name = wrong[0]
+            raise ValueError(
+                f"The language model has other sizes: `{name}` is {list(given[name].shape)}, expected "
+                f"{list(own[name].shape)}. Build the captioner with `from_pretrained_parts(language_model=...)`."
+            )
+        new = sorted(self.model.decoder.load_state_dict(given, strict=False).missing_keys)
+        modules = sorted({".".join(name.split(".")[2:-1]) for name in new})
+        logger.warning(
+            f"{len(given)} tensors of the decoder come from the language model. Newly initialised, to be trained: "
+            f"{len(new)} tensors of the decoder ({', '.join(modules)} of each layer) and the visual encoder."
+        )
+        return new
+
+
+def load_gpt2(source: Any) -> GPT2Model:
+    """The GPT-2 trunk of a model, name or directory.
+
+    Raises:
+        ValueError: it is another kind of model.
+    """
+    from transformers import AutoConfig
+
+    if isinstance(source, nn.Module):
+        trunk = getattr(source, "transformer", source)
+        if isinstance(trunk, GPT2Model):
+            return trunk
+        raise ValueError(f"`language_model` is a {type(source).__name__}, expected a GPT-2.")
+    config = AutoConfig.from_pretrained(source)
+    if config.model_type != "gpt2":
+        raise ValueError(f"`{source}` holds a {config.model_type!r} model, VisualGPT needs a 'gpt2' language model.")
+    return GPT2Model.from_pretrained(source, dtype=torch.float32)
