@@ -73,10 +73,12 @@ def settings_of_backbone(backbone: str | os.PathLike[str] | Mapping[str, Any] | 
     return _settings_of_timm(data_config) if data_config is not None else _settings_of_transformers(backbone)
 
 
-def _settings_of_transformers(processor: BaseImageProcessor) -> dict[str, Any]:
+def _settings_of_transformers(processor: Any) -> dict[str, Any]:
     name = type(processor).__name__.removesuffix("Pil").removesuffix("Fast")
-    settings = {field: getattr(processor, field, None) for field in BACKBONE_FIELDS}
-    settings = {field: dict(value) if isinstance(value, SizeDict) else value for field, value in settings.items()}
+    values = {field: getattr(processor, field, None) for field in BACKBONE_FIELDS}
+    settings: dict[str, Any] = {
+        field: dict(value) if isinstance(value, SizeDict) else value for field, value in values.items()
+    }
     if name in CROP_FRACTION_PROCESSORS:
         settings.update(_crop_of_fraction(settings["size"], processor.crop_pct))
     elif name not in PLAIN_PROCESSORS and not isinstance(processor, _PictureSteps):
@@ -84,9 +86,9 @@ def _settings_of_transformers(processor: BaseImageProcessor) -> dict[str, Any]:
         own_steps = [step for step in BACKBONE_STEPS if getattr(type(processor), step, None) != getattr(base, step)]
         if own_steps:
             raise ValueError(
-                f"{name} prepares pictures in its own way ({', '.join(own_steps)}), which size, crop, mean and standard "
-                "deviation cannot express. Build one by hand: CaptioningImageProcessor(size=..., crop_size=..., "
-                "image_mean=..., image_std=...)."
+                f"{name} prepares pictures in its own way ({', '.join(own_steps)}), which size, crop, mean and "
+                "standard deviation cannot express. Build one by hand: CaptioningImageProcessor(size=..., "
+                "crop_size=..., image_mean=..., image_std=...)."
             )
     return {field: value for field, value in settings.items() if value is not None}
 
@@ -115,9 +117,7 @@ def _settings_of_timm(data_config: Mapping[str, Any]) -> dict[str, Any]:
     mode = data_config.get("crop_mode") or "center"
     if mode == "center":
         if height != width:
-            raise ValueError(
-                f"crop_mode 'center' with input_size {height} x {width} is not supported: only a square is."
-            )
+            raise ValueError(f"crop_mode 'center' needs a square input_size, got {height} x {width}.")
         scaled = {"shortest_edge": scaled["height"]}
     elif mode != "squash":
         raise ValueError(f"crop_mode {mode!r} is not supported: expected 'center' or 'squash'.")
@@ -137,6 +137,7 @@ def _settings_of_timm(data_config: Mapping[str, Any]) -> dict[str, Any]:
 class _PictureSteps:
     """What the two processors share: what they accept, and where their settings come from."""
 
+    valid_kwargs: Any
     do_convert_rgb = True
     do_resize = True
     size = {"height": 224, "width": 224}
@@ -183,7 +184,7 @@ class _PictureSteps:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings under the name of the exact class: how to compute is chosen when loading."""
-        saved = super().to_dict()
+        saved = super().to_dict()  # type: ignore[misc]
         saved["image_processor_type"] = saved["image_processor_type"].removesuffix("Fast")
         if "AutoImageProcessor" in (saved.get("auto_map") or {}):
             reference = saved["auto_map"]["AutoImageProcessor"].removesuffix("Fast")
@@ -206,13 +207,17 @@ class CaptioningImageProcessor(_PictureSteps, PilBackend):
         do_rescale, rescale_factor: levels times 1/255.
         do_normalize, image_mean, image_std: per channel; default ImageNet's.
 
-    All of them can also be given for one call. `from_backbone` takes them over from a vision model. A timm
-    configuration is followed up to one pixel: where the rim to crop is odd, timm rounds half of it to even and
-    transformers (and this class) downwards.
+    The result is always RGB. All settings can also be given for one call. `from_backbone` takes them over from a
+    vision model. A timm configuration is followed up to one pixel: where the rim to crop is odd, timm rounds half of
+    it to even, and transformers (and this class) downwards.
     """
 
     def process_image(
-        self, image: Any, input_data_format: str | ChannelDimension | None = None, **_: Any
+        self,
+        image: Any,
+        do_convert_rgb: bool | None = None,
+        input_data_format: str | ChannelDimension | None = None,
+        **kwargs: Any,
     ) -> np.ndarray:
         """Read one picture into uint8 `[3, H, W]`."""
         return np.moveaxis(np.asarray(read_picture(_channels_last(image, input_data_format))), -1, 0)
@@ -228,9 +233,10 @@ class CaptioningImageProcessorFast(_PictureSteps, TorchvisionBackend):
     def process_image(
         self,
         image: Any,
+        do_convert_rgb: bool | None = None,
         input_data_format: str | ChannelDimension | None = None,
         device: torch.device | str | None = None,
-        **_: Any,
+        **kwargs: Any,
     ) -> torch.Tensor:
         """Read one picture into uint8 `[3, H, W]`; tensors of this form stay on their device."""
         is_tensor = isinstance(image, torch.Tensor) and input_data_format not in (

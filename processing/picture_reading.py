@@ -123,8 +123,8 @@ def _open(source: Any, timeout: float | None) -> tuple[PIL.Image.Image, str]:
         content, name = source, _name_of(source)
     else:
         raise TypeError(
-            f"A picture was given as {type(source).__name__}; expected a path, an address, bytes, an open binary file, "
-            "a PIL picture, a numpy array or a torch tensor."
+            f"A picture was given as {type(source).__name__}; expected a path, an address, bytes, an open binary "
+            "file, a PIL picture, a numpy array or a torch tensor."
         )
     try:
         return PIL.Image.open(content), name
