@@ -1,1 +1,6 @@
-"""hf_captioners.data."""
+"""Captioned data sets behind one function, `load_captions`."""
+
+from .loading import list_datasets, load_captions
+from .report import BadRowsError, DataReport, Problem, ProblemKind
+
+__all__ = ["BadRowsError", "DataReport", "Problem", "ProblemKind", "list_datasets", "load_captions"]

@@ -1,0 +1,115 @@
+"""A builder of `datasets` around a reader: Arrow files in the cache, or a stream of the same rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from datasets import DatasetInfo, GeneratorBasedBuilder, SplitGenerator
+
+from .fingerprint import fingerprint
+from .pictures import usable_rows
+from .reader import Annotations, CaptionReader
+from .report import DataReport, first_lines
+from .schema import CaptionRow, caption_features
+
+REPORT_FILE = "report.json"
+# A streamed split is cut into this many parts, which are dealt to processes and loader workers.
+STREAMED_PARTS = 64
+
+
+class CaptionBuilder(GeneratorBasedBuilder):
+    """Builds a data set from a reader.
+
+    Args:
+        reader: reads the annotations.
+        report: gets what was wrong and how many rows were kept.
+        strict: whether any problem is an error.
+        cache_dir: where Arrow files are kept (default: the cache of `datasets`).
+    """
+
+    def __init__(
+        self, reader: CaptionReader, report: DataReport, strict: bool = False, cache_dir: str | Path | None = None
+    ) -> None:
+        self.reader, self.report, self.strict = reader, report, strict
+        self._annotations: Annotations | None = None
+        super().__init__(
+            cache_dir=None if cache_dir is None else str(cache_dir),
+            dataset_name=f"captions_{reader.name}",
+            hash=fingerprint(reader),
+        )
+
+    def _info(self) -> DatasetInfo:
+        card = self.reader.card
+        return DatasetInfo(
+            description=card.description, citation=card.citation, license=card.licence, homepage=card.homepage
+        )
+
+    @property
+    def annotations(self) -> Annotations:
+        """What the reader found; read once."""
+        if self._annotations is None:
+            self.report.name = self.reader.name
+            self._annotations = self.reader.read(self.report)
+        return self._annotations
+
+    def split_names(self) -> list[str]:
+        """Return the names of the splits without building anything that is not yet built."""
+        return list(self.info.splits or self.annotations.splits)
+
+    def _split_generators(self, dl_manager: Any) -> list[SplitGenerator]:
+        found = self.annotations
+        if self.strict:
+            self.report.raise_if_bad()
+        self.info.features = caption_features(found.extra, found.views)
+        return [
+            SplitGenerator(name=split, gen_kwargs={"split": split, "parts": _parts(len(rows))})
+            for split, rows in found.splits.items()
+        ]
+
+    def _generate_examples(self, split: str, parts: list[tuple[int, int]]) -> Iterator[tuple[Any, dict[str, Any]]]:
+        found = self.annotations
+        with ThreadPoolExecutor(max_workers=os.cpu_count()) as workers:
+            for start, stop in parts:
+                rows = _slice(found.splits[split], start, stop)
+                usable = usable_rows(rows, self.report, self.reader.check_pictures, workers)
+                for index, row in enumerate(usable, start):
+                    self.report.kept[split] += 1
+                    yield index, row.as_record(split, found.views)
+                if self.strict:
+                    self.report.raise_if_bad()
+
+    def _download_and_prepare(self, dl_manager: Any, verification_mode: Any, **kwargs: Any) -> None:
+        super()._download_and_prepare(dl_manager, verification_mode, **kwargs)
+        for split, rows in self.annotations.splits.items():
+            if not self.report.kept[split]:
+                raise ValueError(
+                    f"The split {split!r} of {self.reader.name!r} has no usable row (of {len(rows)}).\n"
+                    f"{first_lines(self.report.problems, 10)}"
+                )
+        # Inside the folder that is moved into place when it is complete: a stored data set never lacks its report.
+        Path(self._output_dir, REPORT_FILE).write_text(self.report.to_json(), encoding="utf-8")
+
+    def prepare(self) -> None:
+        """Build the Arrow files, or find them, with the report of what was wrong when they were built.
+
+        Raises:
+            BadRowsError: `strict` and there is a problem.
+            ValueError: a split has no usable rows, or the annotations cannot be read.
+        """
+        self.download_and_prepare()
+        self.report.update_from_json(Path(self.cache_dir, REPORT_FILE).read_text(encoding="utf-8"))
+        if self.strict:
+            self.report.raise_if_bad()
+
+
+def _parts(count: int) -> list[tuple[int, int]]:
+    parts = max(1, min(STREAMED_PARTS, count))
+    return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
+
+
+def _slice(rows: Sequence[CaptionRow], start: int, stop: int) -> Iterator[CaptionRow]:
+    return (rows[index] for index in range(start, stop))

@@ -1,0 +1,266 @@
+"""Somebody's own pictures: a folder with pictures and a table of captions.
+
+    pictures/metadata.jsonl            {"file_name": "a.jpg", "captions": ["...", "..."]}
+    pictures/a.jpg
+
+or with a folder for each split (`train`, `validation` or `val`, `valid`, `dev`, and `test`), each with its own table,
+or with one table above them. Tables: `metadata.jsonl`, `.csv`, `.tsv`, `.parquet` or `captions.txt` (`name#k TAB
+caption`, `name TAB caption`, `name,caption`). A table has a list of captions in one row, or one caption a row and a row
+for each caption, or several caption columns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow
+from datasets import Features
+from datasets.features.features import generate_from_arrow_type
+
+from .pictures import list_pictures
+from .reader import Annotations, CaptionReader, SourceCard
+from .report import DataReport, ProblemKind, first_lines
+from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow
+from .tables import table_rows
+
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+SPLIT_ORDER = ("train", "validation", "test")
+TABLE_STEMS = ("metadata", "captions")
+TABLE_KINDS = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
+FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "picture", "path", "image_path")
+CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sentence")
+NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
+PICTURE_FOLDERS = ("", "images", "Images", "pictures")
+
+
+@dataclass(kw_only=True)
+class CaptionFolder(CaptionReader):
+    """Reads a folder of pictures with captions.
+
+    Attributes:
+        metadata_file: name of the table inside each folder; None finds `metadata.*` or `captions.*`.
+        file_column: the column with file names, relative to the table's folder; None finds a usual name.
+        caption_columns: the columns with captions, each a string or a list of strings; None finds a usual name.
+        image_dir: the folder of the pictures, relative to the table's; None tries the table's own and `images` there.
+        check_pictures: decode every picture once to find those that cannot be read.
+    """
+
+    name: ClassVar[str] = "caption_folder"
+    card: ClassVar[SourceCard] = SourceCard("Pictures and captions of a folder.")
+
+    metadata_file: str | None = None
+    file_column: str | None = None
+    caption_columns: Sequence[str] | None = None
+    image_dir: str | None = None
+    check_pictures: bool = True
+
+    def annotation_files(self) -> list[Path]:
+        """Return the table of the folder, or of each split folder."""
+        return [table for _, table in self.tables()]
+
+    def picture_places(self) -> Iterable[Path]:
+        """Return the folder, and `image_dir` where it lies elsewhere."""
+        yield self.folder
+        if self.image_dir is not None:
+            yield from (table.parent / self.image_dir for table in self.annotation_files())
+
+    def tables(self) -> list[tuple[str | None, Path]]:
+        """Return the split (None: said by the rows) and the path of each table.
+
+        Raises:
+            FileNotFoundError: the folder is empty, or it or a split folder has pictures but no table.
+            ValueError: there are several tables.
+        """
+        if table := self._table_in(self.folder):
+            return [(None, table)]
+        subfolders = {folder: SPLIT_NAMES.get(folder.name.lower()) for folder in sorted(self.folder.iterdir())}
+        splits = {folder: split for folder, split in subfolders.items() if split and folder.is_dir()}
+        tables = [(split, self._table_in(folder)) for folder, split in splits.items()]
+        bare = [folder for folder, (_, table) in zip(splits, tables, strict=True) if table is None]
+        if not tables or bare:
+            place = bare[0] if bare else self.folder
+            pictures = len(list_pictures(place))
+            raise FileNotFoundError(
+                f"{place} has {pictures:,} pictures but no {self.metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}. "
+                "Write one line a picture into metadata.jsonl: "
+                '{"file_name": "a.jpg", "captions": ["A dog runs."]}.'
+                if pictures
+                else f"{place} is empty: expected pictures and metadata.jsonl, metadata.csv or captions.txt."
+            )
+        if len({split for split, _ in tables}) < len(tables):
+            raise ValueError(f"{self.folder} has two folders for one split: {sorted(f.name for f in splits)}.")
+        return sorted(tables, key=lambda pair: SPLIT_ORDER.index(pair[0]))  # type: ignore[arg-type,return-value]
+
+    def _table_in(self, folder: Path) -> Path | None:
+        if self.metadata_file is not None:
+            return folder / self.metadata_file if (folder / self.metadata_file).is_file() else None
+        found = [
+            folder / f"{stem}{kind}"
+            for stem in TABLE_STEMS
+            for kind in TABLE_KINDS
+            if (folder / f"{stem}{kind}").is_file()
+        ]
+        if len(found) > 1:
+            raise ValueError(
+                f"{folder} has several tables: {', '.join(path.name for path in found)}. "
+                f"Say which one counts: metadata_file={found[0].name!r}."
+            )
+        return found[0] if found else None
+
+    def read(self, report: DataReport) -> Annotations:
+        """Read the tables, gather the captions of each picture, sort by split."""
+        splits: dict[str, list[CaptionRow]] = {}
+        for split, table in self.tables():
+            named: set[str] = set()
+            for row in self._pictures_of(table, report, named):
+                splits.setdefault(split or _split_of(row), []).append(row)
+            self._report_unnamed(table, named, report)
+        if not splits:
+            raise ValueError(f"No row of {self.folder} can be used.\n{first_lines(report.problems, 10)}")
+        _report_shared(splits, report)
+        ordered = {split: splits[split] for split in sorted(splits, key=_split_rank)}
+        return Annotations(ordered, extra_features([row for rows in ordered.values() for row in rows]))
+
+    def _pictures_of(self, table: Path, report: DataReport, named: set[str]) -> list[CaptionRow]:
+        """Return one row a picture of a table, in the order in which pictures are first named."""
+        pictures: dict[str, CaptionRow] = {}
+        ids: dict[str, CaptionRow] = {}
+        for line, record in table_rows(table, report):
+            file_column, caption_columns = self._columns(record, table, line)
+            name = str(record[file_column] or "").strip()
+            named.add(name)
+            if not name:
+                report.add(ProblemKind.MALFORMED_ROW, table, line, f"the column {file_column!r} is empty")
+                continue
+            captions = _captions_of(record, caption_columns, table, line, report)
+            row = self._row(name, captions, record, {file_column, *caption_columns}, table, line)
+            known = pictures.get(name) or ids.get(row.image_id)
+            if known is None:
+                pictures[name] = ids[row.image_id] = row
+            elif known is pictures.get(name) and _one_a_row(record, caption_columns):
+                known.captions += captions
+            else:
+                what = f"the picture {name!r}" if name in pictures else f"the image_id {row.image_id!r}"
+                report.add(ProblemKind.DUPLICATE, table, line, f"{what} stands in line {known.line} already")
+        return [row for row in pictures.values() if row.captions]
+
+    def _row(
+        self, name: str, captions: list[str], record: dict[str, Any], used: set[str], table: Path, line: int
+    ) -> CaptionRow:
+        image_id = record.get(IMAGE_ID)
+        extra = {key: value for key, value in record.items() if key not in used and key not in NOT_EXTRA}
+        extra = {"file_name": name, SPLIT: record.get(SPLIT), **extra}
+        picture = str(self._picture(table.parent, name))
+        return CaptionRow(name if image_id is None else str(image_id), picture, captions, str(table), line, extra)
+
+    def _columns(self, record: dict[str, Any], table: Path, line: int) -> tuple[str, list[str]]:
+        """Choose the columns of a row; JSON rows may differ, so every row is asked."""
+        files = [self.file_column] if self.file_column else [name for name in FILE_COLUMNS if name in record][:1]
+        captions = list(self.caption_columns or [name for name in CAPTION_COLUMNS if name in record][:1])
+        missing = [name for name in (*files, *captions) if name not in record]
+        if missing or not files or not captions:
+            what = f"no column {', '.join(map(repr, missing))}" if missing else "no column of file names and captions"
+            raise ValueError(
+                f"{table}:{line} has {what}; it has {', '.join(map(repr, record))}. Name the columns: "
+                "file_column='...', caption_columns=['...']."
+            )
+        return files[0], captions
+
+    def _picture(self, folder: Path, name: str) -> Path:
+        places = PICTURE_FOLDERS if self.image_dir is None else (self.image_dir,)
+        candidates = [folder / place / name for place in places]
+        return next((path for path in candidates if path.is_file()), candidates[0])
+
+    def _report_unnamed(self, table: Path, named: set[str], report: DataReport) -> None:
+        places = [table.parent] if self.image_dir is None else [table.parent / self.image_dir]
+        known = {self._picture(table.parent, name) for name in named if name}
+        for picture in (path for place in places for path in list_pictures(place)):
+            if picture not in known:
+                report.add(ProblemKind.PICTURE_WITHOUT_CAPTION, picture, None, f"{table.name} does not name it")
+
+
+def extra_features(rows: Sequence[CaptionRow]) -> Features:
+    """Infer the features of the source's own columns from all rows.
+
+    Raises:
+        ValueError: a column has values of several types; names the first two rows that differ.
+    """
+    names = dict.fromkeys(name for row in rows for name in row.extra)
+    return Features({name: _feature_of(name, rows) for name in names if name != SPLIT})
+
+
+def _feature_of(name: str, rows: Sequence[CaptionRow]) -> Any:
+    try:
+        kind = pyarrow.array([row.extra.get(name) for row in rows]).type
+    except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
+        first: dict[type, CaptionRow] = {}
+        for row in rows:
+            if row.extra.get(name) is not None:
+                first.setdefault(type(row.extra[name]), row)
+        seen = ", ".join(f"{kind.__name__} in {row.file}:{row.line}" for kind, row in first.items())
+        raise ValueError(f"The column {name!r} mixes types: {seen}. Give it one type or leave it out.") from error
+    return generate_from_arrow_type(pyarrow.string() if pyarrow.types.is_null(kind) else kind)
+
+
+def _captions_of(
+    record: dict[str, Any], columns: Sequence[str], table: Path, line: int, report: DataReport
+) -> list[str]:
+    """Return the captions of a row, without those that are empty or no text; they are reported."""
+    found: list[Any] = []
+    for column in columns:
+        value = record[column]
+        if column == CAPTIONS and isinstance(value, str) and value.startswith("["):
+            value = _list_in_text(value)
+        found += value if isinstance(value, list) else [value]
+    captions = [caption for caption in found if isinstance(caption, str) and caption.strip()]
+    if len(captions) < len(found) or not found:
+        bad = next((caption for caption in found if caption not in captions), [])
+        report.add(ProblemKind.MISSING_CAPTION, table, line, f"expected text in {', '.join(columns)}, found {bad!r}")
+    return captions
+
+
+def _list_in_text(text: str) -> Any:
+    """Read the list that a CSV field holds as JSON; other text is a caption."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _one_a_row(record: dict[str, Any], columns: Sequence[str]) -> bool:
+    return len(columns) == 1 and isinstance(record[columns[0]], str)
+
+
+def _split_of(row: CaptionRow) -> str:
+    """Return the split that a row or its first folder names; other names of a `split` column are kept."""
+    said = row.extra.get(SPLIT)
+    if said is not None:
+        return SPLIT_NAMES.get(str(said).lower(), str(said))
+    return SPLIT_NAMES.get(Path(row.extra["file_name"]).parts[0].lower(), "train")
+
+
+def _split_rank(split: str) -> tuple[int, str]:
+    return (SPLIT_ORDER.index(split) if split in SPLIT_ORDER else len(SPLIT_ORDER), split)
+
+
+def _report_shared(splits: dict[str, list[CaptionRow]], report: DataReport) -> None:
+    """Report pictures that have the same id in two splits: evaluation on them would be flattered."""
+    first: dict[str, tuple[str, CaptionRow]] = {}
+    for split, rows in splits.items():
+        for row in rows:
+            known_split, known = first.setdefault(row.image_id, (split, row))
+            if known_split != split:
+                message = f"{row.image_id!r} is in {split} and in {known_split} ({known.file}:{known.line})"
+                report.add(ProblemKind.IN_TWO_SPLITS, row.file, row.line, message, dropped=False)

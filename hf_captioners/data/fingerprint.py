@@ -1,0 +1,62 @@
+"""A name for the contents of a data set, so that a stored copy is never served after an edit."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import PIL
+
+from .reader import CaptionReader
+
+
+def fingerprint(reader: CaptionReader) -> str:
+    """Hash everything that decides about the rows of a reader.
+
+    That is: its options, the contents of its annotation files, names, sizes and times of its pictures, and the code
+    of this package's readers (a new version of a reader never meets rows of an old one).
+
+    Returns:
+        32 hexadecimal digits.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for part in _parts(reader):
+        digest.update(part.encode("utf-8", "surrogateescape"))
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def _parts(reader: CaptionReader) -> Iterator[str]:
+    yield type(reader).__qualname__
+    yield PIL.__version__
+    for option in dataclasses.fields(reader):
+        value = getattr(reader, option.name)
+        yield f"{option.name}={os.path.abspath(value) if isinstance(value, Path) else value!r}"
+    for file in [*sorted(Path(__file__).parent.glob("*.py")), *reader.annotation_files()]:
+        yield f"{os.path.abspath(file)} {content_hash(file)}"
+    yield from _stamps(reader.picture_places())
+
+
+def content_hash(file: Path) -> str:
+    """Hash the contents of a file."""
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def _stamps(places: Iterable[Path]) -> Iterator[str]:
+    for place in places:
+        if place.is_dir():
+            with os.scandir(place) as entries:
+                listed = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
+            for entry in listed:
+                if entry.is_dir():
+                    yield from _stamps([Path(entry.path)])
+                else:
+                    state = entry.stat()
+                    yield f"{os.path.abspath(entry.path)} {state.st_size} {state.st_mtime_ns}"
+        elif place.exists():
+            state = place.stat()
+            yield f"{os.path.abspath(place)} {state.st_size} {state.st_mtime_ns}"

@@ -1,0 +1,115 @@
+"""`load_captions`: the one door to every data set."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
+
+from .building import CaptionBuilder
+from .reader import CaptionReader
+from .report import DataReport
+
+logger = logging.getLogger(__name__)
+
+# name -> (module of this package, class)
+READERS = {
+    "caption_folder": ("caption_folder", "CaptionFolder"),
+    "scenes": ("scenes", "Scenes"),
+}
+Captions = Dataset | DatasetDict | IterableDataset | IterableDatasetDict
+
+
+def list_datasets() -> list[str]:
+    """Return the names that `load_captions` knows."""
+    return sorted(READERS)
+
+
+def reader_class(name: str) -> type[CaptionReader]:
+    """Return the reader of a data set.
+
+    Raises:
+        ValueError: the name is unknown.
+    """
+    if name not in READERS:
+        raise ValueError(f"There is no data set {name!r}; expected one of {', '.join(list_datasets())}.")
+    module, cls = READERS[name]
+    return getattr(importlib.import_module(f".{module}", __package__), cls)
+
+
+def option_names(name: str) -> list[str]:
+    """Return the names of a data set's own options."""
+    return [option.name for option in dataclasses.fields(reader_class(name)) if option.name != "data_dir"]
+
+
+def load_captions(
+    name: str,
+    data_dir: str | Path | None = None,
+    split: str | None = None,
+    streaming: bool = False,
+    *,
+    strict: bool = False,
+    report: DataReport | None = None,
+    cache_dir: str | Path | None = None,
+    **options: Any,
+) -> Captions:
+    """Load a captioned data set with the columns of `hf_captioners.data.schema`.
+
+    Args:
+        name: one of `list_datasets()`.
+        data_dir: the folder of the data set.
+        split: one split (`"train"`; slices as `"train[:10%]"` too unless streaming); None gives all of them.
+        streaming: return iterable data sets that read rows when they are drawn, in the same order.
+        strict: raise if any row is wrong, instead of warning.
+        report: an empty `DataReport` to be filled with every bad row (file, line, reason) and the counts.
+        cache_dir: where Arrow files are kept (default: the cache of `datasets`). They are built anew when an
+            annotation, a picture, an option or the reader's code changes.
+        options: the data set's own options, see its reader; an unknown one is an error.
+
+    Returns:
+        A `Dataset` if `split` is given, else a `DatasetDict`; their iterable counterparts when streaming.
+
+    Raises:
+        ValueError: name, split or option are unknown, or no usable row was found.
+        FileNotFoundError: the folder or its annotations are missing.
+        BadRowsError: a row is wrong and `strict`.
+    """
+    report = DataReport() if report is None else report
+    builder = CaptionBuilder(make_reader(name, data_dir, options), report, strict, cache_dir)
+    if streaming:
+        _check_split(split, builder.split_names(), name, slices=False)
+        return builder.as_streaming_dataset(split=split)
+    builder.prepare()
+    if report.problems:
+        logger.warning(
+            "%s\nPass report=DataReport() to have the whole list, strict=True to stop here.", report.summary()
+        )
+    _check_split(split, builder.split_names(), name, slices=True)
+    return builder.as_dataset(split=split)
+
+
+def make_reader(name: str, data_dir: str | Path | None, options: dict[str, Any]) -> CaptionReader:
+    """Make the reader of a data set, with its options checked.
+
+    Raises:
+        ValueError: an option is unknown.
+    """
+    cls = reader_class(name)
+    unknown = sorted(set(options) - set(option_names(name)))
+    if unknown:
+        raise ValueError(f"{name!r} has no option {', '.join(unknown)}; it has {', '.join(option_names(name))}.")
+    return cls(data_dir=None if data_dir is None else Path(data_dir), **options)
+
+
+def _check_split(split: str | None, known: list[str], name: str, slices: bool) -> None:
+    if split is None:
+        return
+    asked = [re.sub(r"\[.*\]$", "", part.strip()) for part in split.split("+")] if slices else [split]
+    missing = [part for part in asked if part not in known]
+    if missing:
+        raise ValueError(f"{name!r} has no split {', '.join(map(repr, missing))}; there are {', '.join(known)}.")

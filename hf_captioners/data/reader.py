@@ -1,0 +1,88 @@
+"""What every data set's reader offers; one reader a file, found through `load_captions`."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from datasets import Features
+
+from .report import DataReport
+from .schema import CaptionRow
+
+
+@dataclass(frozen=True)
+class SourceCard:
+    """What a data card says of a source: description, citation, licence and address."""
+
+    description: str = ""
+    citation: str = ""
+    licence: str = ""
+    homepage: str = ""
+
+
+@dataclass
+class Annotations:
+    """What a reader found.
+
+    Attributes:
+        splits: the rows of each split, in order. A sequence may make its rows when they are asked for, so that
+            millions of rows need no memory.
+        extra: features of the source's own columns.
+        views: whether rows hold lists of pictures.
+    """
+
+    splits: Mapping[str, Sequence[CaptionRow]]
+    extra: Features = field(default_factory=Features)
+    views: bool = False
+
+
+@dataclass(kw_only=True)
+class CaptionReader(abc.ABC):
+    """Reads one kind of data set. The fields of a reader are the options of `load_captions`.
+
+    Attributes:
+        data_dir: the folder of the data set.
+        check_pictures: whether every picture is decoded once to find truncated and corrupt ones (about 1 ms a
+            picture; remembered until a file changes). Missing pictures are found in any case.
+    """
+
+    name: ClassVar[str]
+    card: ClassVar[SourceCard] = SourceCard()
+
+    data_dir: Path | None = None
+    check_pictures: bool = False
+
+    def __post_init__(self) -> None:
+        """Make a path of the folder and see that it is there."""
+        if self.data_dir is not None:
+            self.data_dir = Path(self.data_dir)
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the data set.
+
+        Raises:
+            ValueError: no folder was given.
+            FileNotFoundError: there is no such folder.
+        """
+        if self.data_dir is None:
+            raise ValueError(f"`load_captions({self.name!r})` needs the folder of the data: pass data_dir=...")
+        if not self.data_dir.is_dir():
+            raise FileNotFoundError(f"There is no folder {self.data_dir} (`data_dir` of {self.name!r}).")
+        return self.data_dir
+
+    @abc.abstractmethod
+    def annotation_files(self) -> Iterable[Path]:
+        """Return the files whose contents decide about the rows; an edit of one of them makes a new data set."""
+
+    def picture_places(self) -> Iterable[Path]:
+        """Return the files and folders of pictures; a changed size, time or name makes a new data set."""
+        return ()
+
+    @abc.abstractmethod
+    def read(self, report: DataReport) -> Annotations:
+        """Read the annotations; note bad rows in the report. Pictures are looked at later, by the builder."""

@@ -1,0 +1,108 @@
+"""What was wrong with a data set: every bad row with its file and line."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+
+class ProblemKind(enum.StrEnum):
+    """Kinds of bad rows."""
+
+    MALFORMED_ROW = "malformed row"
+    MISSING_CAPTION = "missing caption"
+    MISSING_PICTURE = "missing picture"
+    UNREADABLE_PICTURE = "unreadable picture"
+    DUPLICATE = "duplicate"
+    IN_TWO_SPLITS = "picture in two splits"
+    PICTURE_WITHOUT_CAPTION = "picture without caption"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One bad row.
+
+    Attributes:
+        kind: what is wrong.
+        file: the file that holds the row.
+        line: its line or record number, from 1; None where there is none.
+        message: what was found, with the value seen.
+        dropped: whether the row was left out (otherwise it is only reported).
+    """
+
+    kind: ProblemKind
+    file: str
+    line: int | None
+    message: str
+    dropped: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.file}{'' if self.line is None else f':{self.line}'}: {self.kind}: {self.message}"
+
+
+class BadRowsError(ValueError):
+    """Rows are wrong and `strict=True` was given."""
+
+
+@dataclass
+class DataReport:
+    """Counts of rows and the list of what was wrong.
+
+    Pass an empty one to `load_captions(..., report=report)` and look at it afterwards. When streaming it fills while
+    rows are drawn, and in the process that draws them.
+
+    Attributes:
+        name: the name of the data set.
+        kept: rows (one a picture) that are in the data set, by split.
+        problems: all problems in the order in which they were found.
+    """
+
+    name: str = ""
+    kept: Counter[str] = field(default_factory=Counter)
+    problems: list[Problem] = field(default_factory=list)
+
+    def add(self, kind: ProblemKind, file: str | Path, line: int | None, message: str, dropped: bool = True) -> None:
+        """Note one problem."""
+        self.problems.append(Problem(kind, str(file), line, message, dropped))
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of problems of each kind."""
+        return dict(Counter(problem.kind.value for problem in self.problems))
+
+    def summary(self, shown: int = 10) -> str:
+        """Say what was kept and what was wrong, with the first `shown` problems."""
+        kept = ", ".join(f"{count:,} {split}" for split, count in self.kept.items()) or "no rows"
+        if not self.problems:
+            return f"{self.name}: kept {kept}; nothing is wrong."
+        counts = ", ".join(f"{count:,} x {kind}" for kind, count in self.counts().items())
+        return f"{self.name}: kept {kept}. Problems: {counts}.\n{first_lines(self.problems, shown)}"
+
+    def raise_if_bad(self) -> None:
+        """Raise `BadRowsError` if there is any problem."""
+        if self.problems:
+            raise BadRowsError(
+                f"{self.summary(20)}\nRepair these rows, or pass strict=False to go on without those that are unusable."
+            )
+
+    def to_json(self) -> str:
+        """Return the report as JSON text."""
+        stored = {"name": self.name, "kept": self.kept, "problems": [asdict(problem) for problem in self.problems]}
+        return json.dumps(stored, ensure_ascii=False)
+
+    def update_from_json(self, text: str) -> None:
+        """Fill this report with one that `to_json` wrote."""
+        stored = json.loads(text)
+        self.name = stored["name"]
+        self.kept = Counter(stored["kept"])
+        self.problems = [Problem(ProblemKind(p.pop("kind")), **p) for p in stored["problems"]]
+
+
+def first_lines(problems: Iterable[Problem], shown: int) -> str:
+    """Return the first problems, one a line, and how many more there are."""
+    lines = [f"  {problem}" for problem in problems]
+    more = [f"  ... and {len(lines) - shown:,} more"] if len(lines) > shown else []
+    return "\n".join(lines[:shown] + more)

@@ -1,0 +1,79 @@
+"""The one schema of every captioned data set.
+
+| column | type | meaning |
+|---|---|---|
+| `image_id` | string | unique within a split; a file name, or the number that the data set gave the picture |
+| `image` | `Image` | the picture, decoded when it is looked at; None where it was not asked for |
+| `images` | list of `Image` | instead of `image` where one row has several views |
+| `captions` | list of string | the references, in the order of the source; empty where a split hides them |
+| `split` | string | the split the row belongs to |
+
+Columns of the source that say more follow under their own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from datasets import Features, Image, List, Value
+
+IMAGE_ID, IMAGE, IMAGES, CAPTIONS, SPLIT = "image_id", "image", "images", "captions", "split"
+SCHEMA_COLUMNS = (IMAGE_ID, IMAGE, IMAGES, CAPTIONS, SPLIT)
+
+
+@dataclass(slots=True)
+class CaptionRow:
+    """One row before it is stored.
+
+    Attributes:
+        image_id: unique within its split.
+        image: path of the picture, `{"bytes": ..., "path": ...}`, a list of these (views), or None.
+        captions: the references; one row of a finished data set has all captions of a picture.
+        file: the file that the row came from, for reports.
+        line: its line or record number there, from 1; None where a file has no such thing.
+        extra: values of the source's own columns.
+    """
+
+    image_id: str
+    image: Any
+    captions: list[str]
+    file: str
+    line: int | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_record(self, split: str, views: bool) -> dict[str, Any]:
+        """Return the row as a mapping with the columns of the schema."""
+        return {
+            IMAGE_ID: self.image_id,
+            (IMAGES if views else IMAGE): self.image,
+            CAPTIONS: self.captions,
+            **self.extra,
+            SPLIT: split,
+        }
+
+
+def caption_features(extra: Features | None = None, views: bool = False) -> Features:
+    """Return the features of a captioned data set.
+
+    Args:
+        extra: features of the source's own columns.
+        views: whether a row has a list of pictures (`images`) instead of one (`image`).
+
+    Raises:
+        ValueError: a column of the source bears a name of the schema.
+    """
+    clashes = sorted(set(extra or {}) & set(SCHEMA_COLUMNS))
+    if clashes:
+        raise ValueError(f"The source columns {clashes} bear names of the schema {list(SCHEMA_COLUMNS)}; rename them.")
+    picture = {IMAGES: List(Image())} if views else {IMAGE: Image()}
+    return Features(
+        {
+            IMAGE_ID: Value("string"),
+            **picture,
+            CAPTIONS: List(Value("string")),
+            SPLIT: Value("string"),
+            **(extra or {}),
+        }
+    )

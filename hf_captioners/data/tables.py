@@ -1,0 +1,189 @@
+"""Rows of annotation tables with their line numbers: txt, csv, tsv, jsonl, parquet."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from .report import DataReport, ProblemKind
+
+TABLE_SUFFIXES = (".jsonl", ".csv", ".tsv", ".txt", ".parquet")
+# name#k, then a TAB or blanks, then the caption: Flickr's token files.
+NUMBERED = re.compile(r"^(?P<name>.+?)#\d+[\t ]+(?P<caption>.*)$")
+Numbered = tuple[int, dict[str, Any]]
+
+
+def open_annotation(path: Path) -> IO[bytes]:
+    """Open an annotation file for reading bytes; a name that ends in `.gz` is unpacked on the way."""
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file (`.gz` too).
+
+    Raises:
+        ValueError: it is no JSON, with the place of the fault.
+    """
+    with open_annotation(path) as stream:
+        content = stream.read()
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}.") from error
+
+
+def text_lines(path: Path, report: DataReport) -> Iterator[tuple[int, str]]:
+    """Read a text file line by line, as UTF-8 with or without a byte order mark; lines end with LF or CRLF only.
+
+    `str.splitlines` would also cut at U+0085 or U+2028, which captions from web pages hold.
+
+    Yields:
+        Line number from 1, and the line with its end.
+
+    Raises:
+        ValueError: the file is UTF-16.
+    """
+    with open_annotation(path) as stream:
+        for number, line in enumerate(stream, 1):
+            if number == 1:
+                if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+                    raise ValueError(f"{path} is in UTF-16; save it as UTF-8.")
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            try:
+                yield number, line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                report.add(ProblemKind.MALFORMED_ROW, path, number, f"this line is not UTF-8 ({error}): {line[:60]!r}")
+
+
+def table_rows(path: Path, report: DataReport) -> Iterator[Numbered]:
+    """Read the rows of a table by the kind that its name tells.
+
+    Args:
+        path: `.jsonl`, `.csv`, `.tsv`, `.parquet`, or `.txt` with lines of `name TAB caption`, `name#k TAB caption`
+            or `name,caption`, with or without a header.
+        report: gets the rows that cannot be read.
+
+    Yields:
+        Line number from 1 (record number for parquet), and the row as a mapping.
+
+    Raises:
+        ValueError: the kind is unknown.
+    """
+    suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
+    if suffix == ".jsonl":
+        return json_lines(path, report)
+    if suffix == ".csv":
+        return separated_rows(path, report, ",")
+    if suffix == ".tsv":
+        return separated_rows(path, report, "\t")
+    if suffix == ".txt":
+        return caption_lines(path, report)
+    if suffix == ".parquet":
+        return parquet_rows(path)
+    raise ValueError(f"{path} is no table that can be read; expected a name with one of {', '.join(TABLE_SUFFIXES)}.")
+
+
+def json_lines(path: Path, report: DataReport) -> Iterator[Numbered]:
+    """Read JSON objects, one a line; blank lines are skipped."""
+    for number, line in text_lines(path, report):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            report.add(ProblemKind.MALFORMED_ROW, path, number, f"no JSON ({error}): {line.strip()[:80]!r}")
+            continue
+        if isinstance(row, dict):
+            yield number, row
+        else:
+            report.add(
+                ProblemKind.MALFORMED_ROW, path, number, f"expected an object {{...}}, found {line.strip()[:80]!r}"
+            )
+
+
+def separated_rows(path: Path, report: DataReport, separator: str) -> Iterator[Numbered]:
+    """Read CSV or TSV with a header. CSV fields may be in double quotes and then hold commas and line feeds; TSV has
+    no quoting."""
+    last = [0]  # the line that the csv module was given last: where the current row ends
+
+    def texts() -> Iterator[str]:
+        for last[0], line in text_lines(path, report):
+            yield line
+
+    quoting = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
+    rows = csv.reader(texts(), delimiter=separator, quoting=quoting, strict=True)
+    header = [name.strip() for name in next(rows, [])]
+    while True:
+        first = last[0] + 1
+        try:
+            fields = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            report.add(
+                ProblemKind.MALFORMED_ROW, path, first, f"{error}: are double quotes in a field doubled and closed?"
+            )
+            continue
+        if len(fields) == len(header):
+            yield first, dict(zip(header, fields, strict=True))
+        elif fields:
+            report.add(
+                ProblemKind.MALFORMED_ROW,
+                path,
+                first,
+                f"{len(fields)} fields where the header has {len(header)}: {separator.join(fields)[:80]!r}"
+                + (". Put captions with commas in double quotes." if separator == "," else ""),
+            )
+
+
+def caption_lines(path: Path, report: DataReport) -> Iterator[Numbered]:
+    """Read lines of a file name and a caption: `name#k TAB caption`, `name TAB caption` or `name,caption`.
+
+    A first line `image,caption` (any of the usual names) is a header. After the first comma everything belongs to the
+    caption, which may be in double quotes.
+    """
+    for number, line in text_lines(path, report):
+        line = line.rstrip("\r\n")
+        if not line.strip():
+            continue
+        name, caption = split_caption_line(line)
+        if caption is None:
+            report.add(
+                ProblemKind.MALFORMED_ROW,
+                path,
+                number,
+                f"expected `name TAB caption` or `name,caption`: {line[:80]!r}",
+            )
+        elif number > 1 or caption.strip().lower() not in ("caption", "captions", "text", "comment"):
+            yield number, {"file_name": name.strip(), "caption": caption}
+
+
+def split_caption_line(line: str) -> tuple[str, str | None]:
+    """Split a line into file name and caption; the caption is None where there is no separator."""
+    if numbered := NUMBERED.match(line):
+        return numbered["name"], numbered["caption"]
+    if "\t" in line:
+        name, caption = line.split("\t", 1)
+        return name, caption
+    if "," in line:
+        name, caption = line.split(",", 1)
+        if len(caption) > 1 and caption[0] == caption[-1] == '"':
+            caption = caption[1:-1].replace('""', '"')
+        return name, caption
+    return line, None
+
+
+def parquet_rows(path: Path) -> Iterator[Numbered]:
+    """Read the records of a Parquet file."""
+    import pyarrow.parquet
+
+    number = 0
+    for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
+        for row in batch.to_pylist():
+            number += 1
+            yield number, row
