@@ -3,10 +3,10 @@
     pictures/metadata.jsonl            {"file_name": "a.jpg", "captions": ["...", "..."]}
     pictures/a.jpg
 
-or with a folder for each split (`train`, `validation` or `val`, `valid`, `dev`, and `test`), each with its own table,
-or with one table above them. Tables: `metadata.jsonl`, `.csv`, `.tsv`, `.parquet` or `captions.txt` (`name#k TAB
-caption`, `name TAB caption`, `name,caption`). A table has a list of captions in one row, or one caption a row and a row
-for each caption, or several caption columns.
+or with a folder for each split (`train`, `validation` or `val`, `valid`, `dev`, and `test`), each with its own
+table, or with one table above them. Tables: `metadata.jsonl`, `.csv`, `.tsv`, `.parquet` or `captions.txt`
+(`name#k TAB caption`, `name TAB caption`, `name,caption`). A table has a list of captions in one row, or one caption
+a row and a row for each caption, or several caption columns.
 """
 
 from __future__ import annotations
@@ -92,12 +92,10 @@ class CaptionFolder(CaptionReader):
         if not tables or bare:
             place = bare[0] if bare else self.folder
             pictures = len(list_pictures(place))
+            wanted = self.metadata_file or "metadata.jsonl, metadata.csv or captions.txt"
             raise FileNotFoundError(
-                f"{place} has {pictures:,} pictures but no {self.metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}. "
-                "Write one line a picture into metadata.jsonl: "
-                '{"file_name": "a.jpg", "captions": ["A dog runs."]}.'
-                if pictures
-                else f"{place} is empty: expected pictures and metadata.jsonl, metadata.csv or captions.txt."
+                f"{place} has {pictures:,} pictures and no {wanted}. Put pictures there, and one line a picture into "
+                'metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
             )
         if len({split for split, _ in tables}) < len(tables):
             raise ValueError(f"{self.folder} has two folders for one split: {sorted(f.name for f in splits)}.")

@@ -85,7 +85,7 @@ class DataReport:
         """Raise `BadRowsError` if there is any problem."""
         if self.problems:
             raise BadRowsError(
-                f"{self.summary(20)}\nRepair these rows, or pass strict=False to go on without those that are unusable."
+                f"{self.summary(20)}\nRepair these rows, or pass strict=False to go on without the unusable ones."
             )
 
     def to_json(self) -> str:

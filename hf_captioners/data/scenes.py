@@ -1,0 +1,178 @@
+"""`scenes`: pictures drawn by code, with five captions each; nothing is downloaded and nobody's rights are touched.
+
+Objects of six shapes in six colours and two sizes stand alone at some place of the picture, or two groups of them in a
+relation. A model that does not look cannot do well: nearly every picture shows something else. What a picture shows
+decides about its split, whatever the seed, so nothing that is said of an evaluation picture is ever said in training,
+nor in the texts of `caption_texts`.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, overload
+
+import PIL.Image
+from datasets import ClassLabel, Dataset, Features, Image, Value
+
+from .reader import Annotations, CaptionReader, SourceCard
+from .report import DataReport
+from .scene_captions import caption_scene
+from .scene_drawing import draw_scene
+from .scene_world import COLOURS, MAX_COUNT, SHAPES, SIZES, SPLIT_SHARES, Scene, sample_scene
+from .schema import CaptionRow
+
+IMAGE_SIZES = range(32, 513)
+
+
+@dataclass(kw_only=True)
+class Scenes(CaptionReader):
+    """Draws scenes.
+
+    Attributes:
+        num_images: number of pictures of each split: `train`, `validation`, `test`.
+        image_size: side of the square pictures in pixels, 32 to 512; 64 to 128 is usual.
+        seed: another seed draws other pictures; the division of scenes into splits stays.
+    """
+
+    name: ClassVar[str] = "scenes"
+    card: ClassVar[SourceCard] = SourceCard(
+        "Drawn scenes of coloured shapes with five captions each.", licence="Apache-2.0"
+    )
+
+    num_images: Mapping[str, int] = field(default_factory=lambda: {"train": 1000, "validation": 200, "test": 200})
+    image_size: int = 96
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        _check_size(self.image_size)
+        unknown = sorted(set(self.num_images) - set(SPLIT_SHARES))
+        empty = sorted(split for split, count in self.num_images.items() if count < 1)
+        if unknown or empty or not self.num_images:
+            raise ValueError(
+                f"`num_images` is {dict(self.num_images)}; expected at least one picture for some of "
+                f"{', '.join(SPLIT_SHARES)}."
+            )
+
+    def annotation_files(self) -> tuple[()]:
+        """Return nothing: scenes come from code alone."""
+        return ()
+
+    def read(self, report: DataReport) -> Annotations:
+        """Return rows that are drawn when they are asked for."""
+        splits = {
+            split: _DrawnRows(split, count, self.image_size, self.seed) for split, count in self.num_images.items()
+        }
+        return Annotations(splits, Features({"scene": Value("string")}))
+
+
+class _DrawnRows(Sequence[CaptionRow]):
+    """The rows of a split, each drawn anew from its seed and index when it is asked for."""
+
+    def __init__(self, split: str, count: int, image_size: int, seed: int) -> None:
+        self.split, self.count, self.image_size, self.seed = split, count, image_size, seed
+
+    def __len__(self) -> int:
+        return self.count
+
+    @overload
+    def __getitem__(self, index: int) -> CaptionRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[CaptionRow]: ...
+    def __getitem__(self, index: int | slice) -> CaptionRow | Sequence[CaptionRow]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self.count))]
+        scene, picture, captions = draw_example(self.seed, index, self.split, self.image_size)
+        name = f"{self.split}-{self.seed}-{index:06d}"
+        image = {"bytes": png_bytes(picture), "path": f"{name}.png"}
+        return CaptionRow(name, image, captions, "scenes", index, {"scene": scene.describe()})
+
+
+def draw_example(
+    seed: int, index: int, split: str = "train", image_size: int = 96
+) -> tuple[Scene, PIL.Image.Image, list[str]]:
+    """Draw one scene; the same arguments give the same result in every process.
+
+    Args:
+        seed: seed of the data set.
+        index: number of the picture in its split, from 0.
+        split: `train`, `validation` or `test`.
+        image_size: side of the picture in pixels.
+
+    Returns:
+        The scene, an RGB picture, and five captions.
+    """
+    rng = random.Random(f"scenes/{seed}/{split}/{index}")
+    scene = sample_scene(rng, split)
+    captions = caption_scene(scene, rng)
+    return scene, draw_scene(scene, rng, image_size), captions
+
+
+def draw_labelled(num_images: int, image_size: int = 96, seed: int = 0) -> Dataset:
+    """Draw pictures of one kind of object each, with labels and without captions, to train a backbone that sees.
+
+    Only scenes of the training split are drawn.
+
+    Args:
+        num_images: how many.
+        image_size: side of the pictures in pixels, 32 to 512.
+        seed: seed of the pictures; they differ from those of `load_captions("scenes", seed=seed)`.
+
+    Returns:
+        A data set with `image` and the class labels `colour` (6), `shape` (6), `size` (2), `count` (4: one to four).
+
+    Raises:
+        ValueError: `image_size` is out of range.
+    """
+    _check_size(image_size)
+    labels = {
+        "colour": ClassLabel(names=list(COLOURS)),
+        "shape": ClassLabel(names=list(SHAPES)),
+        "size": ClassLabel(names=list(SIZES)),
+        "count": ClassLabel(names=[str(count) for count in range(1, MAX_COUNT + 1)]),
+    }
+    rows = [_labelled(f"labelled/{seed}/{index}", image_size) for index in range(num_images)]
+    return Dataset.from_list(rows, features=Features({"image": Image(), **labels}))
+
+
+def _labelled(seed: str, image_size: int) -> dict[str, Any]:
+    rng = random.Random(seed)
+    scene = sample_scene(rng, "train", groups=1)
+    group = scene.groups[0]
+    return {
+        "image": {"bytes": png_bytes(draw_scene(scene, rng, image_size)), "path": None},
+        "colour": group.colour,
+        "shape": group.shape,
+        "size": group.size,
+        "count": str(group.count),
+    }
+
+
+def caption_texts(num_scenes: int, seed: int = 0) -> Iterator[str]:
+    """Write captions of scenes that nobody draws, to pretrain a language model.
+
+    Only scenes of the training split are described, so no caption of an evaluation picture occurs.
+
+    Args:
+        num_scenes: number of scenes; each gives five captions.
+        seed: seed of the texts; they differ from those of `load_captions("scenes", seed=seed)`.
+    """
+    for index in range(num_scenes):
+        rng = random.Random(f"texts/{seed}/{index}")
+        yield from caption_scene(sample_scene(rng, "train"), rng)
+
+
+def png_bytes(picture: PIL.Image.Image) -> bytes:
+    """Return a picture as the bytes of a PNG file."""
+    stream = io.BytesIO()
+    picture.save(stream, "PNG")
+    return stream.getvalue()
+
+
+def _check_size(image_size: int) -> None:
+    if image_size not in IMAGE_SIZES:
+        raise ValueError(f"`image_size` is {image_size}; expected {IMAGE_SIZES[0]} to {IMAGE_SIZES[-1]} pixels.")
