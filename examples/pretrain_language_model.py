@@ -1,0 +1,148 @@
+"""Pretrain a small GPT-2 on text, to start a captioner from: text and captions in, a GPT-2 directory out.
+
+    python examples/pretrain_language_model.py --text novels.txt.gz --captions pictures/train \
+        --tokenizer path/to/gpt2_tokenizer --output_dir runs/language_model --num_train_epochs 1 --bf16
+
+Texts are cut into blocks of `--block_size` tokens; captions are packed into blocks one after another, each closed by
+the end token. Every position of every block is a real token, so nothing is computed for padding. All arguments of
+the `Trainer` of transformers are accepted.
+"""
+
+import gzip
+import json
+import logging
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from tokenizers import ByteLevelBPETokenizer
+from torch.utils.data import Dataset
+from transformers import (
+    AutoTokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    HfArgumentParser,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+    default_data_collator,
+    set_seed,
+)
+
+
+@dataclass
+class LanguageModelArguments:
+    """What to read, and the size of the model."""
+
+    text: list[str] = field(default_factory=list, metadata={"help": "Text files, plain or .gz."})
+    captions: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Folders with a metadata.jsonl, .jsonl files with `captions` or `caption`, or .txt files."},
+    )
+    tokenizer: str | None = field(default=None, metadata={"help": "Directory or name; default: a new byte-level BPE."})
+    vocab_size: int = field(default=4000, metadata={"help": "Types of the new byte-level BPE."})
+    max_text_tokens: int | None = field(default=None, metadata={"help": "Read at most this many tokens of --text."})
+    caption_repeats: int = field(default=1, metadata={"help": "How often the captions are seen in one epoch."})
+    width: int = field(default=256, metadata={"help": "Hidden size."})
+    layers: int = field(default=6, metadata={"help": "Number of layers."})
+    heads: int = field(default=4, metadata={"help": "Attention heads."})
+    positions: int = field(default=128, metadata={"help": "Longest text the model can read, in tokens."})
+    block_size: int = field(default=64, metadata={"help": "Tokens of a training row."})
+
+
+def read_text(path: str) -> str:
+    """The text of a plain or gzipped file."""
+    opener = gzip.open if path.endswith(".gz") else open
+    with opener(path, "rt", encoding="utf-8") as file:
+        return file.read()
+
+
+def read_captions(path: str) -> Iterator[str]:
+    """Captions as a captioner is trained on them: lower case, no punctuation at the end."""
+    source = Path(path)
+    source = source / "metadata.jsonl" if source.is_dir() else source
+    for line in source.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line) if source.suffix == ".jsonl" else {"caption": line}
+        for caption in row.get("captions") or [row["caption"]]:
+            yield " ".join(caption.lower().split()).rstrip(" .,;:!?")
+
+
+def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE in the form of GPT-2's, with its end token."""
+    base = ByteLevelBPETokenizer()
+    base.train_from_iterator(texts, vocab_size=vocab_size, special_tokens=["<|endoftext|>"], show_progress=False)
+    end = "<|endoftext|>"
+    return PreTrainedTokenizerFast(tokenizer_object=base._tokenizer, bos_token=end, eos_token=end, unk_token=end)
+
+
+class Blocks(Dataset):
+    """A stream of tokens cut into rows of the same length; the last, shorter one is left out."""
+
+    def __init__(self, tokens: list[int], block_size: int) -> None:
+        count = len(tokens) // block_size
+        self.rows = torch.tensor(tokens[: count * block_size]).view(count, block_size)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.rows[index], "labels": self.rows[index]}
+
+
+def tokens_of(arguments: LanguageModelArguments, tokenizer, seed: int) -> list[int]:
+    """All tokens of the texts, then of the captions in a random order."""
+    end = tokenizer.eos_token_id
+    tokens: list[int] = []
+    for path in arguments.text:
+        for paragraph in read_text(path).split("\n\n"):
+            tokens += tokenizer(" ".join(paragraph.split()) + "\n")["input_ids"]
+            if arguments.max_text_tokens and len(tokens) >= arguments.max_text_tokens:
+                break
+    tokens = tokens[: arguments.max_text_tokens]
+    captions = [caption for path in arguments.captions for caption in read_captions(path)]
+    order = random.Random(seed)
+    for _ in range(arguments.caption_repeats):
+        order.shuffle(captions)
+        for row in tokenizer([f" {caption}" for caption in captions])["input_ids"] if captions else []:
+            tokens += [end, *row]
+    return tokens
+
+
+def main() -> None:
+    """Pretrain and save model and tokenizer."""
+    logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)  # long paragraphs are cut below
+    arguments, training = HfArgumentParser((LanguageModelArguments, TrainingArguments)).parse_args_into_dataclasses()
+    if not arguments.text and not arguments.captions:
+        raise SystemExit("Nothing to read: pass --text FILE ... or --captions FOLDER ...")
+    set_seed(training.seed)
+    if arguments.tokenizer:
+        tokenizer = AutoTokenizer.from_pretrained(arguments.tokenizer)
+    else:
+        texts = [read_text(path) for path in arguments.text]
+        texts += [f" {caption}" for path in arguments.captions for caption in read_captions(path)]
+        tokenizer = train_tokenizer(texts, arguments.vocab_size)
+    blocks = Blocks(tokens_of(arguments, tokenizer, training.seed), arguments.block_size)
+    print(f"{blocks.rows.numel():,} tokens in {len(blocks):,} rows of {arguments.block_size}")
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=arguments.positions,
+        n_embd=arguments.width,
+        n_layer=arguments.layers,
+        n_head=arguments.heads,
+        bos_token_id=tokenizer.eos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    model = GPT2LMHeadModel(config)
+    trainer = Trainer(model, training, train_dataset=blocks, data_collator=default_data_collator)
+    trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    trainer.save_model(training.output_dir)
+    tokenizer.save_pretrained(training.output_dir)
+
+
+if __name__ == "__main__":
+    main()
