@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import DatasetInfo, GeneratorBasedBuilder, SplitGenerator
+from datasets.exceptions import DatasetGenerationError
 
 from .fingerprint import fingerprint
 from .pictures import usable_rows
@@ -100,7 +101,10 @@ class CaptionBuilder(GeneratorBasedBuilder):
             BadRowsError: `strict` and there is a problem.
             ValueError: a split has no usable rows, or the annotations cannot be read.
         """
-        self.download_and_prepare()
+        try:
+            self.download_and_prepare()
+        except DatasetGenerationError as error:  # says nothing; what happened is its cause
+            raise error.__cause__ or error from None
         self.report.update_from_json(Path(self.cache_dir, REPORT_FILE).read_text(encoding="utf-8"))
         if self.strict:
             self.report.raise_if_bad()

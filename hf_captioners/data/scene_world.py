@@ -53,8 +53,8 @@ class Scene:
 
     def describe(self) -> str:
         """Return all that is drawn, in fixed words, for people and for comparisons."""
-        groups = [f"{group.count} {group.size} {group.colour} {group.shape}" for group in self.groups]
-        return f"{f' {self.where} '.join(groups) if len(groups) > 1 else f'{groups[0]} {self.where}'} on {self.background}"
+        things = [f"{group.count} {group.size} {group.colour} {group.shape}" for group in self.groups]
+        return f"{' '.join([things[0], self.where, *things[1:]])} on {self.background}"
 
     def contents(self) -> str:
         """Return the counts, colours and shapes alone, without order: what every caption tells.
