@@ -29,7 +29,8 @@ class VisualGPTConfig(CaptioningConfig):
             and dropouts hold for the decoder. The default is GPT-2 small with embedding and attention dropout 0,
             which have no effect in the released code.
         encoder_layers (`int`, defaults to 3): layers of the visual encoder (released and paper: 3).
-        encoder_attention_heads (`int`, *optional*): heads of the visual encoder; default: as many as the language model.
+        encoder_attention_heads (`int`, *optional*): heads of the visual encoder; default: those of the language
+            model.
         encoder_ffn_dim (`int`, defaults to 2048): inner width of its feed-forward layers.
         encoder_key_dim, encoder_value_dim (`int`, *optional*): width of a head's keys and values; default
             hidden size / heads.

@@ -1,14 +1,15 @@
-"""Pictures to regions: the grid of a timm backbone or of a vision model of transformers."""
+"""Pictures to regions: the grid of a timm backbone or of a vision model of transformers, and where to find one."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedConfig
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, TimmWrapperConfig
 from transformers.utils import ModelOutput
 
 NORMALISATIONS = (nn.modules.batchnorm._BatchNorm,)
+TIMM_PREFIX = "timm:"
 
 
 @dataclass
@@ -33,9 +34,7 @@ def vision_tower_config(config: PreTrainedConfig) -> PreTrainedConfig:
 
 def grid_boxes(height: int, width: int, device: Any, dtype: torch.dtype) -> Tensor:
     """Boxes `[height * width, 4]` of the cells of a grid, row by row, in normalised xyxy."""
-    top, left = torch.meshgrid(
-        torch.arange(height, device=device), torch.arange(width, device=device), indexing="ij"
-    )
+    top, left = torch.meshgrid(torch.arange(height, device=device), torch.arange(width, device=device), indexing="ij")
     corners = torch.stack((left / width, top / height, (left + 1) / width, (top + 1) / height), dim=-1)
     return corners.flatten(0, 1).to(dtype)
 
@@ -135,3 +134,45 @@ class VisionBackbone(nn.Module):
             region_boxes=boxes.expand(batch, -1, -1),
             region_mask=torch.ones(batch, height * width, dtype=torch.bool, device=features.device),
         )
+
+
+def load_vision_model(source: Any) -> PreTrainedModel:
+    """A vision model with its weights.
+
+    Args:
+        source: a `PreTrainedModel`; or the name or directory of a checkpoint of transformers (of a two-tower model
+            the vision half is taken); or `"timm:ARCHITECTURE"` for timm's own weights, or
+            `"timm:ARCHITECTURE:FILE"` for weights in a file.
+
+    Raises:
+        ValueError: the checkpoint is no vision model.
+    """
+    if isinstance(source, PreTrainedModel):
+        return source
+    if str(source).startswith(TIMM_PREFIX):
+        return load_timm_model(str(source).removeprefix(TIMM_PREFIX))
+    config = vision_tower_config(AutoConfig.from_pretrained(source))
+    model = AutoModel.from_pretrained(source, config=config, dtype=torch.float32)
+    if model.main_input_name != "pixel_values":
+        raise ValueError(
+            f"`{source}` holds a {config.model_type!r} model, which reads `{model.main_input_name}`; a vision model "
+            "reads `pixel_values`."
+        )
+    return model
+
+
+def load_timm_model(specification: str) -> PreTrainedModel:
+    """A timm model in the wrapper of transformers, from `ARCHITECTURE` or `ARCHITECTURE:FILE`."""
+    try:
+        import timm
+        from timm.models import load_checkpoint
+    except ImportError as error:
+        raise ImportError(f"`{TIMM_PREFIX}{specification}` needs timm: pip install timm") from error
+    architecture, _, checkpoint = specification.partition(":")
+    model = AutoModel.from_config(TimmWrapperConfig(architecture=architecture, num_labels=0))
+    if checkpoint:
+        load_checkpoint(model.timm_model, checkpoint, strict=False)
+    else:
+        pretrained = timm.create_model(architecture, pretrained=True, num_classes=0)
+        model.timm_model.load_state_dict(pretrained.state_dict())
+    return model.eval()

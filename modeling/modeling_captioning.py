@@ -11,8 +11,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_captioning import CaptioningConfig
 from .generation_captioning import CaptionGenerationMixin
-from .layers_vision import RegionFeatures, VisionBackbone
-from .loading_vision import load_vision_model
+from .layers_vision import RegionFeatures, VisionBackbone, load_vision_model
 
 IGNORED_LABEL = -100
 
@@ -99,7 +98,8 @@ def check_regions(regions: RegionFeatures, feature_size: int) -> None:
         )
     if boxes is not None and boxes.shape != (*features.shape[:2], 4):
         raise ValueError(
-            f"`region_boxes` has the shape {tuple(boxes.shape)}, expected {(*features.shape[:2], 4)} (normalised xyxy)."
+            f"`region_boxes` has the shape {tuple(boxes.shape)}, expected {(*features.shape[:2], 4)} "
+            "(normalised xyxy)."
         )
     if torch.compiler.is_compiling():
         return  # what follows looks at values, which a compiled graph cannot branch on
@@ -146,7 +146,8 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
 
         Args:
             pixel_values: `[B, C, H, W]`, or instead
-            region_features: `[B, R, D]`; region_boxes: `[B, R, 4]` normalised xyxy; region_mask: `[B, R]`, True = real.
+            region_features: `[B, R, D]`; region_boxes: `[B, R, 4]`, normalised xyxy; region_mask: `[B, R]`, True =
+                a real region.
 
         Raises:
             ValueError: both or neither are given, shapes or values are wrong, or there is no backbone for pictures.
@@ -159,8 +160,8 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
             regions = RegionFeatures(region_features.to(self.dtype), region_boxes, mask)
         elif self.vision is None:
             raise ValueError(
-                "This captioner has no vision model (`config.vision_config` is None): pass `region_features`, or build "
-                "it with `from_pretrained_parts(vision_model=...)`."
+                "This captioner has no vision model (`config.vision_config` is None): pass `region_features`, or "
+                "build it with `from_pretrained_parts(vision_model=...)`."
             )
         elif pixel_values.ndim != 4:
             raise ValueError(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, GPT2Model
+from transformers import AutoConfig, DynamicCache, GPT2Model
 from transformers import initialization as init
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -36,6 +36,8 @@ from .modeling_captioning import (
 )
 
 logger = logging.get_logger(__name__)
+
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 class SRAUGates(NamedTuple):
@@ -193,9 +195,7 @@ class LevelGates(nn.Module):
 
     def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
         """Stream `[B, T, D]` and attended vectors `[B, T, N, D]` to gates `[B, T, N, D]`."""
-        gates = [
-            gate(torch.cat((stream, attended[:, :, level]), dim=-1)) for level, gate in enumerate(self.levels)
-        ]
+        gates = [gate(torch.cat((stream, attended[:, :, level]), dim=-1)) for level, gate in enumerate(self.levels)]
         return torch.stack(gates, dim=2).sigmoid()
 
 
@@ -289,9 +289,7 @@ class VisualGPTBlock(GradientCheckpointingLayer):
     def look(self, stream: Tensor, levels: Tensor, region_mask: Any, cache: Any) -> tuple[Tensor, Tensor | None]:
         """EncDecAttn of Eq. 2 for every level; `ln_1` also normalises its query and the levels (released code)."""
         query = self.ln_1(stream)
-        attended, weights = self.crossattention(
-            query, lambda: self.ln_1(levels), self.num_levels, region_mask, cache
-        )
+        attended, weights = self.crossattention(query, lambda: self.ln_1(levels), self.num_levels, region_mask, cache)
         if self.aoa is not None:
             attended = self.aoa(query[:, :, None].expand_as(attended), attended)
         return attended, weights
@@ -463,13 +461,21 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
 
     @classmethod
     def from_pretrained_parts(
-        cls, language_model: Any, vision_model: Any = None, decoder_layers: int | None = None, **config_fields: Any
+        cls,
+        language_model: Any,
+        vision_model: Any = None,
+        tokenizer: Any = None,
+        decoder_layers: int | None = None,
+        **config_fields: Any,
     ) -> "VisualGPTForConditionalGeneration":
         """Start from a GPT-2 checkpoint (section 4: decoder from a language model, encoder new).
 
         Args:
             language_model: name or directory of a GPT-2 checkpoint, or a `GPT2Model` or `GPT2LMHeadModel`.
             vision_model: see `load_vision_model`; None for a captioner of region features.
+            tokenizer: the captioner's tokenizer (`prepare_gpt2_tokenizer`). Its begin, end and padding ids go into the
+                configuration, and tokens that it has beyond the language model's get embeddings, copied from the end
+                token's.
             decoder_layers: keep only the first layers of the language model.
             config_fields: fields of `VisualGPTConfig`.
 
@@ -481,16 +487,7 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
         """
         gpt2 = load_gpt2(language_model)
         vision, fields = cls._vision_part(vision_model, config_fields)
-        text = gpt2.config.to_dict() | {"embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        text = {key: value for key, value in text.items() if key not in ("architectures", "_name_or_path", "dtype")}
-        layers = decoder_layers if decoder_layers is not None else text["n_layer"]
-        if not 1 <= layers <= text["n_layer"]:
-            raise ValueError(
-                f"`decoder_layers` is {layers}, the language model has {text['n_layer']} layers to take them from."
-            )
-        ids = {key: text.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        ids["pad_token_id"] = ids["eos_token_id"] if ids["pad_token_id"] is None else ids["pad_token_id"]
-        model = cls(VisualGPTConfig(text_config=text | {"n_layer": layers}, **(ids | fields)))
+        model = cls(VisualGPTConfig(**(text_fields(gpt2, tokenizer, decoder_layers) | fields)))
         model.load_language_weights(gpt2)
         if vision is not None:
             model.load_vision_weights(vision)
@@ -507,6 +504,10 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
         """
         own = self.model.decoder.state_dict()
         given = {name: weight for name, weight in gpt2.state_dict().items() if name in own}
+        added = self.config.vocab_size - gpt2.config.vocab_size
+        if added > 0:  # GPT-2 reads its end token between documents, so it is a good begin token to start from
+            end = given["wte.weight"][gpt2.config.eos_token_id]
+            given["wte.weight"] = torch.cat((given["wte.weight"], end.expand(added, -1)))
         wrong = [name for name, weight in given.items() if weight.shape != own[name].shape]
         if wrong:
             name = wrong[0]
@@ -529,8 +530,6 @@ def load_gpt2(source: Any) -> GPT2Model:
     Raises:
         ValueError: it is another kind of model.
     """
-    from transformers import AutoConfig
-
     if isinstance(source, nn.Module):
         trunk = getattr(source, "transformer", source)
         if isinstance(trunk, GPT2Model):
@@ -540,3 +539,24 @@ def load_gpt2(source: Any) -> GPT2Model:
     if config.model_type != "gpt2":
         raise ValueError(f"`{source}` holds a {config.model_type!r} model, VisualGPT needs a 'gpt2' language model.")
     return GPT2Model.from_pretrained(source, dtype=torch.float32)
+
+
+def text_fields(gpt2: GPT2Model, tokenizer: Any, decoder_layers: int | None) -> dict[str, Any]:
+    """The fields of `VisualGPTConfig` that follow from a language model and the captioner's tokenizer.
+
+    Raises:
+        ValueError: the language model has fewer layers than `decoder_layers`.
+    """
+    found = gpt2.config
+    layers = found.n_layer if decoder_layers is None else decoder_layers
+    if not 1 <= layers <= found.n_layer:
+        raise ValueError(f"`decoder_layers` is {layers}, the language model has {found.n_layer} layers to take from.")
+    special = {name: getattr(found if tokenizer is None else tokenizer, name) for name in SPECIAL_IDS}
+    if special["pad_token_id"] is None:
+        special["pad_token_id"] = special["eos_token_id"]
+    dropped = {*SPECIAL_IDS, "architectures", "_name_or_path", "dtype", "transformers_version"}
+    text = {key: value for key, value in found.to_dict().items() if key not in dropped}
+    text |= {"n_layer": layers, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    if tokenizer is not None:
+        text["vocab_size"] = max(len(tokenizer), found.vocab_size)
+    return special | {"text_config": text}
