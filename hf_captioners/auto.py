@@ -82,7 +82,9 @@ def register() -> None:
     """Register every architecture and the pipeline with transformers; called once transformers is imported."""
     import transformers
 
-    # PIPE from hf_captioners.pipelines.image_captioning import register_pipeline
+    from hf_captioners.hub.bundling import complete_checkpoint
+    from hf_captioners.modeling.modeling_captioning import CaptioningPreTrainedModel
+    from hf_captioners.pipelines.image_captioning import register_pipeline
     from hf_captioners.processing import image_processing_captioning as pictures
 
     image_processors = {"pil": pictures.CaptioningImageProcessor, "torchvision": pictures.CaptioningImageProcessorFast}
@@ -101,7 +103,8 @@ def register() -> None:
         processor.register_for_auto_class("AutoProcessor")
     for image_processor in image_processors.values():
         image_processor.register_for_auto_class("AutoImageProcessor")
-    # PIPE register_pipeline()
+    CaptioningPreTrainedModel.checkpoint_completions[:] = [complete_checkpoint]
+    register_pipeline()
 
 
 class _AfterImport(MetaPathFinder, Loader):

@@ -1,7 +1,8 @@
 """The contract of a captioner: pictures or regions in, logits over caption tokens out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -123,6 +124,14 @@ class CaptioningPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _skip_keys_device_placement = ["past_key_values"]
+    # Called with the directory of every saved checkpoint; the package adds what a checkpoint needs to do without it.
+    checkpoint_completions: ClassVar[list[Callable[[Any], None]]] = []
+
+    def save_pretrained(self, save_directory: Any, is_main_process: bool = True, **kwargs: Any) -> None:
+        """As in transformers, and complete: all Auto classes and the pipeline work without the package."""
+        super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
+        for complete in self.checkpoint_completions if is_main_process else ():
+            complete(save_directory)
 
 
 class CaptioningEncoder(CaptioningPreTrainedModel):
