@@ -20,6 +20,9 @@ logger = logging.getLogger(__name__)
 # name -> (module of this package, class)
 READERS = {
     "caption_folder": ("caption_folder", "CaptionFolder"),
+    "coco": ("coco", "Coco"),
+    "flickr30k": ("flickr", "Flickr30k"),
+    "flickr8k": ("flickr", "Flickr8k"),
     "scenes": ("scenes", "Scenes"),
 }
 Captions = Dataset | DatasetDict | IterableDataset | IterableDatasetDict

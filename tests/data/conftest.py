@@ -1,4 +1,4 @@
-"""What the tests of the data sets share: pictures made by code, a cache of their own, real material if there is any."""
+"""Pictures made by code, a cache for each test, and real data sets where there are any."""
 
 import os
 from functools import partial

@@ -1,0 +1,306 @@
+"""`coco`: Microsoft COCO captions, by Karpathy's split or by the official one.
+
+Lin et al., "Microsoft COCO: Common Objects in Context", ECCV 2014; Chen et al., "Microsoft COCO Captions", 2015.
+
+What is read, from `data_dir` or its folder `annotations` (each also as `.gz`):
+
+- `dataset_coco.json`: Karpathy's split, complete in itself.
+- `captions_train2014.json`, `captions_val2014.json`: the official files; with `split_lists` they too give Karpathy's.
+- `image_info_test2014.json`: the test pictures, whose captions are not public.
+
+Pictures are looked for in `train2014/`, `val2014/` and `test2014/` of `image_dir`, of `data_dir` or of its `images/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from datasets import Features, List, Value
+
+from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
+from .reader import Annotations, CaptionReader, SourceCard
+from .references import check_max_captions, shaped_rows
+from .report import DataReport, ProblemKind
+from .schema import CaptionRow
+from .tables import read_json
+
+OFFICIAL_FEATURES = Features(
+    {
+        "file_name": Value("string"),
+        "source_split": Value("string"),
+        "caption_ids": List(Value("int64")),
+        "cocoid": Value("int64"),
+        "height": Value("int64"),
+        "width": Value("int64"),
+    }
+)
+# Names of the parts in the split lists of released code.
+LIST_NAMES = {"train": ("train",), "restval": ("restval",), "val": ("val", "dev"), "test": ("test",)}
+
+
+@dataclass(kw_only=True)
+class Coco(CaptionReader):
+    """Reads COCO captions.
+
+    Attributes:
+        official: take the official division (train, validation, and test without captions) instead of Karpathy's.
+        split_lists: makes Karpathy's split of the official files: a JSON file `{"val": [image ids], "test": [...]}`
+            (the other pictures of val2014 are restval), or a folder with `coco_{train,restval,val,test}.txt` (file
+            names) or with M2's `coco_{train,restval,dev,test}_ids.npy` (which hold *annotation* ids).
+        year: of the official files: 2014 or 2017.
+        restval_in_train: put restval into train, as all published figures do; False makes it a split of its own.
+        max_captions: keep the first so many references of a picture; None keeps all.
+        row_per_caption: give each caption a row.
+        image_dir: folder that holds `train2014` and the others.
+        with_pictures: False gives captions without looking for pictures (`image` is None).
+    """
+
+    name: ClassVar[str] = "coco"
+    card: ClassVar[SourceCard] = SourceCard(
+        "Microsoft COCO photographs with five captions each.",
+        "Lin et al. Microsoft COCO: Common Objects in Context. ECCV 2014. Chen et al. Microsoft COCO Captions. 2015.",
+        "captions: CC BY 4.0; pictures: their Flickr authors' own licences",
+        "https://cocodataset.org",
+    )
+
+    official: bool = False
+    split_lists: str | Path | None = None
+    year: int = 2014
+    restval_in_train: bool = True
+    max_captions: int | None = None
+    row_per_caption: bool = False
+    image_dir: str | Path | None = None
+    with_pictures: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        check_max_captions(self.max_captions)
+        if self.split_lists is not None:
+            self.split_lists = Path(self.split_lists)
+
+    def _find(self, name: str) -> Path | None:
+        places = [self.folder / part / f"{name}{end}" for part in ("", "annotations") for end in ("", ".gz")]
+        return next((path for path in places if path.is_file()), None)
+
+    def _by_split_file(self) -> Path | None:
+        return None if self.official or self.split_lists else self._find("dataset_coco.json")
+
+    def _official_files(self) -> dict[str, Path]:
+        """Return the annotation file of each part that is there."""
+        names = {part: f"captions_{part}{self.year}.json" for part in ("train", "val")}
+        if self.official:
+            names["test"] = f"image_info_test{self.year}.json"
+        files = {part: path for part, name in names.items() if (path := self._find(name))}
+        if not set(files) & {"train", "val"}:
+            raise FileNotFoundError(
+                f"{self.folder} has neither {'' if self.official else 'dataset_coco.json nor '}"
+                f"{' nor '.join(names.values())} (nor has its folder `annotations`)."
+            )
+        if not self.official and self.split_lists is None:
+            raise FileNotFoundError(
+                f"{self.folder} has no dataset_coco.json, which says what Karpathy's split is. Put it there, or name "
+                "lists of ids with split_lists=..., or take the official split with official=True."
+            )
+        return files
+
+    def _list_files(self) -> list[Path]:
+        lists = self.split_lists
+        if not isinstance(lists, Path):
+            return []
+        found = [lists] if lists.is_file() else sorted([*lists.glob("coco_*_ids.npy"), *lists.glob("coco_*.txt")])
+        if not found:
+            raise FileNotFoundError(
+                f"{lists} (`split_lists`) is neither a JSON file nor a folder with coco_*_ids.npy or coco_*.txt."
+            )
+        return found
+
+    def annotation_files(self) -> list[Path]:
+        """Return the split file, or the official files and the split lists."""
+        split_file = self._by_split_file()
+        return [split_file] if split_file else [*self._official_files().values(), *self._list_files()]
+
+    def _picture_roots(self) -> list[Path]:
+        return [Path(self.image_dir)] if self.image_dir else [self.folder, self.folder / "images"]
+
+    def picture_places(self) -> Iterable[Path]:
+        """Return the folders with pictures."""
+        if self.with_pictures:
+            names = [f"{part}{self.year}" for part in ("train", "val", "test")]
+            folders = [root / name for root in self._picture_roots() for name in names]
+            yield from (folder for folder in folders if folder.is_dir())
+
+    def _picture_finder(self) -> Callable[[str, str], str | None]:
+        roots = self._picture_roots()
+
+        def find(folder: str, name: str) -> str | None:
+            if not self.with_pictures:
+                return None
+            candidates = [root / part / name for root in roots for part in (folder, "")]
+            return str(next((path for path in candidates if path.is_file()), candidates[0]))
+
+        return find
+
+    def read(self, report: DataReport) -> Annotations:
+        """Read the pictures and their captions, and put them into splits."""
+        split_file = self._by_split_file()
+        if split_file:
+            rows: Iterable[CaptionRow] = read_karpathy(split_file, self._picture_finder(), report)
+            extra = Features({**KARPATHY_FEATURES, "cocoid": Value("int64")})
+        else:
+            rows, extra = self._official_rows(report), OFFICIAL_FEATURES
+        names = {"train": "train", "val": "validation", "test": "test"} if self.official else dict(KARPATHY_SPLITS)
+        if not self.restval_in_train:
+            names["restval"] = "restval"
+        splits: dict[str, list[CaptionRow]] = {}
+        for row in shaped_rows(rows, self.max_captions, self.row_per_caption):
+            part = row.extra["source_split"]
+            if part in names:
+                splits.setdefault(names[part], []).append(row)
+            else:
+                message = f"the split is {part!r}; expected one of {', '.join(names)}"
+                report.add(ProblemKind.MALFORMED_ROW, row.file, row.line, message)
+        order = ("train", "restval", "validation", "test")
+        return Annotations({split: splits[split] for split in order if split in splits}, extra)
+
+    def _official_rows(self, report: DataReport) -> Iterator[CaptionRow]:
+        files = self._official_files()
+        lists = read_split_lists(self._list_files()) if self.split_lists else None
+        for part, path in files.items():
+            for row in read_official(path, f"{part}{self.year}", self._picture_finder(), part != "test", report):
+                if lists is None:
+                    row.extra = {**row.extra, "source_split": part}
+                    yield row
+                else:
+                    yield from lists.assign(row, part)
+
+
+def read_official(
+    path: Path, folder: str, find_picture: Callable[[str, str], str | None], captioned: bool, report: DataReport
+) -> Iterator[CaptionRow]:
+    """Read an annotation file in COCO's own form.
+
+    Args:
+        path: JSON with `images` and, if `captioned`, `annotations`.
+        folder: name of the pictures' folder, as `val2014`.
+        find_picture: gets folder and file name, returns the path of the picture.
+        captioned: whether captions are expected.
+        report: gets annotations without a picture, pictures without a caption, repeated and malformed entries.
+
+    Yields:
+        One row a picture in the order of `images`; captions by ascending annotation id, which is Karpathy's order.
+
+    Raises:
+        ValueError: the file is of another form.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or "images" not in content or (captioned and "annotations" not in content):
+        raise ValueError(f'{path} is not in COCO\'s form: expected {{"images": [...], "annotations": [...]}}.')
+    captions = _captions_by_picture(content, path, report) if captioned else {}
+    seen: set[int] = set()
+    for number, image in enumerate(content["images"], 1):
+        try:
+            image_id, name = int(image["id"]), str(image["file_name"])
+        except (KeyError, TypeError, ValueError) as error:
+            report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `images` lacks {error}")
+            continue
+        said = sorted(captions.get(image_id, []))
+        if image_id in seen:
+            report.add(ProblemKind.DUPLICATE, path, number, f"the image id {image_id} occurs twice in `images`")
+        elif captioned and not said:
+            report.add(ProblemKind.MISSING_CAPTION, path, number, f"image {image_id} has no annotation")
+        else:
+            extra = {
+                "file_name": f"{folder}/{name}",
+                "caption_ids": [caption_id for caption_id, _ in said],
+                "cocoid": image_id,
+                "height": image.get("height"),
+                "width": image.get("width"),
+            }
+            texts = [text for _, text in said]
+            yield CaptionRow(str(image_id), find_picture(folder, name), texts, str(path), number, extra)
+        seen.add(image_id)
+
+
+def _captions_by_picture(content: dict[str, Any], path: Path, report: DataReport) -> dict[int, list[tuple[int, str]]]:
+    known = {image.get("id") for image in content["images"] if isinstance(image, dict)}
+    captions: dict[int, list[tuple[int, str]]] = {}
+    seen: set[int] = set()
+    for number, entry in enumerate(content["annotations"], 1):
+        try:
+            image_id, caption_id, caption = entry["image_id"], int(entry["id"]), entry["caption"]
+        except (KeyError, TypeError, ValueError) as error:
+            report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `annotations` lacks {error}")
+            continue
+        if image_id not in known:
+            message = f"annotation {caption_id} is of image {image_id}, which `images` does not have"
+            report.add(ProblemKind.MISSING_PICTURE, path, number, message)
+        elif caption_id in seen:
+            report.add(ProblemKind.DUPLICATE, path, number, f"the annotation id {caption_id} occurs twice")
+        elif not isinstance(caption, str) or not caption.strip():
+            report.add(ProblemKind.MISSING_CAPTION, path, number, f"annotation {caption_id} is {caption!r}")
+        else:
+            captions.setdefault(image_id, []).append((caption_id, caption))
+        seen.add(caption_id)
+    return captions
+
+
+@dataclass(frozen=True)
+class SplitLists:
+    """Which pictures or captions belong to which part of Karpathy's split.
+
+    Attributes:
+        parts: the ids of each part.
+        column: what the ids are: `cocoid`, `file_name` or `caption_ids`.
+    """
+
+    parts: dict[str, Collection[Any]]
+    column: str
+
+    def assign(self, row: CaptionRow, official_part: str) -> Iterator[CaptionRow]:
+        """Give a row its part; with lists of captions, the captions of a picture that are in no list are left out."""
+        if self.column == "caption_ids":
+            yield from self._by_captions(row)
+            return
+        value = row.extra["cocoid"] if self.column == "cocoid" else Path(row.extra["file_name"]).name
+        part = next((part for part, values in self.parts.items() if value in values), None)
+        if part is None and self.column == "cocoid":  # JSON lists name val and test only
+            part = "train" if official_part == "train" else "restval"
+        if part is not None:
+            row.extra = {**row.extra, "source_split": part}
+            yield row
+
+    def _by_captions(self, row: CaptionRow) -> Iterator[CaptionRow]:
+        pairs = list(zip(row.extra["caption_ids"], row.captions, strict=True))
+        for part, ids in self.parts.items():
+            chosen = [(caption_id, caption) for caption_id, caption in pairs if caption_id in ids]
+            if chosen:
+                extra = {**row.extra, "source_split": part, "caption_ids": [caption_id for caption_id, _ in chosen]}
+                yield CaptionRow(row.image_id, row.image, [text for _, text in chosen], row.file, row.line, extra)
+
+
+def read_split_lists(files: list[Path]) -> SplitLists:
+    """Read the lists of ids that make Karpathy's split, in any of the forms of `Coco.split_lists`.
+
+    Raises:
+        ValueError: a list is of another form.
+    """
+    if len(files) == 1 and files[0].suffix in (".json", ".gz"):
+        ids = read_json(files[0])
+        if not isinstance(ids, dict) or not {"val", "test"} <= set(ids):
+            raise ValueError(f'{files[0]} is no split list: expected {{"val": [image ids], "test": [image ids]}}.')
+        return SplitLists({part: set(ids[part]) for part in ("val", "test")}, "cocoid")
+    if all(file.suffix == ".npy" for file in files):
+        kind, column = "_ids.npy", "caption_ids"
+    else:
+        kind, column = ".txt", "file_name"
+    parts: dict[str, Collection[Any]] = {}
+    for part, names in LIST_NAMES.items():
+        for file in files:
+            if file.name in [f"coco_{name}{kind}" for name in names]:
+                parts[part] = set(np.load(file).tolist() if kind == "_ids.npy" else file.read_text().split())
+    return SplitLists(parts, column)

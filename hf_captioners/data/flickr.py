@@ -1,0 +1,186 @@
+"""`flickr8k` and `flickr30k`: photographs with five captions each.
+
+Hodosh, Young, Hockenmaier, "Framing Image Description as a Ranking Task", JAIR 47 (2013); Young et al., "From Image
+Descriptions to Visual Denotations", TACL 2 (2014).
+
+What is read, from `data_dir`:
+
+- `dataset_flickr8k.json` or `dataset_flickr30k.json`: Karpathy's split, complete in itself.
+- the original token file (`Flickr8k.token.txt`, `results_20130124.token`; lines `name#k TAB caption`) with the lists
+  `Flickr_8k.trainImages.txt`, `.devImages.txt`, `.testImages.txt`, or `train.txt`, `val.txt`, `test.txt`.
+
+Pictures are looked for in `image_dir`, or in `data_dir` and its usual folders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from datasets import Features, List, Value
+
+from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
+from .reader import Annotations, CaptionReader, SourceCard
+from .references import check_max_captions, shaped_rows
+from .report import DataReport, ProblemKind
+from .schema import CaptionRow
+from .tables import NUMBERED, text_lines
+
+PICTURE_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k-images", "flickr30k_images")
+LISTS = {
+    "train": ("*trainImages.txt", "train.txt"),
+    "validation": ("*devImages.txt", "val.txt", "dev.txt"),
+    "test": ("*testImages.txt", "test.txt"),
+}
+TOKEN_FEATURES = Features({"file_name": Value("string"), "caption_ids": List(Value("int64"))})
+
+
+@dataclass(kw_only=True)
+class Flickr(CaptionReader):
+    """Reads Flickr8k or Flickr30k.
+
+    Attributes:
+        token_file: name of the token file in `data_dir`; None finds it by its usual name.
+        max_captions: keep the first so many references of a picture; None keeps all.
+        row_per_caption: give each caption a row.
+        image_dir: folder of the pictures.
+        with_pictures: False gives captions without looking for pictures (`image` is None).
+    """
+
+    token_file: str | None = None
+    max_captions: int | None = None
+    row_per_caption: bool = False
+    image_dir: str | Path | None = None
+    with_pictures: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        check_max_captions(self.max_captions)
+
+    def _split_file(self) -> Path | None:
+        places = [self.folder / f"dataset_{self.name}.json{end}" for end in ("", ".gz")]
+        return None if self.token_file else next((path for path in places if path.is_file()), None)
+
+    def _tokens(self) -> Path:
+        patterns = (self.token_file,) if self.token_file else ("*.token*", "results.csv.token")
+        found = [path for pattern in patterns for path in sorted(self.folder.glob(pattern))]
+        if len(found) != 1:
+            seen = ", ".join(path.name for path in found)
+            raise FileNotFoundError(
+                f"{self.folder} has no dataset_{self.name}.json and "
+                f"{f'several token files ({seen})' if found else 'no token file such as Flickr8k.token.txt'}. "
+                "Name it: token_file='...'."
+            )
+        return found[0]
+
+    def _lists(self) -> dict[str, Path]:
+        found = {
+            split: path
+            for split, patterns in LISTS.items()
+            for pattern in reversed(patterns)
+            for path in self.folder.glob(pattern)
+        }
+        if not found:
+            wanted = ", ".join(patterns[0] for patterns in LISTS.values())
+            raise FileNotFoundError(f"{self.folder} has no lists of pictures: expected {wanted}.")
+        return found
+
+    def annotation_files(self) -> list[Path]:
+        """Return the split file, or the token file and the lists."""
+        split_file = self._split_file()
+        return [split_file] if split_file else [self._tokens(), *self._lists().values()]
+
+    def picture_places(self) -> Iterable[Path]:
+        """Return the folders with pictures."""
+        if self.with_pictures:
+            yield from self._picture_roots()
+
+    def _picture_roots(self) -> list[Path]:
+        if self.image_dir is not None:
+            return [Path(self.image_dir)]
+        return [self.folder, *(path for name in PICTURE_FOLDERS if (path := self.folder / name).is_dir())]
+
+    def _picture(self, folder: str, name: str) -> str | None:
+        if not self.with_pictures:
+            return None
+        candidates = [root / folder / name for root in reversed(self._picture_roots())]
+        return str(next((path for path in candidates if path.is_file()), candidates[0]))
+
+    def read(self, report: DataReport) -> Annotations:
+        """Read the pictures and their captions, and put them into splits."""
+        split_file = self._split_file()
+        splits: dict[str, list[CaptionRow]] = {split: [] for split in LISTS}
+        if split_file:
+            for row in read_karpathy(split_file, self._picture, report):
+                part = row.extra["source_split"]
+                if part not in KARPATHY_SPLITS:
+                    message = f"the split is {part!r}; expected one of {', '.join(KARPATHY_SPLITS)}"
+                    report.add(ProblemKind.MALFORMED_ROW, row.file, row.line, message)
+                else:
+                    splits[KARPATHY_SPLITS[part]].append(row)
+        else:
+            by_name = self._token_rows(report)
+            for split, path in self._lists().items():
+                splits[split] = list(_listed(path, by_name, report))
+        shaped = {
+            split: list(shaped_rows(rows, self.max_captions, self.row_per_caption)) for split, rows in splits.items()
+        }
+        extra = KARPATHY_FEATURES if split_file else TOKEN_FEATURES
+        return Annotations({split: rows for split, rows in shaped.items() if rows}, extra)
+
+    def _token_rows(self, report: DataReport) -> dict[str, CaptionRow]:
+        path = self._tokens()
+        rows: dict[str, CaptionRow] = {}
+        for line, text in text_lines(path, report):
+            text = text.rstrip("\r\n")
+            found = NUMBERED.match(text)
+            if found is None:
+                if text.strip():
+                    report.add(ProblemKind.MALFORMED_ROW, path, line, f"expected `name#k TAB caption`: {text[:80]!r}")
+                continue
+            name, caption = found["name"], found["caption"]
+            if not caption.strip():
+                report.add(ProblemKind.MISSING_CAPTION, path, line, f"{name} has an empty caption")
+                continue
+            if name not in rows:
+                extra = {"file_name": name, "caption_ids": []}
+                rows[name] = CaptionRow(name, self._picture("", name), [], str(path), line, extra)
+            rows[name].captions.append(caption)
+            rows[name].extra["caption_ids"].append(line - 1)
+        return rows
+
+
+def _listed(path: Path, by_name: dict[str, CaptionRow], report: DataReport) -> Iterator[CaptionRow]:
+    """Return the rows that a list names, in its order; pictures that no list names are in no split."""
+    for line, text in text_lines(path, report):
+        name = text.strip()
+        row = by_name.get(name) or by_name.get(f"{name}.jpg")
+        if row is not None:
+            yield row
+        elif name:
+            report.add(ProblemKind.MISSING_CAPTION, path, line, f"{name} has no caption in the token file")
+
+
+class Flickr8k(Flickr):
+    """Reads Flickr8k: 6,000 training, 1,000 validation and 1,000 test photographs."""
+
+    name: ClassVar[str] = "flickr8k"
+    card: ClassVar[SourceCard] = SourceCard(
+        "8,000 photographs of people and dogs in action with five captions each.",
+        "Hodosh, Young, Hockenmaier. Framing Image Description as a Ranking Task. JAIR 47, 2013.",
+        "pictures: their Flickr authors' own; non-commercial research and education",
+    )
+
+
+class Flickr30k(Flickr):
+    """Reads Flickr30k: 31,014 photographs, of which Karpathy's split takes 1,014 for validation and 1,000 for test."""
+
+    name: ClassVar[str] = "flickr30k"
+    card: ClassVar[SourceCard] = SourceCard(
+        "31,014 photographs of everyday scenes with five captions each.",
+        "Young et al. From Image Descriptions to Visual Denotations. TACL 2, 2014.",
+        "pictures: their Flickr authors' own; non-commercial research and education",
+    )

@@ -1,0 +1,85 @@
+"""The split files of Karpathy and Fei-Fei (`dataset_coco.json`, `dataset_flickr8k.json`, `dataset_flickr30k.json`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from datasets import Features, List, Value
+
+from .report import DataReport, ProblemKind
+from .schema import CaptionRow
+from .tables import read_json
+
+# Files without `cocoid` have it in the names of the pictures.
+COCO_NAME = re.compile(r"COCO_\w+_0*(\d+)\.jpg$")
+KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
+KARPATHY_FEATURES = Features(
+    {
+        "file_name": Value("string"),
+        "source_split": Value("string"),
+        "caption_ids": List(Value("int64")),
+        "tokens": List(List(Value("string"))),
+    }
+)
+
+
+def read_karpathy(
+    path: Path, find_picture: Callable[[str, str], str | None], report: DataReport
+) -> Iterator[CaptionRow]:
+    """Read the pictures of a split file.
+
+    Args:
+        path: the JSON file.
+        find_picture: gets `filepath` (empty in Flickr's files) and `filename`, returns the path of the picture.
+        report: gets entries that lack something, and repeated pictures.
+
+    Yields:
+        One row a picture, with `source_split` as the file says it (COCO's `restval` included), `caption_ids`
+        (`sentid`), the `tokens` of each caption, and `cocoid` where the file has it. `image_id` is the `cocoid`, or
+        the file name.
+
+    Raises:
+        ValueError: the file is of another form.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or not isinstance(content.get("images"), list):
+        raise ValueError(
+            f'{path} is no split file: expected {{"images": [{{"filename", "split", "sentences"}}, ...]}}.'
+        )
+    seen: dict[str, int] = {}
+    for number, entry in enumerate(content["images"], 1):
+        try:
+            row = _row(entry, path, number, find_picture)
+        except (KeyError, TypeError) as error:
+            report.add(ProblemKind.MALFORMED_ROW, path, number, f"image {number} of the list lacks {error}")
+            continue
+        if len(row.captions) < len(entry["sentences"]):
+            report.add(ProblemKind.MISSING_CAPTION, path, number, f"{row.extra['file_name']} has an empty sentence")
+        if not row.captions:
+            report.add(ProblemKind.MISSING_CAPTION, path, number, f"{row.extra['file_name']} has no sentences")
+        elif seen.setdefault(row.image_id, number) != number:
+            message = f"the picture {row.image_id!r} is image {seen[row.image_id]} of the list already"
+            report.add(ProblemKind.DUPLICATE, path, number, message)
+        else:
+            yield row
+
+
+def _row(entry: dict[str, Any], path: Path, number: int, find_picture: Callable[[str, str], str | None]) -> CaptionRow:
+    name, folder = entry["filename"], entry.get("filepath", "")
+    sentences = [sentence for sentence in entry["sentences"] if sentence["raw"].strip()]
+    extra: dict[str, Any] = {
+        "file_name": f"{folder}/{name}" if folder else name,
+        "source_split": entry["split"],
+        "caption_ids": [sentence["sentid"] for sentence in sentences],
+        "tokens": [sentence.get("tokens", []) for sentence in sentences],
+    }
+    numbered = COCO_NAME.match(name)
+    cocoid = entry.get("cocoid", numbered and numbered[1])
+    if cocoid is not None:
+        extra["cocoid"] = int(cocoid)
+    image_id = name if cocoid is None else str(extra["cocoid"])
+    captions = [sentence["raw"] for sentence in sentences]
+    return CaptionRow(image_id, find_picture(folder, name), captions, str(path), number, extra)

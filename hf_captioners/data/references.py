@@ -1,0 +1,41 @@
+"""How the references of a picture are handed out: all or some of them, together or one a row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from .schema import CaptionRow
+
+# Columns that hold one value a caption.
+PER_CAPTION = ("caption_ids", "tokens")
+
+
+def shaped_rows(rows: Iterable[CaptionRow], max_captions: int | None, row_per_caption: bool) -> Iterator[CaptionRow]:
+    """Cut references and lay them out.
+
+    Args:
+        rows: one row a picture.
+        max_captions: keep the first so many references; None keeps all (some COCO pictures have six or seven, and
+            published scores use them).
+        row_per_caption: give a row to every caption, as the released training scripts count them. Rows of one picture
+            then share their `image_id`; a picture without captions keeps its one row.
+    """
+    for row in rows:
+        if max_captions is not None:
+            row = _some(row, slice(max_captions))
+        if row_per_caption and row.captions:
+            yield from (_some(row, slice(index, index + 1)) for index in range(len(row.captions)))
+        else:
+            yield row
+
+
+def check_max_captions(max_captions: int | None) -> None:
+    """Raise `ValueError` unless the number of references is None or at least 1."""
+    if max_captions is not None and max_captions < 1:
+        raise ValueError(f"`max_captions` is {max_captions}; expected at least 1, or None for all.")
+
+
+def _some(row: CaptionRow, chosen: slice) -> CaptionRow:
+    extra = {key: value[chosen] if key in PER_CAPTION else value for key, value in row.extra.items()}
+    return replace(row, captions=row.captions[chosen], extra=extra)
