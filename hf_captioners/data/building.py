@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from datasets import DatasetInfo, GeneratorBasedBuilder, SplitGenerator
+import pyarrow
+from datasets import ArrowBasedBuilder, DatasetInfo, SplitGenerator
+from datasets.builder import Key
 from datasets.exceptions import DatasetGenerationError
 
 from .fingerprint import fingerprint
 from .pictures import usable_rows
 from .reader import Annotations, CaptionReader
 from .report import DataReport, first_lines
-from .schema import CaptionRow, caption_features
+from .schema import caption_features
 
 REPORT_FILE = "report.json"
 # A streamed split is cut into this many parts, which are dealt to processes and loader workers.
 STREAMED_PARTS = 64
+ROWS_AT_ONCE = 256
 
 
-class CaptionBuilder(GeneratorBasedBuilder):
+class CaptionBuilder(ArrowBasedBuilder):
     """Builds a data set from a reader.
 
     Args:
@@ -71,17 +74,20 @@ class CaptionBuilder(GeneratorBasedBuilder):
             for split, rows in found.splits.items()
         ]
 
-    def _generate_examples(self, split: str, parts: list[tuple[int, int]]) -> Iterator[tuple[Any, dict[str, Any]]]:
+    def _generate_tables(self, split: str, parts: list[tuple[int, int]]) -> Iterator[tuple[Key, pyarrow.Table]]:
         found = self.annotations
+        schema = caption_features(found.extra, found.views).arrow_schema
         with ThreadPoolExecutor(max_workers=os.cpu_count()) as workers:
-            for start, stop in parts:
-                rows = _slice(found.splits[split], start, stop)
-                usable = usable_rows(rows, self.report, self.reader.check_pictures, workers)
-                for index, row in enumerate(usable, start):
-                    self.report.kept[split] += 1
-                    yield index, row.as_record(split, found.views)
-                if self.strict:
-                    self.report.raise_if_bad()
+            for part, (start, stop) in enumerate(parts):
+                for first in range(start, stop, ROWS_AT_ONCE):
+                    rows = [found.splits[split][index] for index in range(first, min(first + ROWS_AT_ONCE, stop))]
+                    rows = usable_rows(rows, self.report, self.reader.check_pictures, workers)
+                    if self.strict:
+                        self.report.raise_if_bad()
+                    self.report.kept[split] += len(rows)
+                    if rows:
+                        records = [row.as_record(split, found.views) for row in rows]
+                        yield Key(part, first), pyarrow.Table.from_pylist(records, schema=schema)
 
     def _download_and_prepare(self, dl_manager: Any, verification_mode: Any, **kwargs: Any) -> None:
         super()._download_and_prepare(dl_manager, verification_mode, **kwargs)
@@ -113,7 +119,3 @@ class CaptionBuilder(GeneratorBasedBuilder):
 def _parts(count: int) -> list[tuple[int, int]]:
     parts = max(1, min(STREAMED_PARTS, count))
     return [(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
-
-
-def _slice(rows: Sequence[CaptionRow], start: int, stop: int) -> Iterator[CaptionRow]:
-    return (rows[index] for index in range(start, stop))

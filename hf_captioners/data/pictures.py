@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from .schema import CaptionRow
 PICTURE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
 )
-ROWS_AT_ONCE = 256
 
 
 def is_picture_name(name: str) -> bool:
@@ -51,33 +49,43 @@ def why_undecodable(picture: Any) -> str | None:
     return None
 
 
-def usable_rows(
-    rows: Iterator[CaptionRow], report: DataReport, decode: bool, workers: Executor
-) -> Iterator[CaptionRow]:
-    """Pass on the rows whose pictures are there; report the others.
+def usable_rows(rows: list[CaptionRow], report: DataReport, decode: bool, workers: Executor) -> list[CaptionRow]:
+    """Return the rows whose pictures are there; report the others.
 
     Args:
         rows: rows with paths, bytes, lists of these, or None as pictures.
         report: gets one problem for each missing or unreadable picture.
         decode: whether pictures are decoded to see whether they are whole; otherwise only looked for.
-        workers: threads that look at several pictures at a time; the order of the rows is kept.
+        workers: threads that decode several pictures at a time.
     """
-    while batch := [row for _, row in zip(range(ROWS_AT_ONCE), rows, strict=False)]:
-        faults = workers.map(lambda row: _fault(row, decode), batch)
-        for row, fault in zip(batch, faults, strict=True):
-            if fault is None:
-                yield row
-            else:
-                report.add(fault[0], row.file, row.line, fault[1])
+    usable = []
+    faults = workers.map(_decoding_fault, rows) if decode else map(_missing_fault, rows)
+    for row, fault in zip(rows, faults, strict=True):
+        if fault is None:
+            usable.append(row)
+        else:
+            report.add(fault[0], row.file, row.line, fault[1])
+    return usable
 
 
-def _fault(row: CaptionRow, decode: bool) -> tuple[ProblemKind, str] | None:
+def _pictures_of(row: CaptionRow) -> list[Any]:
     if row.image is None:
-        return None
-    for picture in row.image if isinstance(row.image, list) else [row.image]:
+        return []
+    return row.image if isinstance(row.image, list) else [row.image]
+
+
+def _missing_fault(row: CaptionRow) -> tuple[ProblemKind, str] | None:
+    for picture in _pictures_of(row):
         if not isinstance(picture, dict) and not os.path.isfile(picture):
             return ProblemKind.MISSING_PICTURE, f"there is no file {picture}"
-        if decode and (reason := why_undecodable(picture)) is not None:
+    return None
+
+
+def _decoding_fault(row: CaptionRow) -> tuple[ProblemKind, str] | None:
+    if missing := _missing_fault(row):
+        return missing
+    for picture in _pictures_of(row):
+        if (reason := why_undecodable(picture)) is not None:
             name = picture["path"] if isinstance(picture, dict) else picture
             return ProblemKind.UNREADABLE_PICTURE, f"{name} is empty, corrupt or no picture ({reason})"
     return None

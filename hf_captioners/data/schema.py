@@ -13,6 +13,7 @@ Columns of the source that say more follow under their own names.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,14 +45,19 @@ class CaptionRow:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def as_record(self, split: str, views: bool) -> dict[str, Any]:
-        """Return the row as a mapping with the columns of the schema."""
+        """Return the row as a mapping with the columns of the schema, as Arrow stores it."""
+        picture = [_stored(view) for view in self.image] if views else _stored(self.image)
         return {
             IMAGE_ID: self.image_id,
-            (IMAGES if views else IMAGE): self.image,
+            (IMAGES if views else IMAGE): picture,
             CAPTIONS: self.captions,
             **self.extra,
             SPLIT: split,
         }
+
+
+def _stored(picture: Any) -> Any:
+    return {"bytes": None, "path": str(picture)} if isinstance(picture, (str, os.PathLike)) else picture
 
 
 def caption_features(extra: Features | None = None, views: bool = False) -> Features:
