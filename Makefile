@@ -1,0 +1,49 @@
+# Every target sets up what it needs: one virtual environment, made once and kept in step with pyproject.toml.
+PYTHON ?= python3
+VENV ?= .venv
+JOBS ?= auto
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+PY := $(BIN)/python
+STAMP := $(VENV)/installed
+export OMP_NUM_THREADS ?= 1
+export HF_HUB_OFFLINE ?= 1
+
+.PHONY: help demo test test-all quality style bench clean
+.DEFAULT_GOAL := help
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(STAMP): pyproject.toml
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check uv || true
+	$(PY) -m uv pip install --quiet --python $(PY) -e ".[dev]" || $(PY) -m pip install --quiet -e ".[dev]"
+	touch $(STAMP)
+
+demo: $(STAMP)  ## train on drawn pictures and write a page: demo/index.html (about 5 minutes)
+	OMP_NUM_THREADS=2 $(BIN)/hf-captioners demo --output_dir demo
+
+test: $(STAMP)  ## the fast tests
+	$(PY) -m pytest -n $(JOBS)
+
+test-all: $(STAMP)  ## all tests, the slow ones too
+	$(PY) -m pytest -n $(JOBS) -m ""
+
+quality: $(STAMP)  ## style, names and types, as the checks want them
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+style: $(STAMP)  ## put the code into shape
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: $(STAMP)  ## measure decoding against its rivals
+	OMP_NUM_THREADS=1 $(PY) benchmarks/decoding.py
+
+clean:  ## remove what was built
+	rm -rf build dist demo *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
