@@ -1,1 +1,19 @@
-"""hf_captioners.training."""
+"""Training of captioners."""
+
+from importlib import import_module
+from typing import Any
+
+_MODULES = {
+    "CaptioningTrainer": ".trainer",
+    "CaptioningTrainingArguments": ".arguments",
+    "CaptionCollator": ".collator",
+    "PictureTextProcessor": ".caption_encoding",
+    "last_complete_checkpoint": ".checkpoints",
+}
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name], __name__), name)

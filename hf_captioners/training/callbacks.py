@@ -1,0 +1,52 @@
+"""What happens at the edges of a run: epochs told to the sampler, stopping when nothing improves."""
+
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from .pictures import CaptionSampler
+
+
+class EpochCallback(TrainerCallback):
+    """Tells the sampler which epoch begins, in fresh and resumed runs, with one process or many.
+
+    Args:
+        sampler: draws the pairs.
+    """
+
+    def __init__(self, sampler: CaptionSampler) -> None:
+        self.sampler = sampler
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Pass on the number of the epoch."""
+        self.sampler.set_epoch(int(state.epoch or 0))
+
+
+class StopWithoutProgress(TrainerCallback):
+    """Stops after a number of evaluations that were not better than an earlier one.
+
+    It counts in the log, which checkpoints hold: a resumed run stops where an uninterrupted one would, and another
+    patience may be given when resuming. (`EarlyStoppingCallback` begins to count anew, or brings back its old
+    patience.)
+
+    Args:
+        patience: evaluations to wait, at least 1.
+        metric: key of the log, as `eval_cider_d`.
+        greater_is_better: whether larger figures are better.
+    """
+
+    def __init__(self, patience: int, metric: str, greater_is_better: bool) -> None:
+        self.patience, self.metric, self.greater_is_better = patience, metric, greater_is_better
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Stop if the best figure is `patience` evaluations old."""
+        figures = [entry[self.metric] for entry in state.log_history if self.metric in entry]
+        if not figures:
+            return
+        best = max(figures) if self.greater_is_better else min(figures)
+        if len(figures) - 1 - figures.index(best) >= self.patience:
+            control.should_training_stop = True

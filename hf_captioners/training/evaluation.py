@@ -1,0 +1,72 @@
+"""Captions of a data set, what they are worth against all references, and the file that keeps them."""
+
+import copy
+import json
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+METRICS = ("bleu", "cider_d")
+FIGURES = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "cider_d")
+
+
+def generation_config_for(
+    model: PreTrainedModel, num_beams: int | None, max_new_tokens: int, **options: Any
+) -> GenerationConfig:
+    """The model's generation settings with those of an evaluation; the model's own stay as they are.
+
+    Raises:
+        ValueError: an option is no generation setting.
+    """
+    config = copy.deepcopy(model.generation_config)
+    config.max_length = None  # or it would compete with `max_new_tokens`
+    config.update(num_beams=num_beams or config.num_beams or 1, max_new_tokens=max_new_tokens)
+    unknown = config.update(**options)
+    if unknown:
+        raise ValueError(f"The generation configuration has no settings {sorted(unknown)}.")
+    return config
+
+
+@torch.no_grad()
+def caption_batch(
+    model: PreTrainedModel,
+    batch: Mapping[str, torch.Tensor],
+    generation_config: GenerationConfig,
+    precision: AbstractContextManager[Any],
+) -> torch.Tensor:
+    """Tokens `[B, T]` of the best caption of each picture of a batch."""
+    with precision:
+        return model.generate(**batch, generation_config=generation_config)  # type: ignore[operator,return-value]
+
+
+def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """BLEU-1 to 4 and CIDEr-D of captions against all references of their pictures, in natural units.
+
+    Raises:
+        ValueError: no picture has a reference.
+    """
+    from hf_captioners.metrics import compute_caption_metrics
+
+    known = [row for row, texts in enumerate(references) if texts]
+    if not known:
+        raise ValueError(f"None of the {len(captions)} evaluation pictures has a caption to compare with.")
+    result = compute_caption_metrics(
+        [captions[row] for row in known], [list(references[row]) for row in known], metrics=METRICS
+    )
+    return {name: float(result[name]) for name in FIGURES}
+
+
+def write_captions(path: str | os.PathLike[str], image_ids: Sequence[str], captions: Sequence[str]) -> None:
+    """Write one `{"image_id", "caption"}` a line, atomically."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    with open(temporary, "w", encoding="utf-8") as file:
+        for image_id, caption in zip(image_ids, captions, strict=True):
+            file.write(json.dumps({"image_id": image_id, "caption": caption}, ensure_ascii=False) + "\n")
+    os.replace(temporary, path)

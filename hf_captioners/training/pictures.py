@@ -1,0 +1,127 @@
+"""Captioned pictures as the trainer reads them: which picture, which of its captions, in which order."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from datasets import Dataset as ArrowDataset
+from torch.utils.data import Dataset, Sampler
+
+PICTURE_COLUMNS = ("image", "regions")
+
+
+class Features(Protocol):
+    """Stored features of the pictures of one data set, by row."""
+
+    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
+        """Features of a row: `region_features` `[R, D]` and `region_boxes` `[R, 4]`."""
+        ...
+
+
+class CaptionedPictures(Dataset):
+    """One item a picture, without captions: `{"image": ...}`, `{"regions": ...}` or stored features.
+
+    Args:
+        rows: a map-style data set with the columns `captions` (a list of strings) and `image` or `regions`, as
+            `load_captions` returns it.
+        features: stored features that take the place of the pictures.
+
+    Raises:
+        TypeError: the data set cannot be read by row.
+        ValueError: a column is missing, or there are no rows.
+    """
+
+    def __init__(self, rows: ArrowDataset, features: Features | None = None) -> None:
+        if not hasattr(rows, "column_names") or not hasattr(rows, "__len__"):
+            raise TypeError(
+                f"Expected a data set that is read by row, as `load_captions(..., split=...)` returns it; got a "
+                f"{type(rows).__name__}. Streamed data sets cannot be shuffled, counted and resumed."
+            )
+        self.picture_column = next((name for name in PICTURE_COLUMNS if name in rows.column_names), None)
+        if "captions" not in rows.column_names or self.picture_column is None:
+            raise ValueError(
+                f"The data set has the columns {rows.column_names}, expected `captions` (a list of texts) and `image` "
+                "or `regions`. Rename yours: rows.rename_column(...)."
+            )
+        if not len(rows):
+            raise ValueError("The data set has no rows.")
+        self.rows = rows.select_columns([self.picture_column])
+        self.captions: list[list[str]] = list(rows["captions"])
+        ids = rows["image_id"] if "image_id" in rows.column_names else range(len(rows))
+        self.image_ids = [str(image_id) for image_id in ids]
+        self.features = features
+
+    def __len__(self) -> int:
+        return len(self.image_ids)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        """What is known of one picture."""
+        return dict(self.features[row]) if self.features is not None else self.rows[row]
+
+
+class CaptionPairs(Dataset):
+    """Every picture with every one of its captions: the item of a pair is that of the picture and its `caption`.
+
+    Raises:
+        ValueError: a picture has no caption.
+    """
+
+    def __init__(self, pictures: CaptionedPictures) -> None:
+        self.pictures = pictures
+        counts = np.array([len(captions) for captions in pictures.captions])
+        if not counts.all():
+            row = int(np.argmin(counts))
+            raise ValueError(f"The picture {pictures.image_ids[row]!r} (row {row}) has no caption to learn from.")
+        self.picture_of = np.repeat(np.arange(len(counts)), counts)
+        self.first_pair = np.cumsum(counts) - counts
+
+    def __len__(self) -> int:
+        return len(self.picture_of)
+
+    def __getitem__(self, pair: int) -> dict[str, Any]:
+        """The picture of a pair, and its caption."""
+        row = int(self.picture_of[pair])
+        return {**self.pictures[row], "caption": self.pictures.captions[row][pair - int(self.first_pair[row])]}
+
+
+class CaptionSampler(Sampler[int]):
+    """Draws pairs in an order that depends on the seed and the epoch alone, so that a resumed run repeats it.
+
+    Args:
+        picture_of: the picture of every pair, `CaptionPairs.picture_of`.
+        captions_per_picture: captions of each picture in one epoch; None takes all.
+        seed: seed of the order and the choice.
+    """
+
+    def __init__(self, picture_of: Sequence[int], captions_per_picture: int | None, seed: int) -> None:
+        self.picture_of = np.asarray(picture_of)
+        self.captions_per_picture = captions_per_picture
+        self.seed = seed
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Say which epoch is drawn next."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        counts = np.bincount(self.picture_of)
+        return int(
+            counts.sum() if self.captions_per_picture is None else counts.clip(max=self.captions_per_picture).sum()
+        )
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.default_rng((self.seed, self.epoch))
+        pairs = generator.permutation(len(self.picture_of))
+        if self.captions_per_picture is not None:
+            pairs = pairs[_rank_within(self.picture_of[pairs]) < self.captions_per_picture]
+        return iter(pairs.tolist())
+
+
+def _rank_within(groups: np.ndarray) -> np.ndarray:
+    """How many earlier entries are of the same group, for each entry."""
+    order = np.argsort(groups, kind="stable")
+    counts = np.bincount(groups)
+    starts = np.repeat(np.cumsum(counts) - counts, counts)
+    ranks = np.empty(len(groups), dtype=np.int64)
+    ranks[order] = np.arange(len(groups)) - starts
+    return ranks

@@ -1,0 +1,240 @@
+"""`CaptioningTrainer`: cross-entropy training of captioners, evaluated by the captions that they write."""
+
+import inspect
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from datasets import Dataset
+from torch.utils.data import DataLoader, Subset
+from torch.utils.data import Dataset as TorchDataset
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback
+from transformers.trainer_utils import IntervalStrategy, speed_metrics
+
+from .arguments import CaptioningTrainingArguments
+from .callbacks import EpochCallback, StopWithoutProgress
+from .caption_encoding import IGNORED_LABEL, caption_encoder
+from .collator import CaptionCollator
+from .evaluation import caption_batch, generation_config_for, score_captions, write_captions
+from .feature_cache import FeatureCache, can_cache
+from .pictures import CaptionedPictures, CaptionPairs, CaptionSampler
+
+
+class CaptioningTrainer(Seq2SeqTrainer):
+    """Trains any captioner that has `generate()` and a teacher-forced `forward`: this library's, and BLIP, GIT and
+    vision-encoder-decoder models of transformers.
+
+    ```python
+    trainer = CaptioningTrainer(
+        model, CaptioningTrainingArguments("my_captioner"), train_dataset=data["train"],
+        eval_dataset=data["validation"], processing_class=processor,
+    )
+    trainer.train()
+    ```
+
+    Args:
+        model: the captioner.
+        args: see `CaptioningTrainingArguments`.
+        train_dataset, eval_dataset: captioned pictures as `load_captions` returns them, with `captions` and `image`
+            or `regions`; `eval_dataset` may be a dictionary of several.
+        processing_class: the processor; saved with every checkpoint. See `PictureTextProcessor` for models that have
+            none.
+        callbacks: further callbacks. optimizers: an optimizer and a schedule instead of those of the arguments.
+
+    Raises:
+        ValueError: there is no usable processor, the data sets lack columns, or label smoothing is asked of a model
+            that does not smooth.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: CaptioningTrainingArguments,
+        train_dataset: Dataset | None = None,
+        eval_dataset: Dataset | dict[str, Dataset] | None = None,
+        processing_class: Any = None,
+        callbacks: Sequence[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+    ) -> None:
+        if processing_class is None:
+            raise ValueError("`processing_class` is missing: pass the captioner's processor.")
+        if args.train_sampling_strategy != "random":
+            raise ValueError(
+                f"`train_sampling_strategy={args.train_sampling_strategy!r}` is not supported, expected 'random'."
+            )
+        _smooth_inside(model, args.label_smoothing_factor)
+        self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
+        self._feature_cache: FeatureCache | None = None
+        super().__init__(
+            model=model,
+            args=args,
+            data_collator=CaptionCollator(self.encoder),
+            train_dataset=None if train_dataset is None else CaptionPairs(CaptionedPictures(train_dataset)),
+            eval_dataset=eval_dataset,
+            processing_class=processing_class,
+            callbacks=list(callbacks or ()),
+            optimizers=optimizers,
+        )
+        self.label_smoother = None
+        # The base class takes `**kwargs` for a sign that the model divides by `num_items_in_batch`; of one that does
+        # not, it would make gradients too large by the number of accumulated batches.
+        self.model_accepts_loss_kwargs = "num_items_in_batch" in inspect.signature(self.base_model.forward).parameters
+        if self.train_dataset is not None:
+            seed = args.seed if args.data_seed is None else args.data_seed
+            self.sampler = CaptionSampler(self.train_dataset.picture_of, args.captions_per_picture, seed)
+            self.add_callback(EpochCallback(self.sampler))
+        if args.early_stopping_patience is not None and args.eval_strategy != IntervalStrategy.NO:
+            metric = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
+            self.add_callback(StopWithoutProgress(args.early_stopping_patience, metric, args.greater_is_better))
+
+    @property
+    def base_model(self) -> PreTrainedModel:
+        """The captioner itself, without adapters around it."""
+        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> CaptionSampler:
+        return self.sampler
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Batches of pairs; features are computed first where they are cached."""
+        if self.train_dataset is not None:
+            self.attach_features(self.train_dataset.pictures)
+        return super().get_train_dataloader()
+
+    def attach_features(self, pictures: CaptionedPictures) -> None:
+        """Let pictures be replaced by their stored features, if the vision part is frozen and caching is on."""
+        usable = self.args.cache_features and can_cache(self.base_model) and pictures.picture_column == "image"
+        if not usable or pictures.features is not None:
+            return
+        if self._feature_cache is None:
+            self._feature_cache = FeatureCache(
+                self.args.feature_cache_dir or Path(self.args.output_dir, "features"),
+                self.base_model,
+                self.processing_class,
+                self.encoder,
+                self.args.feature_cache_dtype,
+                workers=self.args.dataloader_num_workers,
+            )
+        with self.args.main_process_first(local=False, desc="features"):
+            pictures.features = self._feature_cache.features_of(pictures.rows)
+
+    def evaluate(
+        self,
+        eval_dataset: Dataset | dict[str, Dataset] | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """Caption every picture once and compare with all its references.
+
+        Args:
+            eval_dataset: captioned pictures, or several by name; default: the trainer's own.
+            ignore_keys: not used; there are no model outputs to gather.
+            metric_key_prefix: begins the names of the figures.
+            **gen_kwargs: generation settings of this evaluation.
+
+        Returns:
+            `eval_bleu_1` to `eval_bleu_4`, `eval_cider_d` (natural units), `eval_loss` if it is evaluated, and speed.
+        """
+        rows = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(rows, dict):
+            parts = [
+                self.evaluate(part, metric_key_prefix=f"{metric_key_prefix}_{name}", **gen_kwargs)
+                for name, part in rows.items()
+            ]
+            return {name: value for part in parts for name, value in part.items()}
+        if rows is None:
+            raise ValueError("There is nothing to evaluate on: pass `eval_dataset`.")
+        started = time.time()
+        pictures = self._pictures_of(rows)
+        captions = self.caption(pictures, **gen_kwargs)
+        figures = score_captions(captions, pictures.captions)
+        if self.args.evaluate_loss:
+            figures["loss"] = self.caption_loss(pictures)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        metrics.update(speed_metrics(metric_key_prefix, started, num_samples=len(pictures)))
+        if self.args.save_captions and self.is_world_process_zero():
+            name = f"{metric_key_prefix}-{self.state.global_step:07d}.jsonl"
+            write_captions(Path(self.args.output_dir, "captions", name), pictures.image_ids, captions)
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def predict(
+        self,
+        test_dataset: Dataset,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+        **gen_kwargs: Any,
+    ) -> list[str]:
+        """Captions of all pictures of a data set, in its order; see `evaluate` for the arguments."""
+        return self.caption(self._pictures_of(test_dataset), **gen_kwargs)
+
+    def caption(self, pictures: CaptionedPictures, **gen_kwargs: Any) -> list[str]:
+        """Write the best caption of every picture; processes share the work and all get all captions."""
+        config = generation_config_for(
+            self.base_model, self.args.generation_num_beams, self.args.generation_max_new_tokens, **gen_kwargs
+        )
+        self.model.eval()
+        captions: list[str] = []
+        for batch in self._own_share(pictures, "captions"):
+            tokens = caption_batch(self.model, batch, config, self.accelerator.autocast())
+            captions += self.encoder.decode(tokens)
+        shares = gather_object([captions]) if self.args.world_size > 1 else [captions]
+        # Process p captioned the rows p, p + world size, ...
+        return [shares[row % len(shares)][row // len(shares)] for row in range(len(pictures))]
+
+    @torch.no_grad()
+    def caption_loss(self, pictures: CaptionedPictures) -> float:
+        """Mean negative log-likelihood of all tokens of all references."""
+        self.model.eval()
+        total = torch.zeros(2, dtype=torch.float64)  # loss, tokens
+        for batch in self._own_share(CaptionPairs(pictures), "loss"):
+            tokens = int((batch["labels"] != IGNORED_LABEL).sum())
+            with self.accelerator.autocast():
+                loss = self.model(**batch).loss
+            total += torch.tensor([loss.item() * tokens, tokens], dtype=torch.float64)
+        total = self.accelerator.reduce(total.to(self.args.device, torch.float32))
+        return float(total[0] / total[1])
+
+    def _pictures_of(self, rows: Dataset) -> CaptionedPictures:
+        """The wrapped form of a data set, made once for each and with stored features where they are used."""
+        if not hasattr(self, "_evaluated"):
+            self._evaluated: dict[int, tuple[Dataset, CaptionedPictures]] = {}
+        _, pictures = self._evaluated.setdefault(id(rows), (rows, CaptionedPictures(rows)))
+        self.attach_features(pictures)
+        return pictures
+
+    def _own_share(self, items: TorchDataset, description: str) -> Any:
+        """Batches of this process's part of a data set, on its device."""
+        share = Subset(items, range(self.args.process_index, len(items), self.args.world_size))  # type: ignore[arg-type]
+        loader = DataLoader(
+            share,
+            self.args.per_device_eval_batch_size,
+            collate_fn=self.data_collator,
+            num_workers=self.args.dataloader_num_workers,
+            generator=torch.Generator().manual_seed(0),  # leaves the run's own random numbers alone
+        )
+        hidden = self.args.disable_tqdm or not self.is_local_process_zero()
+        for batch in tqdm(loader, desc=description, leave=False, disable=hidden or None):
+            yield self._prepare_inputs(batch)
+
+
+def _smooth_inside(model: PreTrainedModel, label_smoothing: float) -> None:
+    """Let the model smooth its own loss: the trainer's smoother takes labels away that captioners need.
+
+    Raises:
+        ValueError: the model cannot.
+    """
+    if not label_smoothing:
+        return
+    if not hasattr(model.config, "label_smoothing"):
+        raise ValueError(
+            f"`label_smoothing_factor={label_smoothing}` is not supported by {type(model).__name__}, whose "
+            "configuration has no `label_smoothing`; leave it 0."
+        )
+    model.config.label_smoothing = label_smoothing
