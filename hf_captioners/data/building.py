@@ -52,6 +52,10 @@ class CaptionBuilder(ArrowBasedBuilder):
             description=card.description, citation=card.citation, license=card.licence, homepage=card.homepage
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Loader workers read the annotations themselves: that is faster than sending millions of rows.
+        return {**super().__getstate__(), "_annotations": None}
+
     @property
     def annotations(self) -> Annotations:
         """What the reader found; read once."""

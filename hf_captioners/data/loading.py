@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 READERS = {
     "caption_folder": ("caption_folder", "CaptionFolder"),
     "coco": ("coco", "Coco"),
+    "conceptual_captions": ("conceptual_captions", "ConceptualCaptions"),
     "flickr30k": ("flickr", "Flickr30k"),
     "flickr8k": ("flickr", "Flickr8k"),
     "scenes": ("scenes", "Scenes"),
@@ -88,7 +89,7 @@ def load_captions(
         _check_split(split, builder.split_names(), name, slices=False)
         return builder.as_streaming_dataset(split=split)
     builder.prepare()
-    if report.problems:
+    if report.problems or report.notes:
         logger.warning(
             "%s\nPass report=DataReport() to have the whole list, strict=True to stop here.", report.summary()
         )

@@ -59,11 +59,13 @@ class DataReport:
         name: the name of the data set.
         kept: rows (one a picture) that are in the data set, by split.
         problems: all problems in the order in which they were found.
+        notes: counts of what is normal and yet should be known, such as dead links.
     """
 
     name: str = ""
     kept: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
+    notes: Counter[str] = field(default_factory=Counter)
 
     def add(self, kind: ProblemKind, file: str | Path, line: int | None, message: str, dropped: bool = True) -> None:
         """Note one problem."""
@@ -76,8 +78,9 @@ class DataReport:
     def summary(self, shown: int = 10) -> str:
         """Say what was kept and what was wrong, with the first `shown` problems."""
         kept = ", ".join(f"{count:,} {split}" for split, count in self.kept.items()) or "no rows"
+        kept += "".join(f"; {count:,} x {note}" for note, count in self.notes.items())
         if not self.problems:
-            return f"{self.name}: kept {kept}; nothing is wrong."
+            return f"{self.name}: kept {kept}. Nothing is wrong."
         counts = ", ".join(f"{count:,} x {kind}" for kind, count in self.counts().items())
         return f"{self.name}: kept {kept}. Problems: {counts}.\n{first_lines(self.problems, shown)}"
 
@@ -90,7 +93,8 @@ class DataReport:
 
     def to_json(self) -> str:
         """Return the report as JSON text."""
-        stored = {"name": self.name, "kept": self.kept, "problems": [asdict(problem) for problem in self.problems]}
+        problems = [asdict(problem) for problem in self.problems]
+        stored = {"name": self.name, "kept": self.kept, "notes": self.notes, "problems": problems}
         return json.dumps(stored, ensure_ascii=False)
 
     def update_from_json(self, text: str) -> None:
@@ -98,6 +102,7 @@ class DataReport:
         stored = json.loads(text)
         self.name = stored["name"]
         self.kept = Counter(stored["kept"])
+        self.notes = Counter(stored["notes"])
         self.problems = [Problem(ProblemKind(p.pop("kind")), **p) for p in stored["problems"]]
 
 

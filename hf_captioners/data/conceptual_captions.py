@@ -1,0 +1,230 @@
+"""`conceptual_captions`: captions and addresses of pictures on the web (CC3M).
+
+Sharma et al., "Conceptual Captions: A Cleaned, Hypernymed, Image Alt-text Dataset for Automatic Image Captioning",
+ACL 2018.
+
+What is read, from `data_dir` (each also as `.gz`): `Train_GCC-training.tsv` and `Validation_GCC-1.1.0-Validation.tsv`,
+lines of `caption TAB address` without header and without quoting. Nothing is fetched while loading: pictures come from
+folders `train` and `validation` in which `hf_captioners.data.picture_download` (or another program) put them, named by
+the number of their line or by the MD5 or SHA-1 of their address. Lines without a picture are left out and counted in
+`DataReport.notes`: most addresses die over the years.
+
+Captions stay as they are: lower-case, words separated by blanks, names replaced by "person", "actor" and the like.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, overload
+
+from datasets import Features, Value
+
+from .pictures import list_pictures
+from .reader import Annotations, CaptionReader, SourceCard
+from .report import DataReport, ProblemKind
+from .schema import CaptionRow
+from .tables import open_annotation
+
+PATTERNS = {"train": "*rain*GCC*.tsv*", "validation": "*alidation*GCC*.tsv*"}
+NOT_FETCHED = "line whose picture was not fetched"
+
+
+@dataclass(kw_only=True)
+class ConceptualCaptions(CaptionReader):
+    """Reads Conceptual Captions.
+
+    Attributes:
+        image_dir: folder with the folders `train` and `validation` of fetched pictures; None: `data_dir`.
+        first_number: the number that the picture of the first line bears in its name.
+        held_out: take this many random pairs of the training lines as validation, and the public validation lines as
+            test, as VisualGPT does with 5,000 (section 4.1 of its paper); 0 keeps the published division.
+        held_out_seed: which pairs these are; drawn before looking which pictures were fetched.
+        lower_case: make captions lower-case (the official files are).
+        with_pictures: False gives all captions with `image` None.
+    """
+
+    name: ClassVar[str] = "conceptual_captions"
+    card: ClassVar[SourceCard] = SourceCard(
+        "Captions and addresses of pictures found on the web.",
+        "Sharma et al. Conceptual Captions. ACL 2018.",
+        "captions: free for any purpose, as is; pictures: their web sites' own",
+        "https://ai.google.com/research/ConceptualCaptions",
+    )
+
+    image_dir: str | Path | None = None
+    first_number: int = 0
+    held_out: int = 0
+    held_out_seed: int = 0
+    lower_case: bool = False
+    with_pictures: bool = True
+
+    def tables(self) -> dict[str, Path]:
+        """Return the file of each split that is there."""
+        found: dict[str, Path] = {}
+        for split, pattern in PATTERNS.items():
+            paths = sorted(self.folder.glob(pattern))
+            if len(paths) > 1:
+                raise ValueError(f"{self.folder} has several files for {split}: {[path.name for path in paths]}.")
+            if paths:
+                found[split] = paths[0]
+        if not found:
+            raise FileNotFoundError(
+                f"{self.folder} has neither Train_GCC-training.tsv nor Validation_GCC-1.1.0-Validation.tsv. Get them "
+                f"from {self.card.homepage}."
+            )
+        return found
+
+    def annotation_files(self) -> list[Path]:
+        """Return the TSV files."""
+        return list(self.tables().values())
+
+    def picture_folder(self, split: str) -> Path:
+        """Return the folder of the fetched pictures of a file."""
+        return Path(self.image_dir or self.folder) / split
+
+    def picture_places(self) -> Iterable[Path]:
+        """Return the folders of fetched pictures."""
+        return [self.picture_folder(split) for split in PATTERNS] if self.with_pictures else []
+
+    def read(self, report: DataReport) -> Annotations:
+        """Find the lines, and among them those with pictures."""
+        splits: dict[str, Sequence[CaptionRow]] = {}
+        for split, path in self.tables().items():
+            lines = TsvLines(path, report)
+            chosen = {split: range(len(lines))}
+            if self.held_out and split == "train":
+                chosen = _held_out(len(lines), self.held_out, self.held_out_seed)
+            elif self.held_out:
+                chosen = {"test": range(len(lines))}
+            for name, indices in chosen.items():
+                splits[name] = self._rows(lines, indices, self.picture_folder(split), report)
+        return Annotations(splits, Features({"url": Value("string")}))
+
+    def _rows(self, lines: TsvLines, indices: Iterable[int], folder: Path, report: DataReport) -> PairRows:
+        if not self.with_pictures:
+            return PairRows(lines, list(indices), None, self.lower_case)
+        by_stem = {path.stem.lstrip("0") or "0": str(path) for path in list_pictures(folder)}
+        hashed = any(not stem.isdigit() for stem in by_stem)
+        kept, pictures = array("Q"), []
+        for index in indices:
+            number, _, url = lines[index]
+            names = [str(number - 1 + self.first_number), *(_hashes(url) if hashed else ())]
+            picture = next((by_stem[name] for name in names if name in by_stem), None)
+            if picture is None:
+                report.notes[NOT_FETCHED] += 1
+            else:
+                kept.append(index)
+                pictures.append(picture)
+        return PairRows(lines, kept, pictures, self.lower_case)
+
+
+def pictures_to_fetch(data_dir: str | Path, split: str, first_number: int = 0) -> Iterator[tuple[str, str]]:
+    """Name the pictures of a file and where they are, for `download_pictures`.
+
+    Args:
+        data_dir: folder of the TSV files.
+        split: `train` or `validation`.
+        first_number: number of the first line's picture.
+
+    Yields:
+        The name of the picture (nine digits) and its address.
+    """
+    lines = TsvLines(ConceptualCaptions(data_dir=Path(data_dir)).tables()[split], DataReport())
+    for index in range(len(lines)):
+        number, _, url = lines[index]
+        yield f"{number - 1 + first_number:09d}", url
+
+
+class TsvLines:
+    """The well-formed lines of a file of captions and addresses, found by their offsets: millions need little memory.
+
+    Args:
+        path: the file.
+        report: gets the lines that are malformed.
+    """
+
+    def __init__(self, path: Path, report: DataReport) -> None:
+        self.path = path
+        with open_annotation(path) as stream:
+            self.content = stream.read()
+        self.starts, self.numbers = array("Q"), array("Q")
+        start, number = 0, 0
+        while start < len(self.content):
+            number += 1
+            stop = self._end(start)
+            if fault := _fault(self.content[start:stop]):
+                report.add(ProblemKind.MALFORMED_ROW, path, number, fault)
+            else:
+                self.starts.append(start)
+                self.numbers.append(number)
+            start = stop + 1
+
+    def _end(self, start: int) -> int:
+        stop = self.content.find(b"\n", start)
+        return len(self.content) if stop < 0 else stop
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> tuple[int, str, str]:
+        """Return line number (from 1), caption and address."""
+        start = self.starts[index]
+        caption, url = self.content[start : self._end(start)].decode("utf-8").removeprefix("\ufeff").split("\t")
+        return self.numbers[index], caption, url.rstrip("\r")
+
+
+def _fault(line: bytes) -> str | None:
+    try:
+        fields = line.decode("utf-8").split("\t")
+    except UnicodeDecodeError as error:
+        return f"this line is not UTF-8 ({error}): {line[:60]!r}"
+    if len(fields) != 2:
+        return f"expected `caption TAB address`, found {len(fields) - 1} TABs: {line[:80]!r}"
+    if not fields[0].strip() or not fields[1].startswith(("http://", "https://")):
+        return f"expected a caption and an http(s) address: {line[:80]!r}"
+    return None
+
+
+class PairRows(Sequence[CaptionRow]):
+    """The rows of a split, made when they are asked for."""
+
+    def __init__(self, lines: TsvLines, indices: Sequence[int], pictures: list[str] | None, lower_case: bool) -> None:
+        self.lines, self.indices, self.pictures, self.lower_case = lines, indices, pictures, lower_case
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @overload
+    def __getitem__(self, index: int) -> CaptionRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[CaptionRow]: ...
+    def __getitem__(self, index: int | slice) -> CaptionRow | Sequence[CaptionRow]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        number, caption, url = self.lines[self.indices[index]]
+        picture = None if self.pictures is None else self.pictures[index]
+        caption = caption.lower() if self.lower_case else caption
+        return CaptionRow(f"{number - 1:09d}", picture, [caption], str(self.lines.path), number, {"url": url})
+
+
+def _held_out(count: int, held_out: int, seed: int) -> dict[str, list[int]]:
+    if not 0 < held_out < count:
+        raise ValueError(
+            f"`held_out` is {held_out}; expected 1 to {count - 1}, as there are {count:,} training pairs."
+        )
+    chosen = sorted(random.Random(seed).sample(range(count), held_out))
+    taken = set(chosen)
+    return {"train": [index for index in range(count) if index not in taken], "validation": chosen}
+
+
+def _hashes(url: str) -> tuple[str, str]:
+    """Return the names of a picture by its address, without leading zeros as all names are compared."""
+    data = url.encode("utf-8")
+    digests = (hashlib.md5(data, usedforsecurity=False), hashlib.sha1(data, usedforsecurity=False))
+    first, second = (digest.hexdigest().lstrip("0") for digest in digests)
+    return first, second

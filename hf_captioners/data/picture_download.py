@@ -1,0 +1,219 @@
+"""Fetch pictures from addresses: many at a time, resumable, with a report of what could be had."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import itertools
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import PIL.Image
+
+from .pictures import why_undecodable
+
+LOG_FILE = "downloads.jsonl"
+FETCHED = "fetched"
+SUFFIXES = {
+    "JPEG": ".jpg",
+    "MPO": ".jpg",
+    "PNG": ".png",
+    "GIF": ".gif",
+    "WEBP": ".webp",
+    "BMP": ".bmp",
+    "TIFF": ".tif",
+}
+WAITING_PER_WORKER = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class DownloadSettings:
+    """How to fetch.
+
+    Attributes:
+        workers: pictures fetched at the same time.
+        timeout: seconds that one try may take from beginning to end.
+        retries: further tries after a timeout, a broken connection or a server that is out of order.
+        max_bytes: larger files are given up.
+        min_side: pictures with a shorter side in pixels are refused (tracking dots and the like).
+        user_agent: what we call ourselves.
+    """
+
+    workers: int = 32
+    timeout: float = 10.0
+    retries: int = 1
+    max_bytes: int = 16 * 2**20
+    min_side: int = 8
+    user_agent: str = "hf-captioners (research; image captioning)"
+
+
+@dataclass
+class DownloadReport:
+    """How many pictures ended how.
+
+    Attributes:
+        outcomes: number of pictures by outcome: `fetched`, `http 404`, `timeout`, `no connection`, `too large`,
+            `not a picture`, `too small`.
+    """
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the pictures that are here, 0..1."""
+        return self.outcomes[FETCHED] / max(1, self.outcomes.total())
+
+    def summary(self) -> str:
+        """Say it in one line."""
+        others = ", ".join(
+            f"{count:,} x {outcome}" for outcome, count in self.outcomes.most_common() if outcome != FETCHED
+        )
+        counts = f"{self.outcomes[FETCHED]:,} of {self.outcomes.total():,} pictures are here ({self.coverage:.1%})"
+        return f"{counts}; {others}" if others else counts
+
+
+class _NotToBeHadError(Exception):
+    """The picture cannot be had; the message is the outcome."""
+
+    def __init__(self, outcome: str, again: bool = False) -> None:
+        super().__init__(outcome)
+        self.outcome, self.again = outcome, again
+
+
+def download_pictures(
+    wanted: Iterable[tuple[str, str]],
+    folder: str | Path,
+    settings: DownloadSettings | None = None,
+    retry_failed: bool = False,
+) -> DownloadReport:
+    """Fetch pictures into a folder.
+
+    Every finished picture is noted in `downloads.jsonl` there; a later call goes on where a killed one stopped. A
+    picture file is moved into place when it is complete and decodes.
+
+    Args:
+        wanted: name without suffix, and address, of each picture; may be a generator over millions.
+        folder: where they go; made if missing.
+        settings: how to fetch.
+        retry_failed: try those again that failed in an earlier call.
+
+    Returns:
+        The outcomes of all pictures wanted, earlier calls included.
+    """
+    settings = settings or DownloadSettings()
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    done = _read_log(folder / LOG_FILE)
+    report = DownloadReport()
+
+    def missing() -> Iterator[tuple[str, str]]:
+        for name, url in wanted:
+            outcome = done.get(name)
+            if outcome is None or (retry_failed and outcome != FETCHED):
+                yield name, url
+            else:
+                report.outcomes[outcome] += 1
+
+    with open(folder / LOG_FILE, "a", encoding="utf-8") as log:
+        for name, url, outcome in _fetch_all(missing(), folder, settings):
+            report.outcomes[outcome] += 1
+            log.write(json.dumps({"name": name, "url": url, "outcome": outcome}) + "\n")
+            log.flush()
+    return report
+
+
+def _fetch_all(
+    wanted: Iterator[tuple[str, str]], folder: Path, settings: DownloadSettings
+) -> Iterator[tuple[str, str, str]]:
+    """Fetch with a bounded number of pictures under way; yield name, address and outcome as they end."""
+    with ThreadPoolExecutor(settings.workers) as workers:
+        under_way: dict[Future[str], tuple[str, str]] = {}
+        while True:
+            free = settings.workers * WAITING_PER_WORKER - len(under_way)
+            for name, url in itertools.islice(wanted, free):
+                under_way[workers.submit(_fetch, name, url, folder, settings)] = (name, url)
+            if not under_way:
+                return
+            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+                yield *under_way.pop(future), future.result()
+
+
+def _fetch(name: str, url: str, folder: Path, settings: DownloadSettings) -> str:
+    """Fetch one picture and return the outcome."""
+    for tries_left in range(settings.retries, -1, -1):
+        try:
+            content = _content(url, settings)
+            _store(content, name, folder, settings)
+            return FETCHED
+        except _NotToBeHadError as error:
+            if not (error.again and tries_left):
+                return error.outcome
+    raise AssertionError("unreachable: the last try returns")
+
+
+def _content(url: str, settings: DownloadSettings) -> bytes:
+    """Read the bytes behind an address within the time and size allowed."""
+    deadline = time.monotonic() + settings.timeout
+    try:
+        request = urllib.request.Request(url, headers={"User-Agent": settings.user_agent})
+        with urllib.request.urlopen(request, timeout=settings.timeout) as response:
+            parts, size = [], 0
+            # read1 returns what one packet brought, so a server that drips cannot hold us beyond the deadline.
+            while part := response.read1(2**16):
+                size += len(part)
+                if size > settings.max_bytes:
+                    raise _NotToBeHadError("too large")
+                if time.monotonic() > deadline:
+                    raise _NotToBeHadError("timeout", again=True)
+                parts.append(part)
+            return b"".join(parts)
+    except urllib.error.HTTPError as error:
+        raise _NotToBeHadError(f"http {error.code}", again=error.code >= 500 or error.code == 429) from error
+    except TimeoutError as error:
+        raise _NotToBeHadError("timeout", again=True) from error
+    except urllib.error.URLError as error:
+        outcome = "timeout" if isinstance(error.reason, TimeoutError) else "no connection"
+        raise _NotToBeHadError(outcome, again=True) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an address that is none
+        raise _NotToBeHadError("no connection", again=not isinstance(error, ValueError)) from error
+
+
+def _store(content: bytes, name: str, folder: Path, settings: DownloadSettings) -> None:
+    """Write a picture if it is one; the suffix follows what it is, not what its address says."""
+    if why_undecodable({"bytes": content, "path": name}) is not None:
+        raise _NotToBeHadError("not a picture")
+    with PIL.Image.open(io.BytesIO(content)) as picture:
+        suffix = SUFFIXES.get(picture.format or "")
+        if suffix is None:
+            raise _NotToBeHadError("not a picture")
+        if min(picture.size) < settings.min_side:
+            raise _NotToBeHadError("too small")
+    unfinished = folder / f".{name}.unfinished"
+    unfinished.write_bytes(content)
+    os.replace(unfinished, folder / f"{name}{suffix}")
+
+
+def _read_log(path: Path) -> dict[str, str]:
+    """Read outcomes of earlier calls; a line that was cut off by a kill is ignored, and mended by a line feed."""
+    if not path.is_file():
+        return {}
+    text = path.read_text(encoding="utf-8")
+    if text and not text.endswith("\n"):
+        with open(path, "a", encoding="utf-8") as log:
+            log.write("\n")
+    outcomes = {}
+    for line in text.split("\n"):
+        try:
+            entry = json.loads(line)
+            outcomes[entry["name"]] = entry["outcome"]
+        except (ValueError, KeyError, TypeError):
+            continue
+    return outcomes
