@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class CaptionBuilder(ArrowBasedBuilder):
     def annotations(self) -> Annotations:
         """What the reader found; read once."""
         if self._annotations is None:
-            self.report.name = self.reader.name
+            self.report.begin(self.reader.name)
             self._annotations = self.reader.read(self.report)
         return self._annotations
 
@@ -73,6 +73,7 @@ class CaptionBuilder(ArrowBasedBuilder):
         if self.strict:
             self.report.raise_if_bad()
         self.info.features = caption_features(found.extra, found.views)
+        self._check_counts({split: len(rows) for split, rows in found.splits.items()})
         return [
             SplitGenerator(name=split, gen_kwargs={"split": split, "parts": _parts(len(rows))})
             for split, rows in found.splits.items()
@@ -101,8 +102,19 @@ class CaptionBuilder(ArrowBasedBuilder):
                     f"The split {split!r} of {self.reader.name!r} has no usable row (of {len(rows)}).\n"
                     f"{first_lines(self.report.problems, 10)}"
                 )
+        self._check_counts(self.report.kept)
         # Inside the folder that is moved into place when it is complete: a stored data set never lacks its report.
         Path(self._output_dir, REPORT_FILE).write_text(self.report.to_json(), encoding="utf-8")
+
+    def _check_counts(self, counts: Mapping[str, int]) -> None:
+        """See that splits are neither short nor missing where the reader knows their size."""
+        expected = self.annotations.expected
+        if any(counts.get(split, 0) != count for split, count in expected.items()):
+            raise ValueError(
+                f"{self.reader.name!r} should have {dict(expected)} rows and has "
+                f"{ {split: counts.get(split, 0) for split in expected} }. Complete the data, or pass "
+                f"allow_partial=True to take what is there.\n{first_lines(self.report.problems, 10)}"
+            )
 
     def prepare(self) -> None:
         """Build the Arrow files, or find them, with the report of what was wrong when they were built.

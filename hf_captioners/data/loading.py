@@ -24,6 +24,7 @@ READERS = {
     "conceptual_captions": ("conceptual_captions", "ConceptualCaptions"),
     "flickr30k": ("flickr", "Flickr30k"),
     "flickr8k": ("flickr", "Flickr8k"),
+    "iu_xray": ("iu_xray", "IuXray"),
     "scenes": ("scenes", "Scenes"),
 }
 Captions = Dataset | DatasetDict | IterableDataset | IterableDatasetDict
@@ -90,9 +91,7 @@ def load_captions(
         return builder.as_streaming_dataset(split=split)
     builder.prepare()
     if report.problems or report.notes:
-        logger.warning(
-            "%s\nPass report=DataReport() to have the whole list, strict=True to stop here.", report.summary()
-        )
+        logger.warning("%s", report.summary())
     _check_split(split, builder.split_names(), name, slices=True)
     return builder.as_dataset(split=split)
 

@@ -33,11 +33,13 @@ class Annotations:
             millions of rows need no memory.
         extra: features of the source's own columns.
         views: whether rows hold lists of pictures.
+        expected: how many rows splits must have in the end, where a protocol says so; fewer or more is an error.
     """
 
     splits: Mapping[str, Sequence[CaptionRow]]
     extra: Features = field(default_factory=Features)
     views: bool = False
+    expected: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)

@@ -71,6 +71,13 @@ class DataReport:
         """Note one problem."""
         self.problems.append(Problem(kind, str(file), line, message, dropped))
 
+    def begin(self, name: str) -> None:
+        """Empty the report for the data set `name`."""
+        self.name = name
+        self.kept.clear()
+        self.problems.clear()
+        self.notes.clear()
+
     def counts(self) -> dict[str, int]:
         """Return the number of problems of each kind."""
         return dict(Counter(problem.kind.value for problem in self.problems))
@@ -82,13 +89,15 @@ class DataReport:
         if not self.problems:
             return f"{self.name}: kept {kept}. Nothing is wrong."
         counts = ", ".join(f"{count:,} x {kind}" for kind, count in self.counts().items())
-        return f"{self.name}: kept {kept}. Problems: {counts}.\n{first_lines(self.problems, shown)}"
+        advice = "\nPass report=DataReport() to have the whole list, strict=True to stop here."
+        return f"{self.name}: kept {kept}. Problems: {counts}.\n{first_lines(self.problems, shown)}{advice}"
 
     def raise_if_bad(self) -> None:
         """Raise `BadRowsError` if there is any problem."""
         if self.problems:
             raise BadRowsError(
-                f"{self.summary(20)}\nRepair these rows, or pass strict=False to go on without the unusable ones."
+                f"{self.name} has {len(self.problems):,} bad rows:\n{first_lines(self.problems, 20)}\n"
+                "Repair them, or pass strict=False to go on without the unusable ones."
             )
 
     def to_json(self) -> str:

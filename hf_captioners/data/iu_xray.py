@@ -1,0 +1,213 @@
+"""`iu_xray`: chest X-rays with reports (Demner-Fushman et al., JAMIA 2016), by named protocols.
+
+What is read, from `data_dir` (first found, or named by `reports`):
+
+- `annotation.json`: R2Gen's file (Chen et al., EMNLP 2020), findings only.
+- `indiana_reports.csv` with `indiana_projections.csv`.
+- `NLMCXR_reports.tgz`, or a folder `ecgen-radiology` of XML files, as the National Library of Medicine ships them.
+
+Pictures are looked for in `image_dir`, or in `data_dir` and its usual folders. A row has all views of a study in
+`images`, frontal first where the source knows; with `max_views=1` it has one picture in `image`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from datasets import Features, List, Value
+
+from .iu_xray_cleaning import clean_report, without_marks
+from .iu_xray_studies import SECTIONS, Study, csv_studies, r2gen_studies, uid_of, xml_studies
+from .reader import Annotations, CaptionReader, SourceCard
+from .report import DataReport, ProblemKind
+from .schema import CaptionRow
+
+R2GEN_COUNTS = {"train": 2069, "validation": 296, "test": 590}
+R2GEN_SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
+VISUALGPT_TRAIN = 2770
+SOURCES = ("annotation.json", "indiana_reports.csv", "NLMCXR_reports.tgz", "ecgen-radiology")
+PICTURE_FOLDERS = ("", "images", "images/images_normalized", "images_normalized", "NLMCXR_png")
+NO_TEXT, FEW_VIEWS = "study without the sections asked for", "study with fewer views than asked for"
+# What R2Gen decodes with: reports are cut at 60 tokens. Captioners' usual limits would cut most of them.
+REPORT_GENERATION = {"max_length": 60, "num_beams": 3}
+STUDY_FEATURES = Features(
+    {
+        "uid": Value("int64"),
+        "file_names": List(Value("string")),
+        "projections": List(Value("string")),
+        "mesh": Value("string"),
+        **{section: Value("string") for section in SECTIONS},
+    }
+)
+
+
+@dataclass(kw_only=True)
+class IuXray(CaptionReader):
+    """Reads IU X-ray.
+
+    Attributes:
+        protocol: `r2gen`: the 2,069 / 296 / 590 studies of `annotation.json`; `visualgpt`: 2,770 training reports as
+            that paper counts them, drawn by seed and study because its list was never published, a third of the
+            others for validation and two thirds for test; `all-as-test`: every study, in `test`.
+        reports: file or folder of the reports, relative to `data_dir`; None finds one.
+        sections: which sections make the reference: `findings`, `impression` or both (files of R2Gen's form have one
+            text, taken as it is).
+        clean: give R2Gen's token strings, see `iu_xray_cleaning.clean_report`.
+        keep_marks: keep the marks XXXX of removed words, which are part of everybody's references.
+        min_views: leave out studies with fewer pictures.
+        max_views: keep the first so many pictures of a study (frontal first); None keeps all; 1 gives `image`.
+        seed: which studies are drawn for `visualgpt`.
+        allow_partial: take what is there where a protocol's counts are not met.
+        image_dir: folder of the pictures.
+        with_pictures: False gives reports without looking for pictures.
+    """
+
+    name: ClassVar[str] = "iu_xray"
+    card: ClassVar[SourceCard] = SourceCard(
+        "Chest X-rays with reports, de-identified (removed words read XXXX). The split `visualgpt` is drawn by seed: "
+        "the list of that paper was never published.",
+        "Demner-Fushman et al. Preparing a collection of radiology examinations for distribution and retrieval. "
+        "JAMIA 23, 2016.",
+        "public for research (NLM Open-i)",
+        "https://openi.nlm.nih.gov",
+    )
+
+    protocol: Literal["r2gen", "visualgpt", "all-as-test"] = "r2gen"
+    reports: str | Path | None = None
+    sections: Sequence[str] = ("findings",)
+    clean: bool = False
+    keep_marks: bool = True
+    min_views: int = 1
+    max_views: int | None = None
+    seed: int = 0
+    allow_partial: bool = False
+    image_dir: str | Path | None = None
+    with_pictures: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        if self.protocol not in ("r2gen", "visualgpt", "all-as-test"):
+            raise ValueError(f"`protocol` is {self.protocol!r}; expected r2gen, visualgpt or all-as-test.")
+        unknown = sorted(set(self.sections) - set(SECTIONS))
+        if unknown or isinstance(self.sections, str) or not self.sections:
+            raise ValueError(f"`sections` is {self.sections!r}; expected a list of some of {', '.join(SECTIONS)}.")
+        if self.max_views is not None and self.max_views < max(1, self.min_views):
+            raise ValueError(f"`max_views` is {self.max_views}; expected at least `min_views` ({self.min_views}).")
+
+    def source(self) -> Path:
+        """Return the file or folder of the reports."""
+        if self.reports is not None:
+            places = [self.folder / self.reports]
+        else:
+            names = SOURCES[:1] if self.protocol == "r2gen" else (*SOURCES[1:], SOURCES[0])
+            places = [self.folder / f"{name}{end}" for name in names for end in ("", ".gz")]
+        found = next((place for place in places if place.exists()), None)
+        if found is None:
+            raise FileNotFoundError(
+                f"{self.folder} has none of {', '.join(place.name for place in places if place.suffix != '.gz')}"
+                + (" (the protocol r2gen is defined by R2Gen's file)." if self.protocol == "r2gen" else ".")
+            )
+        return found
+
+    def _projections(self) -> Path:
+        source = self.source()
+        return source.with_name(source.name.replace("reports", "projections"))
+
+    def annotation_files(self) -> list[Path]:
+        """Return the files of the reports."""
+        source = self.source()
+        if source.is_dir():
+            return sorted(source.rglob("*.xml"))
+        return [source, self._projections()] if ".csv" in source.suffixes else [source]
+
+    def picture_places(self) -> Iterable[Path]:
+        """Return the folders of the pictures."""
+        return self._picture_roots() if self.with_pictures else []
+
+    def _picture_roots(self) -> list[Path]:
+        return [Path(self.image_dir)] if self.image_dir else [self.folder / name for name in PICTURE_FOLDERS]
+
+    def _studies(self, report: DataReport) -> Iterable[Study]:
+        source = self.source()
+        if ".json" in source.suffixes:
+            return r2gen_studies(source, report)
+        if ".csv" in source.suffixes:
+            return csv_studies(source, self._projections(), report)
+        return xml_studies(source, report)
+
+    def read(self, report: DataReport) -> Annotations:
+        """Read the studies, leave out those without text or views, and divide them by the protocol."""
+        studies: list[Study] = []
+        seen: set[str] = set()
+        for study in self._studies(report):
+            if study.study_id in seen:
+                report.add(ProblemKind.DUPLICATE, study.file, study.line, f"{study.study_id} occurs twice")
+            elif not study.text(tuple(self.sections)):
+                report.notes[NO_TEXT] += 1
+            elif len(study.pictures) < self.min_views:
+                report.notes[FEW_VIEWS] += 1
+            else:
+                studies.append(study)
+            seen.add(study.study_id)
+        divided = self._divide(studies, report)
+        splits = {split: [self._row(study) for study in part] for split, part in divided.items() if part}
+        expected = {} if self.allow_partial else self._expected(divided)
+        return Annotations(splits, STUDY_FEATURES, views=self.max_views != 1, expected=expected)
+
+    def _divide(self, studies: list[Study], report: DataReport) -> dict[str, list[Study]]:
+        if self.protocol == "all-as-test":
+            return {"test": studies}
+        if self.protocol == "visualgpt":
+            return self._seeded(studies)
+        parts: dict[str, list[Study]] = {"train": [], "validation": [], "test": []}
+        for study in studies:
+            if study.split in R2GEN_SPLITS:
+                parts[R2GEN_SPLITS[study.split]].append(study)
+            else:
+                message = f"{study.study_id} is of the split {study.split!r}; expected train, val or test"
+                report.add(ProblemKind.MALFORMED_ROW, study.file, study.line, message)
+        return parts
+
+    def _seeded(self, studies: list[Study]) -> dict[str, list[Study]]:
+        order = sorted(studies, key=lambda study: (uid_of(study.study_id) or 0, study.study_id))
+        random.Random(f"iu_xray/visualgpt/{self.seed}").shuffle(order)
+        count = VISUALGPT_TRAIN if len(order) > VISUALGPT_TRAIN else len(order) * 7 // 10
+        others = order[count:]
+        third = len(others) // 3
+        return {"train": order[:count], "validation": others[:third], "test": others[third:]}
+
+    def _expected(self, divided: dict[str, list[Study]]) -> dict[str, int]:
+        if self.protocol == "r2gen":
+            return R2GEN_COUNTS
+        return {"train": VISUALGPT_TRAIN} if self.protocol == "visualgpt" else {"test": len(divided["test"])}
+
+    def _row(self, study: Study) -> CaptionRow:
+        study.frontal_first()
+        names = study.pictures[: self.max_views]
+        text = study.text(tuple(self.sections))
+        if not self.keep_marks:
+            text = without_marks(text)
+        if self.clean:
+            text = clean_report(text)
+        paths: list[str] = [self._picture(name) for name in names] if self.with_pictures else []
+        extra: dict[str, Any] = {
+            "uid": uid_of(study.study_id),
+            "file_names": names,
+            "projections": study.projections[: self.max_views],
+            "mesh": study.mesh,
+            **{section: study.sections.get(section) for section in SECTIONS},
+        }
+        image = paths if self.max_views != 1 else next(iter(paths), None)
+        return CaptionRow(study.study_id, image, [text], study.file, study.line, extra)
+
+    def _picture(self, name: str) -> str:
+        # The CSVs and the original archive call the same picture 1_IM-0001-4001.dcm.png and CXR1_1_IM-0001-4001.png.
+        stem = name.removesuffix(".png").removesuffix(".dcm")
+        names = (name, f"{stem}.png", f"CXR{stem}.png")
+        candidates = [root / other for root in self._picture_roots() for other in names]
+        return str(next((path for path in candidates if path.is_file()), candidates[0]))

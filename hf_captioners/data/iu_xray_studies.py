@@ -1,0 +1,166 @@
+"""The studies of IU X-ray, from any of the three forms in which they are handed round."""
+
+from __future__ import annotations
+
+import re
+import tarfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .report import DataReport, ProblemKind
+from .tables import read_json, separated_rows
+
+SECTIONS = ("findings", "impression", "indication", "comparison")
+UID = re.compile(r"^(?:CXR)?(\d+)(?:_|$)")
+
+
+@dataclass
+class Study:
+    """One examination: pictures and what the radiologist wrote.
+
+    Attributes:
+        study_id: its name in the source.
+        file: the file that it came from.
+        line: line or entry there.
+        sections: the texts by section (`SECTIONS`); empty where there is none.
+        report: the whole report where the source does not tell sections apart.
+        mesh: MeSH terms.
+        pictures: file names of the views.
+        projections: `Frontal` or `Lateral` of each picture where the source says it; else empty.
+        split: the split that the source says.
+    """
+
+    study_id: str
+    file: str
+    line: int | None
+    sections: dict[str, str] = field(default_factory=dict)
+    report: str | None = None
+    mesh: str = ""
+    pictures: list[str] = field(default_factory=list)
+    projections: list[str] = field(default_factory=list)
+    split: str | None = None
+
+    def text(self, sections: tuple[str, ...]) -> str:
+        """Return the report: the sections asked for that are there, joined by a blank."""
+        if self.report is not None:
+            return self.report.strip()
+        return " ".join(self.sections[name].strip() for name in sections if self.sections.get(name, "").strip())
+
+    def frontal_first(self) -> None:
+        """Order the views: the first frontal, the first lateral, then the others; as they are if nothing is said."""
+        if self.projections:
+            pairs = list(zip(self.pictures, self.projections, strict=True))
+            leaders = [next((p for p in pairs if p[1] == kind), None) for kind in ("Frontal", "Lateral")]
+            ordered = [pair for pair in leaders if pair] + [pair for pair in pairs if pair not in leaders]
+            self.pictures, self.projections = [list(column) for column in zip(*ordered, strict=True)]
+
+
+def r2gen_studies(path: Path, report: DataReport) -> Iterator[Study]:
+    """Read R2Gen's `annotation.json` and files of its form: any number of pictures, any form of id.
+
+    The part of an entry is its own `split`, or the key of the list that it stands in: copies are around whose keys
+    are damaged.
+
+    Raises:
+        ValueError: the file is of another form.
+    """
+    content = read_json(path)
+    if not isinstance(content, dict) or not all(isinstance(part, list) for part in content.values()):
+        raise ValueError(f'{path} is not in R2Gen\'s form: expected {{"train": [...], "val": [...], "test": [...]}}.')
+    number = 0
+    for key, entries in content.items():
+        for entry in entries:
+            number += 1
+            try:
+                pictures = [entry["image_path"]] if isinstance(entry["image_path"], str) else list(entry["image_path"])
+                split = str(entry.get("split") or key).strip() or key
+                yield Study(
+                    str(entry["id"]), str(path), number, report=entry["report"], pictures=pictures, split=split
+                )
+            except (KeyError, TypeError, AttributeError) as error:
+                report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} lacks {error}")
+
+
+def csv_studies(reports: Path, projections: Path, report: DataReport) -> Iterator[Study]:
+    """Read `indiana_reports.csv` with `indiana_projections.csv`.
+
+    Raises:
+        ValueError: a column is missing.
+    """
+    pictures: dict[str, list[tuple[str, str]]] = {}
+    for line, row in separated_rows(projections, report, ","):
+        _need(row, ("uid", "filename", "projection"), projections, line)
+        pictures.setdefault(row["uid"], []).append((row["filename"], row["projection"]))
+    for line, row in separated_rows(reports, report, ","):
+        _need(row, ("uid", "findings", "impression"), reports, line)
+        views = pictures.pop(row["uid"], [])
+        yield Study(
+            f"CXR{row['uid']}",
+            str(reports),
+            line,
+            sections={name: row.get(name, "") for name in SECTIONS},
+            mesh=row.get("MeSH", ""),
+            pictures=[name for name, _ in views],
+            projections=[projection for _, projection in views],
+        )
+    for uid in pictures:
+        report.add(ProblemKind.PICTURE_WITHOUT_CAPTION, projections, None, f"study {uid} has pictures and no report")
+
+
+def xml_studies(source: Path, report: DataReport) -> Iterator[Study]:
+    """Read the reports of the National Library of Medicine, a folder of XML files or the `.tgz` as it ships."""
+    for name, content in _xml_files(source):
+        try:
+            yield _xml_study(ElementTree.fromstring(content), name)
+        except (ElementTree.ParseError, ValueError) as error:
+            report.add(ProblemKind.MALFORMED_ROW, name, None, str(error))
+
+
+def _xml_files(source: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield name and content, by ascending number."""
+    if source.is_dir():
+        for path in sorted(source.rglob("*.xml"), key=lambda path: _number(path.name)):
+            yield str(path), path.read_bytes()
+        return
+    with tarfile.open(source) as archive:
+        members = [member for member in archive if member.isfile() and member.name.endswith(".xml")]
+        for member in sorted(members, key=lambda member: _number(Path(member.name).name)):
+            stream = archive.extractfile(member)
+            assert stream is not None, "a file"
+            yield f"{source}/{member.name}", stream.read()
+
+
+def _number(name: str) -> tuple[int, str]:
+    found = re.search(r"\d+", name)
+    return (int(found[0]) if found else -1, name)
+
+
+def _xml_study(root: ElementTree.Element, name: str) -> Study:
+    identity = root.find("uId")
+    if identity is None or not identity.get("id"):
+        raise ValueError('this XML has no <uId id="CXR...">')
+    # By label: the order of the sections varies, and some studies lack one.
+    texts = {(node.get("Label") or "").lower(): (node.text or "").strip() for node in root.iter("AbstractText")}
+    mesh = [(node.text or "").strip() for node in root.findall("MeSH/major")]
+    return Study(
+        str(identity.get("id")),
+        name,
+        None,
+        sections={section: texts.get(section, "") for section in SECTIONS},
+        mesh=";".join(mesh),
+        pictures=[f"{node.get('id')}.png" for node in root.iter("parentImage") if node.get("id")],
+    )
+
+
+def uid_of(study_id: str) -> int | None:
+    """Return the number of a study from any of the forms of its id (`CXR1234_IM-0001-0001`, `CXR1_1_IM-0001`, `1`)."""
+    found = UID.match(study_id)
+    return int(found[1]) if found else None
+
+
+def _need(row: dict[str, str], columns: tuple[str, ...], path: Path, line: int) -> None:
+    missing = [column for column in columns if column not in row]
+    if missing:
+        raise ValueError(f"{path}:{line} has no column {', '.join(missing)}; it has {', '.join(row)}.")
