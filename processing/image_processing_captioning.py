@@ -237,7 +237,9 @@ class CaptioningImageProcessorFast(_PictureSteps, TorchvisionBackend):
     `CaptioningImageProcessorFast.from_pretrained(directory)`.
     """
 
-    def resize(self, image: torch.Tensor, size: SizeDict, resample: Any = None, **kwargs: Any) -> torch.Tensor:
+    def resize(  # type: ignore[override]
+        self, image: torch.Tensor, size: SizeDict, resample: Any = None, **kwargs: Any
+    ) -> torch.Tensor:
         """Resize uint8 `[B, 3, H, W]`, in memory of the CPU by Pillow, whose kernels round between the two axes."""
         if image.device.type != "cpu" or image.dtype != torch.uint8:
             return super().resize(image, size, resample, **kwargs)
@@ -246,9 +248,9 @@ class CaptioningImageProcessorFast(_PictureSteps, TorchvisionBackend):
         resized = np.stack([np.asarray(picture.resize((width, height), resample)) for picture in pictures])
         return torch.from_numpy(resized).movedim(-1, -3).contiguous()
 
-    def center_crop(self, image: torch.Tensor, size: SizeDict, **kwargs: Any) -> torch.Tensor:
+    def center_crop(self, image: torch.Tensor, size: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
         """Cut the middle out; where it is larger than the picture, put the odd black line above and left."""
-        for axis, wanted in ((-2, size["height"]), (-1, size["width"])):
+        for axis, wanted in ((-2, size.height), (-1, size.width)):
             missing = max(wanted - image.shape[axis], 0)
             rim = [(missing + 1) // 2, missing // 2]
             image = torch.nn.functional.pad(image, rim if axis == -1 else [0, 0, *rim])

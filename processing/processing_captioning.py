@@ -104,18 +104,18 @@ class CaptioningProcessor(ProcessorMixin):
             ValueError: nothing was given, both pictures and regions were, or their number does not fit the texts.
             TypeError: a keyword is no setting of the image processor.
         """
-        if images is not None and regions is not None:
-            raise ValueError("Both `images` and `regions` were given; give one: a captioner looks at either.")
-        if images is None and regions is None and text is None and text_target is None:
-            raise ValueError("Nothing was given; expected `images`, `regions`, `text` or `text_target`.")
-        if padding not in (True, "longest"):
-            raise ValueError(f"padding={padding!r} is not supported: rows are padded to the longest (padding=True).")
         known = set(self.image_processor.valid_kwargs.__annotations__)
         if unknown := sorted(images_kwargs.keys() - known):
             raise TypeError(
                 f"{type(self).__name__} has no arguments {unknown}; expected images, text, regions, text_target, "
                 f"return_tensors, max_length, padding, or a setting of the image processor: {sorted(known)}."
             )
+        if images is not None and regions is not None:
+            raise ValueError("Both `images` and `regions` were given; give one: a captioner looks at either.")
+        if images is None and regions is None and text is None and text_target is None:
+            raise ValueError("Nothing was given; expected `images`, `regions`, `text` or `text_target`.")
+        if padding not in (True, "longest"):
+            raise ValueError(f"padding={padding!r} is not supported: rows are padded to the longest (padding=True).")
         data: dict[str, Any] = {}
         pictures = None
         if images is not None:

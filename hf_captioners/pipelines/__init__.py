@@ -1,1 +1,1 @@
-"""hf_captioners.pipelines."""
+"""The `image-captioning` pipeline."""

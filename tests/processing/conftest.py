@@ -35,3 +35,9 @@ def build(image_processor):
 @pytest.fixture
 def processor(build):
     return build()
+
+
+@pytest.fixture(scope="session")
+def processor_for_properties():
+    """One processor for all examples of a property."""
+    return CaptioningProcessor(CaptioningImageProcessor(size={"height": 8, "width": 8}), word_tokenizer())

@@ -1,0 +1,305 @@
+"""The `image-captioning` pipeline: pictures in, captions out, no prompt needed.
+
+It serves the captioners of this library and those of transformers (BLIP, GIT, vision-encoder-decoder), and travels
+inside checkpoints, so that `pipeline(model=directory, trust_remote_code=True)` works without this library.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import PIL.ImageOps
+import torch
+from transformers import AutoModelForImageTextToText, GenerationConfig, Pipeline
+from transformers.image_transforms import convert_to_rgb
+from transformers.image_utils import load_image
+from transformers.pipelines import PIPELINE_REGISTRY
+
+TASK = "image-captioning"
+# A checkpoint names the travelling pipeline otherwise than the registered one: transformers asks the checkpoint first,
+# and would refuse `pipeline("image-captioning", model)` without `trust_remote_code` although the library is here.
+TASK_IN_CHECKPOINT = "captioning"
+
+
+class ImageCaptioningPipeline(Pipeline):
+    """Caption pictures.
+
+    ```python
+    captioner = pipeline("image-captioning", model="path/or/name")
+    captioner("photo.jpg")                       # [{"generated_text": "two dogs on a beach"}]
+    captioner(["a.jpg", "b.jpg"], batch_size=2)  # one such list for each picture
+    captioner("photo.jpg", num_beams=3, num_return_sequences=3, return_scores=True)
+    captioner("photo.jpg", prompt="a photo of")
+    ```
+
+    Args of a call (and of `pipeline()`, as defaults):
+        prompt: text that captions begin with.
+        timeout: seconds to wait for a picture's address.
+        return_scores: add `score`, the sum of the log-probabilities of the generated tokens, end token included and
+            prompt excluded, as the model gives them, before temperature and other processing.
+        return_token_scores: add `tokens` and `token_scores`, the summands.
+        generate_kwargs: options of `generate()` in a dictionary; each may also be given by its own name.
+
+    Pictures are paths, `http(s)` addresses, base64 texts, PIL pictures, arrays or tensors `[H, W, C]`; alone, in a
+    list, an array `[B, H, W, C]`, a generator, a `KeyDataset`, or a `datasets.Dataset` with a column `image`. An item
+    may be `{"image": ..., "prompt": ...}`; for captioners of this library also regions: `{"features": ..., "boxes":
+    ...}`.
+
+    Returns of a call: for one picture a list of dictionaries, one for each returned sequence, best first if beams were
+    searched; for a list such a list each; for generators and datasets an iterator over them.
+
+    Raises:
+        ValueError: the model cannot generate, a tokenizer or an image processor is missing, or the prompts of a batch
+            cannot be put in one batch.
+    """
+
+    model: Any
+    processor: Any
+    tokenizer: Any
+    image_processor: Any
+
+    _load_processor = None
+    _load_tokenizer = None
+    _load_image_processor = None
+    _load_feature_extractor = False
+    _load_video_processor = False
+    _pipeline_calls_generate = True
+    _default_generation_config = GenerationConfig(max_new_tokens=32)
+
+    def __init__(
+        self, model: Any, processor: Any = None, tokenizer: Any = None, image_processor: Any = None, **kwargs: Any
+    ) -> None:
+        if not model.can_generate():
+            raise ValueError(f"{type(model).__name__} cannot generate text; expected a captioner.")
+        if processor is not None:  # its parts are the ones to use; the base class fetches them
+            tokenizer = image_processor = None
+        super().__init__(
+            model=model, processor=processor, tokenizer=tokenizer, image_processor=image_processor, **kwargs
+        )
+        for name in ("tokenizer", "image_processor"):
+            if getattr(self, name) is None:
+                raise ValueError(f"No {name} was found beside the model; pass `{name}=` or `processor=`.")
+
+    @property
+    def _is_native(self) -> bool:
+        """Whether the processor is one of this library: it knows regions, prompts and the end of captions."""
+        return hasattr(self.processor, "encode_prompts")
+
+    def _sanitize_parameters(
+        self,
+        prompt: str | None = None,
+        timeout: float | None = None,
+        return_scores: bool | None = None,
+        return_token_scores: bool | None = None,
+        generate_kwargs: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        if twice := sorted((generate_kwargs or {}).keys() & options.keys()):
+            raise ValueError(f"{twice} were given both in `generate_kwargs` and directly; give each once.")
+        reading = {"prompt": prompt, "timeout": timeout}
+        scoring = {"return_scores": return_scores, "return_token_scores": return_token_scores}
+        reading = {name: value for name, value in reading.items() if value is not None}
+        scoring = {name: value for name, value in scoring.items() if value is not None}
+        return reading, {**scoring, **(generate_kwargs or {}), **options}, scoring
+
+    def __call__(self, images: Any, **kwargs: Any) -> Any:
+        """Caption one picture or many, see the class."""
+        if isinstance(images, tuple) or (isinstance(images, (np.ndarray, torch.Tensor)) and images.ndim == 4):
+            images = list(images)
+        elif hasattr(images, "column_names"):
+            images = _column_of_pictures(images)
+        elif isinstance(images, Iterator):
+            images = (image for image in images)
+        if isinstance(images, list) and not images:
+            return []
+        return super().__call__(images, **kwargs)
+
+    def preprocess(self, inputs: Any, prompt: str | None = None, timeout: float | None = None) -> dict[str, Any]:
+        """Prepare one picture; its prompt is encoded later, with those of its batch."""
+        item = inputs if isinstance(inputs, dict) else {"image": inputs}
+        prompt = item.get("prompt", prompt)
+        if "image" not in item:
+            if not (self._is_native and "features" in item):
+                raise ValueError(
+                    f"An item has the keys {sorted(item)}; expected 'image', and 'prompt' if there is one."
+                )
+            regions = {name: item[name] for name in ("features", "boxes") if item.get(name) is not None}
+            encoded = self.processor(regions=regions, return_tensors="pt")
+        elif self._is_native:
+            encoded = self.processor(images=item["image"], return_tensors="pt")
+        else:
+            encoded = self.image_processor(upright_rgb(item["image"], timeout), return_tensors="pt")
+        return {**encoded.to(dtype=self.dtype), "prompt": prompt or ""}
+
+    def _forward(
+        self,
+        input_tensors: dict[str, Any],
+        return_scores: bool = False,
+        return_token_scores: bool = False,
+        **generate_kwargs: Any,
+    ) -> Any:
+        prompts = input_tensors.pop("prompt")
+        prompts = [prompts] if isinstance(prompts, str) else prompts
+        scored = return_scores or return_token_scores
+        options = self._prepare_generate_kwargs(generate_kwargs, return_dict_in_generate=True, output_logits=scored)
+        prompt_inputs = self._ensure_tensor_on_device(self._encode_prompts(prompts), self.device)
+        output = self.model.generate(**input_tensors, **prompt_inputs, **options)
+        by_picture = (len(prompts), -1, output.sequences.shape[-1])
+        result = {"sequences": output.sequences.view(by_picture)}  # [B, n, L]
+        if scored:
+            generated, logprobs = token_logprobs(output)
+            logprobs = logprobs.masked_fill(_after_end(generated, self._end_ids(options)), torch.nan)
+            result["token_logprobs"] = logprobs.view(len(prompts), -1, logprobs.shape[-1])  # [B, n, T]
+        return result
+
+    def _encode_prompts(self, prompts: list[str]) -> dict[str, torch.Tensor]:
+        if not any(prompts):
+            return {}
+        if self._is_native:
+            return dict(self.processor(text=prompts, return_tensors="pt"))
+        rows = [self.tokenizer(prompt, add_special_tokens=False)["input_ids"] for prompt in prompts]
+        lengths = sorted({len(row) for row in rows})
+        if len(lengths) > 1:
+            raise ValueError(
+                f"The prompts of a batch have {lengths} tokens; {type(self.model).__name__} needs equal lengths. Pass "
+                "batch_size=1."
+            )
+        config, defaults = self.model.config, self.model.generation_config
+        start = [defaults.decoder_start_token_id, defaults.bos_token_id, self.tokenizer.bos_token_id]
+        start = next((token for token in [*start, self.tokenizer.cls_token_id] if token is not None), None)
+        if start is None:
+            raise ValueError(f"{type(self.model).__name__} names no begin token; a prompt cannot be given.")
+        # BLIP's own `generate` replaces the first token and drops the last.
+        last = [start] if config.model_type == "blip" else []
+        name = "decoder_input_ids" if config.is_encoder_decoder else "input_ids"
+        return {name: torch.tensor([[start, *row, *last] for row in rows])}
+
+    def _end_ids(self, options: dict[str, Any]) -> list[int]:
+        """Ids that end a caption in this call."""
+        config = options.get("generation_config") or self.model.generation_config
+        ends = options.get("eos_token_id", config.eos_token_id)
+        if self.model.config.model_type == "blip":  # fixed in BLIP's own `generate`
+            ends = self.model.config.text_config.sep_token_id
+        return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
+
+    def postprocess(
+        self,
+        model_outputs: Any,
+        return_scores: bool = False,
+        return_token_scores: bool = False,
+    ) -> list[dict[str, Any]]:
+        """Turn the sequences `[1, n, L]` of one picture into n records."""
+        sequences = model_outputs["sequences"][0]
+        if self._is_native:
+            texts = self.processor.post_process_image_text_to_text(sequences)
+        else:
+            texts = [self.tokenizer.decode(row, skip_special_tokens=True).strip() for row in sequences]
+        records: list[dict[str, Any]] = [{"generated_text": text} for text in texts]
+        if "token_logprobs" not in model_outputs:
+            return records
+        for record, row, logprobs in zip(records, sequences, model_outputs["token_logprobs"][0], strict=True):
+            ids = row[-len(logprobs) :][~logprobs.isnan()]
+            scores = logprobs[~logprobs.isnan()]
+            if return_scores:
+                record["score"] = scores.sum().item()
+            if return_token_scores:
+                record["tokens"] = [self.tokenizer.decode([token]) for token in ids.tolist()]
+                record["token_scores"] = scores.tolist()
+        return records
+
+    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
+        """Save model, processor and this pipeline; `pipeline(model=directory, trust_remote_code=True)` loads them.
+
+        Args:
+            save_directory: made if it is missing.
+            **kwargs: options of the model's `save_pretrained`.
+        """
+        self.model.save_pretrained(save_directory, **kwargs)
+        for part in [self.processor] if self.processor is not None else [self.tokenizer, self.image_processor]:
+            part.save_pretrained(save_directory)
+        bundle_pipeline(save_directory)
+
+
+def token_logprobs(output: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Look up the log-probability of every generated token.
+
+    Args:
+        output: what `generate(..., return_dict_in_generate=True, output_logits=True)` returned, N sequences.
+
+    Returns:
+        Generated tokens `[N, T]` and their log-probabilities `[N, T]` under the model's own distribution; what stands
+        behind the end of a sequence means nothing.
+    """
+    parents = getattr(output, "beam_indices", None)
+    steps = len(output.logits) if parents is None else parents.shape[1]
+    generated = output.sequences[:, output.sequences.shape[1] - steps :]
+    columns = []
+    for step in range(steps):
+        logits = output.logits[step] if parents is None else output.logits[step][parents[:, step].clamp(min=0)]
+        columns.append(logits.float().log_softmax(-1).gather(-1, generated[:, step, None]))
+    return generated, torch.cat(columns, dim=-1)
+
+
+def _after_end(generated: torch.Tensor, end_ids: list[int]) -> torch.Tensor:
+    """True behind the first end token of each row `[N, T]`."""
+    is_end = torch.isin(generated, torch.tensor(end_ids, device=generated.device, dtype=generated.dtype)).long()
+    return is_end.cumsum(dim=-1) - is_end > 0
+
+
+def upright_rgb(source: Any, timeout: float | None = None) -> Any:
+    """Read a picture for the processors of transformers: upright, RGB, transparency over white; arrays stay."""
+    if isinstance(source, (np.ndarray, torch.Tensor)):
+        return source
+    if isinstance(source, bytes):
+        source = PIL.Image.open(io.BytesIO(source))
+    elif isinstance(source, (str, os.PathLike)):
+        path = os.fspath(source)
+        source = PIL.Image.open(path) if os.path.isfile(path) else load_image(path, timeout=timeout)
+    return PIL.Image.fromarray(np.asarray(convert_to_rgb(PIL.ImageOps.exif_transpose(source), return_numpy=True)))
+
+
+def _column_of_pictures(rows: Any) -> Iterator[Any]:
+    """Go through the column `image` of a `datasets.Dataset`."""
+    if rows.column_names is not None and "image" not in rows.column_names:
+        raise ValueError(
+            f"The data set has the columns {list(rows.column_names)}; expected a column 'image'. For another one pass "
+            "transformers.pipelines.pt_utils.KeyDataset(rows, name)."
+        )
+    return (row["image"] for row in rows)
+
+
+def register_pipeline() -> None:
+    """Make `pipeline("image-captioning", ...)` known to transformers; repeating it changes nothing."""
+    registered = PIPELINE_REGISTRY.supported_tasks.get(TASK)
+    if registered is None or registered["impl"] is not ImageCaptioningPipeline:
+        PIPELINE_REGISTRY.register_pipeline(
+            TASK, pipeline_class=ImageCaptioningPipeline, pt_model=AutoModelForImageTextToText, type="multimodal"
+        )
+
+
+def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
+    """Put this pipeline into a saved checkpoint: its code, and its entry in config.json.
+
+    Args:
+        directory: holds config.json already.
+    """
+    source, folder = Path(__file__), Path(directory)
+    if source.resolve() != (folder / source.name).resolve():
+        shutil.copyfile(source, folder / source.name)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    reference = f"{source.stem}.{ImageCaptioningPipeline.__name__}"
+    config["custom_pipelines"] = {
+        TASK_IN_CHECKPOINT: {"impl": reference, "pt": [AutoModelForImageTextToText.__name__], "type": "multimodal"}
+    }
+    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, suffix=".json", delete=False) as file:
+        file.write(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    os.replace(file.name, folder / "config.json")

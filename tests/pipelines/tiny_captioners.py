@@ -1,0 +1,77 @@
+"""Tiny random captioners of transformers itself, and of this library, with the processors that serve them."""
+
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+WORDS = ["a", "man", "dog", "two", "on", "the", "beach", "photo", "of", "red"]
+
+
+def word_tokenizer(**special: str) -> transformers.PreTrainedTokenizerFast:
+    """A word-level tokenizer that adds no tokens by itself; ids 0-4 are pad, bos, eos, unk and mask."""
+    names = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(names + WORDS)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokens = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"} | special
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, **tokens)
+
+
+def bert_tokenizer() -> transformers.BertTokenizer:
+    """BERT's, as BLIP and GIT use it: [CLS] and [SEP] are added around every text."""
+    vocab = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *WORDS])}
+    return transformers.BertTokenizer(vocab=vocab)
+
+
+def blip() -> tuple[Any, Any]:
+    """BLIP: the encoder is not seen by `generate`, which the class replaces by its own."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    ids = {"vocab_size": 15, "bos_token_id": 1, "sep_token_id": 2, "eos_token_id": 2, "pad_token_id": 0}
+    config = transformers.BlipConfig(
+        text_config=sizes | ids | {"encoder_hidden_size": 32, "initializer_range": 0.5, "projection_dim": 16},
+        vision_config=sizes | {"image_size": 32, "patch_size": 16, "initializer_range": 0.5},
+        projection_dim=16,
+    )
+    model = transformers.BlipForConditionalGeneration(config).eval()
+    pictures = transformers.BlipImageProcessor(size={"height": 32, "width": 32})
+    return model, transformers.BlipProcessor(pictures, bert_tokenizer())
+
+
+def git() -> tuple[Any, Any]:
+    """GIT: decoder only, picture and text in one sequence."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = transformers.GitConfig(
+        vision_config=sizes | {"image_size": 32, "patch_size": 16},
+        vocab_size=15,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+        initializer_range=0.5,
+        **sizes,
+    )
+    model = transformers.GitForCausalLM(config).eval()
+    pictures = transformers.CLIPImageProcessor(
+        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}, do_center_crop=True
+    )
+    return model, transformers.GitProcessor(pictures, bert_tokenizer())
+
+
+def vit_gpt2() -> tuple[Any, Any, Any]:
+    """Vision-encoder-decoder: has no processor class, only a tokenizer and an image processor."""
+    torch.manual_seed(0)
+    vision = transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=32, patch_size=16
+    )
+    text = transformers.GPT2Config(
+        vocab_size=15, n_embd=32, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=2, initializer_range=0.5
+    )
+    config = transformers.VisionEncoderDecoderConfig.from_encoder_decoder_configs(vision, text)
+    config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 1, 0, 2
+    model = transformers.VisionEncoderDecoderModel(config).eval()
+    model.generation_config = transformers.GenerationConfig(
+        decoder_start_token_id=1, bos_token_id=1, eos_token_id=2, pad_token_id=0
+    )
+    return model, word_tokenizer(), transformers.ViTImageProcessor(size={"height": 32, "width": 32})
