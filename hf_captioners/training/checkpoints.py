@@ -1,8 +1,11 @@
-"""Finding the checkpoint to go on from."""
+"""Finding the checkpoint to go on from, and reading its weights."""
 
 import json
 import os
 from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
 
 # What the trainer writes, in this order; a run may be killed between any two of them.
 NEEDED = ("config.json", "optimizer.pt", "scheduler.pt", "trainer_state.json")
@@ -29,3 +32,19 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     folders = Path(output_dir).glob("checkpoint-*")
     numbered = [(int(folder.name.rpartition("-")[2]), folder) for folder in folders if folder.name[11:].isdigit()]
     return next((str(folder) for _, folder in sorted(numbered, reverse=True) if is_complete(folder)), None)
+
+
+def load_weights(model: PreTrainedModel, checkpoint: str | os.PathLike[str]) -> None:
+    """Put the weights of a saved checkpoint into a model of the same class.
+
+    They are read as `from_pretrained` reads them. The trainer of transformers compares names with those in the file,
+    but several vision models (ViT, BEiT, ...) are saved under other names than they have in memory: it would leave
+    such a part as it is and only log it.
+
+    Raises:
+        RuntimeError: the checkpoint is of another model.
+    """
+    saved, info = type(model).from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
+    if info["missing_keys"]:
+        raise RuntimeError(f"{checkpoint} lacks the weights {sorted(info['missing_keys'])[:5]} of this model.")
+    model.load_state_dict(saved.state_dict())

@@ -131,15 +131,14 @@ class FeatureCache:
         self.dtype, self.batch_size, self.workers = np.dtype(dtype), batch_size, workers
         self.extractor = f"{extractor_id(model, processor)}-{self.dtype}"
 
-    def features_of(self, rows: Dataset) -> StoredFeatures:
-        """Features of a data set with a column `image`, computed if they are not there yet.
+    def features_of(self, pictures: CaptionedPictures) -> StoredFeatures:
+        """Features of pictures, computed if they are not there yet.
 
         Raises:
             ValueError: a feature is NaN, infinite or too large for the data type.
         """
-        pictures = pictures_id(rows)
-        folder = self.directory / f"{self.extractor[:16]}-{self.dtype}-{pictures[:16]}"
-        self._build(folder, CaptionedPictures(rows))
+        folder = self.directory / f"{self.extractor[:16]}-{self.dtype}-{pictures_id(pictures.rows)[:16]}"
+        self._build(folder, pictures)
         return StoredFeatures(folder, self.extractor)
 
     def _build(self, folder: Path, pictures: CaptionedPictures) -> None:

@@ -18,6 +18,7 @@ from transformers.trainer_utils import IntervalStrategy, speed_metrics
 from .arguments import CaptioningTrainingArguments
 from .callbacks import EpochCallback, StopWithoutProgress
 from .caption_encoding import IGNORED_LABEL, caption_encoder
+from .checkpoints import load_weights
 from .collator import CaptionCollator
 from .evaluation import caption_batch, generation_config_for, score_captions, write_captions
 from .feature_cache import FeatureCache, can_cache
@@ -120,7 +121,25 @@ class CaptioningTrainer(Seq2SeqTrainer):
                 workers=self.args.dataloader_num_workers,
             )
         with self.args.main_process_first(local=False, desc="features"):
-            pictures.features = self._feature_cache.features_of(pictures.rows)
+            pictures.features = self._feature_cache.features_of(pictures)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether checkpoints hold the whole model in one process's form."""
+        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
+        return isinstance(self.model, PreTrainedModel) and not sharded and not hasattr(self.model, "peft_config")
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self._is_plain:
+            load_weights(self.model, resume_from_checkpoint)
+        else:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        if self._is_plain:
+            load_weights(self.model, self.state.best_model_checkpoint)
+        else:
+            super()._load_best_model()
 
     def evaluate(
         self,

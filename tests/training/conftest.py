@@ -46,7 +46,7 @@ def make_captioner(tokenizer):
         torch.manual_seed(seed)
         text = GPT2Config(
             vocab_size=len(tokenizer) - 2,
-            n_positions=48,
+            n_positions=96,
             n_embd=32,
             n_layer=2,
             n_head=2,
@@ -63,7 +63,7 @@ def make_captioner(tokenizer):
         )
         return VisualGPTForConditionalGeneration.from_pretrained_parts(
             language_model=GPT2LMHeadModel(text),
-            vision_model=ViTModel(vision, add_pooling_layer=False),
+            vision_model=ViTModel(vision),
             tokenizer=tokenizer,
             encoder_ffn_dim=32,
             **fields,

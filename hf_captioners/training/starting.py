@@ -1,0 +1,110 @@
+"""A captioner to train: from a language model and a vision model, or from another captioner."""
+
+import json
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from hf_captioners.auto import get_architecture
+
+
+@dataclass
+class StartingPoint:
+    """What a captioner is made from.
+
+    Args:
+        architecture: name in the table of architectures.
+        model: a captioner to go on from; takes the place of all others.
+        language_model: name or directory of a language model.
+        tokenizer: name or directory; default: the language model's.
+        vision_model: name or directory of a vision model, or `timm:ARCHITECTURE[:FILE]`.
+        image_size: side of the pictures in pixels: the shorter side is scaled to it and the middle square is used.
+            Default: as the vision model's own preparation says.
+        model_config: fields of the architecture's configuration, as `name=value`.
+    """
+
+    architecture: str = field(default="visualgpt", metadata={"help": "Kind of captioner."})
+    model: str | None = field(
+        default=None, metadata={"help": "A captioner to go on from (name or directory), instead of the parts below."}
+    )
+    language_model: str | None = field(
+        default=None, metadata={"help": "Language model to start from (name or directory), for instance distilgpt2."}
+    )
+    tokenizer: str | None = field(
+        default=None, metadata={"help": "Tokenizer (name or directory); default: the language model's."}
+    )
+    vision_model: str | None = field(
+        default=None,
+        metadata={"help": "Vision model: name or directory of transformers, or timm:ARCHITECTURE[:CHECKPOINT_FILE]."},
+    )
+    image_size: int | None = field(
+        default=None,
+        metadata={"help": "Scale the shorter side to this many pixels and use the middle square."},
+    )
+    model_config: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Fields of the configuration: name=value ..., as srau_threshold=0.3."},
+    )
+
+    def config_fields(self) -> dict[str, Any]:
+        """`model_config` as a dictionary; values are read as JSON, or as text where they are none.
+
+        Raises:
+            ValueError: an entry has no `=`.
+        """
+        fields = {}
+        for entry in self.model_config:
+            name, sign, value = entry.partition("=")
+            if not sign:
+                raise ValueError(f"`--model_config` has the entry {entry!r}, expected name=value.")
+            try:
+                fields[name] = json.loads(value)
+            except ValueError:
+                fields[name] = value
+        return fields
+
+    def picture_settings(self) -> dict[str, Any]:
+        """Settings of the image processor that `image_size` stands for."""
+        if self.image_size is None:
+            return {}
+        square = {"height": self.image_size, "width": self.image_size}
+        return {"size": {"shortest_edge": self.image_size}, "do_center_crop": True, "crop_size": square}
+
+
+def start_captioner(start: StartingPoint) -> tuple[Any, Any]:
+    """Make or load the captioner.
+
+    Returns:
+        Model and processor.
+
+    Raises:
+        ValueError: the architecture is unknown, a part is missing, or a checkpoint is of another kind.
+        OSError: a checkpoint cannot be read.
+    """
+    if start.model is not None:
+        return load_captioner(start.model)
+    name = get_architecture(start.architecture).name
+    return import_module(f"{__package__}.start_{name}").start(start)
+
+
+def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
+    """Load a captioner and its processor.
+
+    Args:
+        source: name or directory.
+        **options: of `from_pretrained`.
+
+    Raises:
+        ValueError: the checkpoint is no captioner.
+        OSError: it cannot be read.
+    """
+    try:
+        model = AutoModelForImageTextToText.from_pretrained(source, **options)
+    except (ValueError, KeyError) as error:
+        if "configuration class" not in str(error) and "model_type" not in str(error):
+            raise
+        reason = str(error).splitlines()[0][:200]
+        raise ValueError(f"{source} is no captioner ({reason}). Pass a checkpoint that writes captions.") from error
+    return model, AutoProcessor.from_pretrained(source)
