@@ -10,7 +10,6 @@ import io
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,8 +69,8 @@ class ImageCaptioningPipeline(Pipeline):
     _load_processor = None
     _load_tokenizer = None
     _load_image_processor = None
-    _load_feature_extractor = False
-    _load_video_processor = False
+    _load_feature_extractor: Any = False
+    _load_video_processor: Any = False
     _pipeline_calls_generate = True
     _default_generation_config = GenerationConfig(max_new_tokens=32)
 
@@ -111,7 +110,7 @@ class ImageCaptioningPipeline(Pipeline):
         scoring = {name: value for name, value in scoring.items() if value is not None}
         return reading, {**scoring, **(generate_kwargs or {}), **options}, scoring
 
-    def __call__(self, images: Any, **kwargs: Any) -> Any:
+    def __call__(self, images: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """Caption one picture or many, see the class."""
         if isinstance(images, tuple) or (isinstance(images, (np.ndarray, torch.Tensor)) and images.ndim == 4):
             images = list(images)
@@ -123,7 +122,9 @@ class ImageCaptioningPipeline(Pipeline):
             return []
         return super().__call__(images, **kwargs)
 
-    def preprocess(self, inputs: Any, prompt: str | None = None, timeout: float | None = None) -> dict[str, Any]:
+    def preprocess(  # type: ignore[override]
+        self, inputs: Any, prompt: str | None = None, timeout: float | None = None
+    ) -> dict[str, Any]:
         """Prepare one picture; its prompt is encoded later, with those of its batch."""
         item = inputs if isinstance(inputs, dict) else {"image": inputs}
         prompt = item.get("prompt", prompt)
@@ -140,7 +141,7 @@ class ImageCaptioningPipeline(Pipeline):
             encoded = self.image_processor(upright_rgb(item["image"], timeout), return_tensors="pt")
         return {**encoded.to(dtype=self.dtype), "prompt": prompt or ""}
 
-    def _forward(
+    def _forward(  # type: ignore[override]
         self,
         input_tensors: dict[str, Any],
         return_scores: bool = False,
@@ -174,10 +175,11 @@ class ImageCaptioningPipeline(Pipeline):
                 "batch_size=1."
             )
         config, defaults = self.model.config, self.model.generation_config
-        start = [defaults.decoder_start_token_id, defaults.bos_token_id, self.tokenizer.bos_token_id]
-        start = next((token for token in [*start, self.tokenizer.cls_token_id] if token is not None), None)
-        if start is None:
+        starts = [defaults.decoder_start_token_id, defaults.bos_token_id]
+        starts = [*starts, self.tokenizer.bos_token_id, self.tokenizer.cls_token_id]
+        if not any(token is not None for token in starts):
             raise ValueError(f"{type(self.model).__name__} names no begin token; a prompt cannot be given.")
+        start = next(token for token in starts if token is not None)
         # BLIP's own `generate` replaces the first token and drops the last.
         last = [start] if config.model_type == "blip" else []
         name = "decoder_input_ids" if config.is_encoder_decoder else "input_ids"
@@ -191,7 +193,7 @@ class ImageCaptioningPipeline(Pipeline):
             ends = self.model.config.text_config.sep_token_id
         return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
-    def postprocess(
+    def postprocess(  # type: ignore[override]
         self,
         model_outputs: Any,
         return_scores: bool = False,
@@ -300,6 +302,6 @@ def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
     config["custom_pipelines"] = {
         TASK_IN_CHECKPOINT: {"impl": reference, "pt": [AutoModelForImageTextToText.__name__], "type": "multimodal"}
     }
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=folder, suffix=".json", delete=False) as file:
-        file.write(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    os.replace(file.name, folder / "config.json")
+    partial = folder / f"config.json.{os.getpid()}"
+    partial.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    os.replace(partial, folder / "config.json")
