@@ -3,10 +3,13 @@
     pictures/metadata.jsonl            {"file_name": "a.jpg", "captions": ["...", "..."]}
     pictures/a.jpg
 
-or with a folder for each split (`train`, `validation` or `val`, `valid`, `dev`, and `test`), each with its own
-table, or with one table above them. Tables: `metadata.jsonl`, `.csv`, `.tsv`, `.parquet` or `captions.txt`
-(`name#k TAB caption`, `name TAB caption`, `name,caption`). A table has a list of captions in one row, or one caption
-a row and a row for each caption, or several caption columns.
+or with a folder for each split (`train`, `validation` or `val`, `valid`, `dev`, and `test`), each with its own table,
+or with nested folders that have one each, or with one table above them.
+
+Tables: `metadata`, `captions` or `annotations` with the ending `.jsonl`, `.csv`, `.tsv`, `.parquet`, `.json` (COCO's
+own form, or a list of objects) or `.txt` (`name#k TAB caption`, `name TAB caption`, `name,caption`). A table has a
+list of captions in one row, or one caption a row and a row for each caption, or several caption columns. Without any
+table, the captions of `a.jpg` are the lines of `a.txt`.
 """
 
 from __future__ import annotations
@@ -21,24 +24,12 @@ import pyarrow
 from datasets import Features
 from datasets.features.features import generate_from_arrow_type
 
+from .folder_tables import SPLIT_NAMES, SPLIT_ORDER, FolderTable, find_tables
 from .pictures import list_pictures
 from .reader import Annotations, CaptionReader, SourceCard
 from .report import DataReport, ProblemKind, first_lines
 from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow
-from .tables import table_rows
 
-SPLIT_NAMES = {
-    "train": "train",
-    "training": "train",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-    "dev": "validation",
-    "test": "test",
-}
-SPLIT_ORDER = ("train", "validation", "test")
-TABLE_STEMS = ("metadata", "captions")
-TABLE_KINDS = (".jsonl", ".csv", ".tsv", ".parquet", ".txt")
 FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "picture", "path", "image_path")
 CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sentence")
 NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
@@ -66,64 +57,27 @@ class CaptionFolder(CaptionReader):
     image_dir: str | None = None
     check_pictures: bool = True
 
+    def tables(self) -> list[FolderTable]:
+        """Return the tables of the folder, see `find_tables`."""
+        return find_tables(self.folder, self.metadata_file)
+
     def annotation_files(self) -> list[Path]:
-        """Return the table of the folder, or of each split folder."""
-        return [table for _, table in self.tables()]
+        """Return the files that hold captions."""
+        return [file for table in self.tables() for file in table.files()]
 
     def picture_places(self) -> Iterable[Path]:
         """Return the folder, and `image_dir` where it lies elsewhere."""
         yield self.folder
         if self.image_dir is not None:
-            yield from (table.parent / self.image_dir for table in self.annotation_files())
-
-    def tables(self) -> list[tuple[str | None, Path]]:
-        """Return the split (None: said by the rows) and the path of each table.
-
-        Raises:
-            FileNotFoundError: the folder is empty, or it or a split folder has pictures but no table.
-            ValueError: there are several tables.
-        """
-        if table := self._table_in(self.folder):
-            return [(None, table)]
-        subfolders = {folder: SPLIT_NAMES.get(folder.name.lower()) for folder in sorted(self.folder.iterdir())}
-        splits = {folder: split for folder, split in subfolders.items() if split and folder.is_dir()}
-        tables = [(split, self._table_in(folder)) for folder, split in splits.items()]
-        bare = [folder for folder, (_, table) in zip(splits, tables, strict=True) if table is None]
-        if not tables or bare:
-            place = bare[0] if bare else self.folder
-            pictures = len(list_pictures(place))
-            wanted = self.metadata_file or "metadata.jsonl, metadata.csv or captions.txt"
-            raise FileNotFoundError(
-                f"{place} has {pictures:,} pictures and no {wanted}. Put pictures there, and one line a picture into "
-                'metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
-            )
-        if len({split for split, _ in tables}) < len(tables):
-            raise ValueError(f"{self.folder} has two folders for one split: {sorted(f.name for f in splits)}.")
-        return sorted(tables, key=lambda pair: SPLIT_ORDER.index(pair[0]))  # type: ignore[arg-type,return-value]
-
-    def _table_in(self, folder: Path) -> Path | None:
-        if self.metadata_file is not None:
-            return folder / self.metadata_file if (folder / self.metadata_file).is_file() else None
-        found = [
-            folder / f"{stem}{kind}"
-            for stem in TABLE_STEMS
-            for kind in TABLE_KINDS
-            if (folder / f"{stem}{kind}").is_file()
-        ]
-        if len(found) > 1:
-            raise ValueError(
-                f"{folder} has several tables: {', '.join(path.name for path in found)}. "
-                f"Say which one counts: metadata_file={found[0].name!r}."
-            )
-        return found[0] if found else None
+            yield from {table.folder / self.image_dir: None for table in self.tables()}
 
     def read(self, report: DataReport) -> Annotations:
         """Read the tables, gather the captions of each picture, sort by split."""
         splits: dict[str, list[CaptionRow]] = {}
-        for split, table in self.tables():
+        for table in self.tables():
             named: set[str] = set()
             for row in self._pictures_of(table, report, named):
-                splits.setdefault(split or _split_of(row), []).append(row)
+                splits.setdefault(table.split or _split_of(row), []).append(row)
             self._report_unnamed(table, named, report)
         if not splits:
             raise ValueError(f"No row of {self.folder} can be used.\n{first_lines(report.problems, 10)}")
@@ -131,18 +85,18 @@ class CaptionFolder(CaptionReader):
         ordered = {split: splits[split] for split in sorted(splits, key=_split_rank)}
         return Annotations(ordered, extra_features([row for rows in ordered.values() for row in rows]))
 
-    def _pictures_of(self, table: Path, report: DataReport, named: set[str]) -> list[CaptionRow]:
+    def _pictures_of(self, table: FolderTable, report: DataReport, named: set[str]) -> list[CaptionRow]:
         """Return one row a picture of a table, in the order in which pictures are first named."""
         pictures: dict[str, CaptionRow] = {}
         ids: dict[str, CaptionRow] = {}
-        for line, record in table_rows(table, report):
-            file_column, caption_columns = self._columns(record, table, line)
+        for line, record in table.rows(report):
+            file_column, caption_columns = self._columns(record, table.path, line)
             name = str(record[file_column] or "").strip()
             named.add(name)
             if not name:
-                report.add(ProblemKind.MALFORMED_ROW, table, line, f"the column {file_column!r} is empty")
+                report.add(ProblemKind.MALFORMED_ROW, table.path, line, f"the column {file_column!r} is empty")
                 continue
-            captions = _captions_of(record, caption_columns, table, line, report)
+            captions = _captions_of(record, caption_columns, table.path, line, report)
             row = self._row(name, captions, record, {file_column, *caption_columns}, table, line)
             known = pictures.get(name) or ids.get(row.image_id)
             if known is None:
@@ -151,17 +105,18 @@ class CaptionFolder(CaptionReader):
                 known.captions += captions
             else:
                 what = f"the picture {name!r}" if name in pictures else f"the image_id {row.image_id!r}"
-                report.add(ProblemKind.DUPLICATE, table, line, f"{what} stands in line {known.line} already")
+                report.add(ProblemKind.DUPLICATE, table.path, line, f"{what} stands in line {known.line} already")
         return [row for row in pictures.values() if row.captions]
 
     def _row(
-        self, name: str, captions: list[str], record: dict[str, Any], used: set[str], table: Path, line: int
+        self, name: str, captions: list[str], record: dict[str, Any], used: set[str], table: FolderTable, line: int
     ) -> CaptionRow:
         image_id = record.get(IMAGE_ID)
         extra = {key: value for key, value in record.items() if key not in used and key not in NOT_EXTRA}
         extra = {"file_name": name, SPLIT: record.get(SPLIT), **extra}
-        picture = str(self._picture(table.parent, name))
-        return CaptionRow(name if image_id is None else str(image_id), picture, captions, str(table), line, extra)
+        picture = str(self._picture(table.folder, name))
+        image_id = f"{table.prefix}{name}" if image_id is None else str(image_id)
+        return CaptionRow(image_id, picture, captions, str(table.path), line, extra)
 
     def _columns(self, record: dict[str, Any], table: Path, line: int) -> tuple[str, list[str]]:
         """Choose the columns of a row; JSON rows may differ, so every row is asked."""
@@ -181,12 +136,12 @@ class CaptionFolder(CaptionReader):
         candidates = [folder / place / name for place in places]
         return next((path for path in candidates if path.is_file()), candidates[0])
 
-    def _report_unnamed(self, table: Path, named: set[str], report: DataReport) -> None:
-        places = [table.parent] if self.image_dir is None else [table.parent / self.image_dir]
-        known = {self._picture(table.parent, name) for name in named if name}
+    def _report_unnamed(self, table: FolderTable, named: set[str], report: DataReport) -> None:
+        places = [table.folder] if self.image_dir is None else [table.folder / self.image_dir]
+        known = {self._picture(table.folder, name) for name in named if name}
         for picture in (path for place in places for path in list_pictures(place)):
             if picture not in known:
-                report.add(ProblemKind.PICTURE_WITHOUT_CAPTION, picture, None, f"{table.name} does not name it")
+                report.add(ProblemKind.PICTURE_WITHOUT_CAPTION, picture, None, f"{table.path.name} does not name it")
 
 
 def extra_features(rows: Sequence[CaptionRow]) -> Features:

@@ -9,16 +9,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, DatasetDict, IterableDataset, IterableDatasetDict
-
 from .building import CaptionBuilder
-from .reader import CaptionReader
+from .reader import CaptionDatasets, CaptionReader, LoadedElsewhere
 from .report import DataReport
 
 logger = logging.getLogger(__name__)
 
 # name -> (module of this package, class)
 READERS = {
+    "by_columns": ("by_columns", "ByColumns"),
     "caption_folder": ("caption_folder", "CaptionFolder"),
     "coco": ("coco", "Coco"),
     "conceptual_captions": ("conceptual_captions", "ConceptualCaptions"),
@@ -27,7 +26,6 @@ READERS = {
     "iu_xray": ("iu_xray", "IuXray"),
     "scenes": ("scenes", "Scenes"),
 }
-Captions = Dataset | DatasetDict | IterableDataset | IterableDatasetDict
 
 
 def list_datasets() -> list[str]:
@@ -35,7 +33,7 @@ def list_datasets() -> list[str]:
     return sorted(READERS)
 
 
-def reader_class(name: str) -> type[CaptionReader]:
+def reader_class(name: str) -> type[CaptionReader] | type[LoadedElsewhere]:
     """Return the reader of a data set.
 
     Raises:
@@ -62,7 +60,7 @@ def load_captions(
     report: DataReport | None = None,
     cache_dir: str | Path | None = None,
     **options: Any,
-) -> Captions:
+) -> CaptionDatasets:
     """Load a captioned data set with the columns of `hf_captioners.data.schema`.
 
     Args:
@@ -85,28 +83,38 @@ def load_captions(
         BadRowsError: a row is wrong and `strict`.
     """
     report = DataReport() if report is None else report
-    builder = CaptionBuilder(make_reader(name, data_dir, options), report, strict, cache_dir)
-    if streaming:
-        _check_split(split, builder.split_names(), name, slices=False)
-        return builder.as_streaming_dataset(split=split)
-    builder.prepare()
+    reader = make_reader(name, data_dir, options)
+    if isinstance(reader, LoadedElsewhere):
+        dataset = reader.load(split, streaming, strict, report, cache_dir)
+    else:
+        builder = CaptionBuilder(reader, report, strict, cache_dir)
+        if not streaming:
+            builder.prepare()
+        _check_split(split, builder.split_names(), name, slices=not streaming)
+        dataset = builder.as_streaming_dataset(split) if streaming else builder.as_dataset(split)
     if report.problems or report.notes:
         logger.warning("%s", report.summary())
-    _check_split(split, builder.split_names(), name, slices=True)
-    return builder.as_dataset(split=split)
+    return dataset
 
 
-def make_reader(name: str, data_dir: str | Path | None, options: dict[str, Any]) -> CaptionReader:
+def make_reader(name: str, data_dir: str | Path | None, options: dict[str, Any]) -> CaptionReader | LoadedElsewhere:
     """Make the reader of a data set, with its options checked.
 
     Raises:
-        ValueError: an option is unknown.
+        ValueError: an option is unknown, or one that has no default is not given.
     """
     cls = reader_class(name)
     unknown = sorted(set(options) - set(option_names(name)))
     if unknown:
         raise ValueError(f"{name!r} has no option {', '.join(unknown)}; it has {', '.join(option_names(name))}.")
+    needed = [option.name for option in dataclasses.fields(cls) if _is_needed(option) and option.name not in options]
+    if needed:
+        raise ValueError(f"{name!r} needs {', '.join(f'{option}=...' for option in needed)}.")
     return cls(data_dir=None if data_dir is None else Path(data_dir), **options)
+
+
+def _is_needed(option: dataclasses.Field[Any]) -> bool:
+    return option.default is dataclasses.MISSING and option.default_factory is dataclasses.MISSING
 
 
 def _check_split(split: str | None, known: list[str], name: str, slices: bool) -> None:

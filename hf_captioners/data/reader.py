@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from datasets import Features
+from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict
 
 from .report import DataReport
 from .schema import CaptionRow
+
+CaptionDatasets = Dataset | DatasetDict | IterableDataset | IterableDatasetDict
 
 
 @dataclass(frozen=True)
@@ -88,3 +90,22 @@ class CaptionReader(abc.ABC):
     @abc.abstractmethod
     def read(self, report: DataReport) -> Annotations:
         """Read the annotations; note bad rows in the report. Pictures are looked at later, by the builder."""
+
+
+@dataclass(kw_only=True)
+class LoadedElsewhere(abc.ABC):
+    """A data set that `datasets` itself opens and that only has to be brought into the schema.
+
+    Attributes:
+        data_dir: a folder, where that makes sense.
+    """
+
+    name: ClassVar[str]
+
+    data_dir: Path | None = None
+
+    @abc.abstractmethod
+    def load(
+        self, split: str | None, streaming: bool, strict: bool, report: DataReport, cache_dir: str | Path | None
+    ) -> CaptionDatasets:
+        """Load it; arguments and result as those of `load_captions`."""

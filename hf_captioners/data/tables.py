@@ -1,4 +1,4 @@
-"""Rows of annotation tables with their line numbers: txt, csv, tsv, jsonl, parquet."""
+"""Rows of annotation tables with their line numbers: txt, csv, tsv, jsonl, json, parquet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from .report import DataReport, ProblemKind
 
-TABLE_SUFFIXES = (".jsonl", ".csv", ".tsv", ".txt", ".parquet")
+TABLE_KINDS = (".jsonl", ".csv", ".tsv", ".parquet", ".json", ".txt")
 # name#k, then a TAB or blanks, then the caption: Flickr's token files.
 NUMBERED = re.compile(r"^(?P<name>.+?)#\d+[\t ]+(?P<caption>.*)$")
 Numbered = tuple[int, dict[str, Any]]
@@ -64,8 +64,8 @@ def table_rows(path: Path, report: DataReport) -> Iterator[Numbered]:
     """Read the rows of a table by the kind that its name tells.
 
     Args:
-        path: `.jsonl`, `.csv`, `.tsv`, `.parquet`, or `.txt` with lines of `name TAB caption`, `name#k TAB caption`
-            or `name,caption`, with or without a header.
+        path: `.jsonl`, `.csv`, `.tsv`, `.parquet`, `.json`, or `.txt` with lines of `name TAB caption`,
+            `name#k TAB caption` or `name,caption`, with or without a header.
         report: gets the rows that cannot be read.
 
     Yields:
@@ -85,7 +85,9 @@ def table_rows(path: Path, report: DataReport) -> Iterator[Numbered]:
         return caption_lines(path, report)
     if suffix == ".parquet":
         return parquet_rows(path)
-    raise ValueError(f"{path} is no table that can be read; expected a name with one of {', '.join(TABLE_SUFFIXES)}.")
+    if suffix == ".json":
+        return json_rows(path, report)
+    raise ValueError(f"{path} is no table that can be read; expected a name with one of {', '.join(TABLE_KINDS)}.")
 
 
 def json_lines(path: Path, report: DataReport) -> Iterator[Numbered]:
@@ -104,6 +106,37 @@ def json_lines(path: Path, report: DataReport) -> Iterator[Numbered]:
             report.add(
                 ProblemKind.MALFORMED_ROW, path, number, f"expected an object {{...}}, found {line.strip()[:80]!r}"
             )
+
+
+def json_rows(path: Path, report: DataReport) -> Iterator[Numbered]:
+    """Read a JSON list of objects, or captions in COCO's own form (`images` and `annotations`).
+
+    Raises:
+        ValueError: the file is of another form.
+    """
+    content = read_json(path)
+    if isinstance(content, dict) and isinstance(content.get("images"), list) and "annotations" in content:
+        yield from _coco_rows(content, path, report)
+        return
+    if not isinstance(content, list):
+        raise ValueError(f'{path} has another form: expected a list, or {{"images": [...], "annotations": [...]}}.')
+    for number, row in enumerate(content, 1):
+        if isinstance(row, dict):
+            yield number, row
+        else:
+            report.add(ProblemKind.MALFORMED_ROW, path, number, f"expected an object {{...}}, found {str(row)[:80]}")
+
+
+def _coco_rows(content: dict[str, Any], path: Path, report: DataReport) -> Iterator[Numbered]:
+    captions: dict[Any, list[Any]] = {image.get("id"): [] for image in content["images"]}
+    for number, entry in enumerate(content["annotations"], 1):
+        if entry.get("image_id") in captions:
+            captions[entry["image_id"]].append(entry.get("caption"))
+        else:
+            message = f"annotation {number} is of image {entry.get('image_id')!r}, which `images` does not have"
+            report.add(ProblemKind.MISSING_PICTURE, path, number, message)
+    for number, image in enumerate(content["images"], 1):
+        yield number, {**image, "image_id": image.get("id"), "captions": captions[image.get("id")]}
 
 
 def separated_rows(path: Path, report: DataReport, separator: str) -> Iterator[Numbered]:

@@ -74,6 +74,84 @@ def test_several_caption_columns(folder, load):
     assert captions_of(dataset) == {"a.png": ["A dog runs.", "A hound"], "b.png": ["Two cats.", "Cats"]}
 
 
+def coco_form():
+    images = [{"id": number, "file_name": name, "width": 24} for number, name in enumerate(CAPTIONS, 5)]
+    annotations = [
+        {"image_id": number, "id": number * 10 + k, "caption": caption}
+        for number, captions in enumerate(CAPTIONS.values(), 5)
+        for k, caption in enumerate(captions)
+    ]
+    return {"images": images, "annotations": annotations}
+
+
+def test_json_of_coco_and_list_of_objects(folder, load):
+    (folder / "annotations.json").write_text(json.dumps(coco_form()))
+    report = DataReport()
+    dataset = load("caption_folder", folder, "train", report=report)
+    assert dataset["captions"][:] == list(CAPTIONS.values()) and report.problems == []
+    assert dataset["image_id"][:] == ["5", "6"] and dataset["width"][:] == [24, 24]
+    (folder / "annotations.json").write_text(
+        json.dumps([{"image": name, "caption": caption} for name in CAPTIONS for caption in CAPTIONS[name]])
+    )
+    assert captions_of(load("caption_folder", folder, "train")) == CAPTIONS
+    wrong = coco_form()
+    wrong["annotations"].append({"image_id": 99, "id": 1, "caption": "?"})
+    (folder / "annotations.json").write_text(json.dumps(wrong))
+    load("caption_folder", folder, report=report)
+    assert report.counts() == {"missing picture": 1} and "annotation 4 is of image 99" in report.problems[0].message
+    (folder / "annotations.json").write_text('{"a": 1}')
+    with pytest.raises(ValueError, match="annotations.json has another form"):
+        load("caption_folder", folder)
+
+
+def test_text_files_beside_pictures(folder, load, picture):
+    for name, captions in CAPTIONS.items():
+        write_lines((folder / name).with_suffix(".txt"), captions)
+    picture(folder / "deep" / "c.png")
+    write_lines(folder / "deep" / "c.txt", ["A fox."])
+    picture(folder / "bare.png")
+    report = DataReport()
+    dataset = load("caption_folder", folder, "train", report=report)
+    assert captions_of(dataset) == CAPTIONS | {"deep/c.png": ["A fox."]}
+    assert report.counts() == {"picture without caption": 1}
+    write_lines(folder / "a.txt", ["A changed dog."])
+    assert load("caption_folder", folder, "train")["captions"][0] == ["A changed dog."]
+
+
+def test_nested_folders_with_a_table_each(tmp_path, picture, load):
+    for place in ("train/dogs", "train/cats/old", "val"):
+        picture(tmp_path / place / "same.png")
+        write_lines(tmp_path / place / "captions.txt", [f"same.png\tPicture of {place}"])
+    loaded = load("caption_folder", tmp_path, strict=True)
+    assert captions_of(loaded["train"]) == {
+        "cats/old/same.png": ["Picture of train/cats/old"],
+        "dogs/same.png": ["Picture of train/dogs"],
+    }
+    assert captions_of(loaded["validation"]) == {"same.png": ["Picture of val"]}
+
+
+def test_nested_folders_without_splits_are_train(tmp_path, picture, load):
+    for place in ("dogs", "cats"):
+        picture(tmp_path / place / "same.png")
+        write_lines(tmp_path / place / "captions.txt", [f"same.png\tA picture of {place}"])
+    loaded = load("caption_folder", tmp_path, strict=True)
+    assert {split: rows["image_id"][:] for split, rows in loaded.items()} == {
+        "train": ["cats/same.png", "dogs/same.png"]
+    }
+
+
+def test_a_split_folder_without_table_is_an_error(tmp_path, picture, load):
+    picture(tmp_path / "train" / "a.png")
+    write_lines(tmp_path / "train" / "captions.txt", ["a.png\tA dog"])
+    picture(tmp_path / "test" / "b.png")
+    with pytest.raises(FileNotFoundError, match=r"test has 1 pictures and no metadata.jsonl"):
+        load("caption_folder", tmp_path)
+    picture(tmp_path / "val" / "b.png")
+    picture(tmp_path / "dev" / "b.png")
+    with pytest.raises(ValueError, match="two folders for one split: dev, test, train, val"):
+        load("caption_folder", tmp_path)
+
+
 def test_parquet_table(folder, load):
     import pyarrow
     import pyarrow.parquet
@@ -229,7 +307,7 @@ def test_errors_say_what_to_do(tmp_path, folder, load):
         load("caption_folder", tmp_path / "nowhere")
     with pytest.raises(ValueError, match="pass data_dir="):
         load("caption_folder")
-    with pytest.raises(ValueError, match="no data set 'folder'; expected one of caption_folder"):
+    with pytest.raises(ValueError, match="no data set 'folder'; expected one of by_columns, caption_folder"):
         load("folder", folder)
     with pytest.raises(ValueError, match="no option colum; it has .*caption_columns"):
         load("caption_folder", folder, colum="x")

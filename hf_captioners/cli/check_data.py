@@ -1,0 +1,66 @@
+"""`hf-captioners check-data DIR`: look through a data set and say which rows are wrong."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+NAME = "check-data"
+HELP = "look through a folder of captioned pictures (or a named data set) and say which rows are wrong"
+NOTHING_WRONG, ROWS_ARE_WRONG, UNREADABLE = 0, 1, 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.add_argument("data_dir", metavar="DIR", help="folder of the data set")
+    parser.add_argument(
+        "--dataset", default="caption_folder", metavar="NAME", help="kind of data set (default: caption_folder)"
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the data set, as --option image_dir=photos; may be repeated; values are read as YAML",
+    )
+    parser.add_argument("--show", type=int, default=50, metavar="N", help="problems to show (default: 50; 0: all)")
+    parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check and print.
+
+    Returns:
+        0 if nothing is wrong, 1 if rows are wrong, 2 if the data set cannot be read at all.
+    """
+    from hf_captioners.data.checking import check_dataset
+
+    try:
+        check = check_dataset(args.dataset, args.data_dir, **dict(_option(text) for text in args.option))
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return UNREADABLE
+    report = check.report
+    if args.json:
+        print(json.dumps(json.loads(report.to_json()), ensure_ascii=False, indent=2))
+    else:
+        shown = report.problems[: args.show or None]
+        for problem in shown:
+            print(problem)
+        if len(report.problems) > len(shown):
+            print(f"... and {len(report.problems) - len(shown):,} more (--show 0 shows all)")
+        print("\n".join(check.lines()))
+        counts = ", ".join(f"{count:,} x {kind}" for kind, count in report.counts().items())
+        print(f"Wrong: {counts}." if counts else "Nothing is wrong.")
+    return ROWS_ARE_WRONG if report.problems else NOTHING_WRONG
+
+
+def _option(text: str) -> tuple[str, Any]:
+    import yaml
+
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise ValueError(f"--option {text} has no value; expected NAME=VALUE, as --option image_dir=photos.")
+    return name.replace("-", "_"), yaml.safe_load(value)

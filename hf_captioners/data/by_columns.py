@@ -1,0 +1,167 @@
+"""`by_columns`: whatever `datasets.load_dataset` opens, by naming its picture and caption columns.
+
+    load_captions("by_columns", path="owner/name", image_column="image", caption_columns=["caption"])
+    load_captions("by_columns", path="webdataset", data_files={"train": "shards/*.tar"}, image_column="jpg",
+                  caption_columns=["txt"], streaming=True)
+    load_captions("by_columns", path="parquet", data_dir="shards", image_column="image", caption_columns=["text"])
+
+So data sets of the Hub, WebDataset shards and Parquet shards are read, streamed too; nothing is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from datasets import (
+    Dataset,
+    DatasetDict,
+    Features,
+    Image,
+    IterableDataset,
+    IterableDatasetDict,
+    List,
+    Value,
+    concatenate_datasets,
+    load_dataset,
+)
+
+from .reader import CaptionDatasets, LoadedElsewhere
+from .report import DataReport, ProblemKind
+from .schema import CAPTIONS, IMAGE, IMAGE_ID, SPLIT
+
+
+@dataclass(kw_only=True)
+class ByColumns(LoadedElsewhere):
+    """Brings a data set into the schema.
+
+    Attributes:
+        path: a data set of the Hub, or a form that `datasets` knows: `webdataset`, `parquet`, `json`, ...
+        config_name: configuration of the data set.
+        data_files: files of the form, by split.
+        revision: revision of the data set on the Hub.
+        image_column: the column of pictures.
+        caption_columns: the columns of captions, each a string or a list of strings.
+        id_column: the column that tells pictures apart; None: the split and the number of the row.
+    """
+
+    name: ClassVar[str] = "by_columns"
+
+    path: str
+    image_column: str
+    caption_columns: Sequence[str]
+    config_name: str | None = None
+    data_files: Mapping[str, Any] | Sequence[str] | str | None = None
+    revision: str | None = None
+    id_column: str | None = None
+
+    def load(
+        self, split: str | None, streaming: bool, strict: bool, report: DataReport, cache_dir: str | Path | None
+    ) -> CaptionDatasets:
+        """Load the data set and rename, gather and check its columns.
+
+        Raises:
+            ValueError: a column is missing, or no row has a picture and a caption.
+            BadRowsError: a row lacks its picture or captions and `strict`.
+        """
+        report.begin(f"{self.name} {self.path}")
+        loaded = load_dataset(
+            self.path,
+            self.config_name,
+            data_dir=None if self.data_dir is None else str(self.data_dir),
+            data_files=self.data_files,
+            revision=self.revision,
+            split=split,
+            streaming=streaming,
+            cache_dir=None if cache_dir is None else str(cache_dir),
+        )
+        if isinstance(loaded, (Dataset, IterableDataset)):
+            return self._bring(loaded, str(split), strict, report)
+        brought = {name: self._bring(part, name, strict, report) for name, part in loaded.items()}
+        return IterableDatasetDict(brought) if streaming else DatasetDict(brought)
+
+    def _bring(
+        self, dataset: Dataset | IterableDataset, split: str, strict: bool, report: DataReport
+    ) -> Dataset | IterableDataset:
+        features = dataset.features or next(iter(dataset.take(1)), {})
+        wanted = [self.image_column, *self.caption_columns, *([self.id_column] if self.id_column else [])]
+        if missing := [column for column in wanted if column not in features]:
+            raise ValueError(f"{self.path!r} has no column {', '.join(missing)}; it has {', '.join(features)}.")
+        if isinstance(dataset, IterableDataset):
+            return self._streamed(dataset, split, strict, report)
+        return self._stored(dataset, split, strict, report)
+
+    def _renamed(self, dataset: Any) -> Any:
+        """Keep the picture and the columns that say more."""
+        columns = list(dataset.features)
+        others = [name for name in columns if name in (*self.caption_columns, IMAGE_ID, CAPTIONS, SPLIT)]
+        others += [IMAGE] if self.image_column != IMAGE and IMAGE in columns else []
+        dataset = dataset.remove_columns([name for name in dict.fromkeys(others) if name != self.image_column])
+        if self.image_column != IMAGE:
+            dataset = dataset.rename_column(self.image_column, IMAGE)
+        return dataset.cast_column(IMAGE, Image())
+
+    def _stored(self, dataset: Dataset, split: str, strict: bool, report: DataReport) -> Dataset:
+        captions = [
+            _gathered(values) for values in zip(*(dataset[name][:] for name in self.caption_columns), strict=True)
+        ]
+        empty = dataset.with_format("arrow")[self.image_column][:].is_null().to_pylist()
+        for number, (said, none) in enumerate(zip(captions, empty, strict=True), 1):
+            self._report(said, none, split, number, report)
+        if strict:
+            report.raise_if_bad()
+        kept = [index for index, (said, none) in enumerate(zip(captions, empty, strict=True)) if said and not none]
+        if not kept:
+            raise ValueError(f"No row of the split {split!r} of {self.path!r} has a picture and a caption.")
+        ids = dataset[self.id_column][:] if self.id_column else range(len(dataset))
+        added = Dataset.from_dict(
+            {IMAGE_ID: [self._id(split, value) for value in ids], CAPTIONS: captions, SPLIT: [split] * len(captions)},
+            features=_ADDED,
+        )
+        report.kept[split] += len(kept)
+        # Side by side and by an index of rows: the pictures are not written again.
+        whole = concatenate_datasets([self._renamed(dataset), added], axis=1)
+        return whole if len(kept) == len(whole) else whole.select(kept)
+
+    def _streamed(self, dataset: IterableDataset, split: str, strict: bool, report: DataReport) -> IterableDataset:
+        if dataset.features is None:
+            dataset = dataset._resolve_features()  # reads the first row
+        features = Features({**self._renamed(dataset).features, **_ADDED})
+
+        def add(row: dict[str, Any], index: int) -> dict[str, Any]:
+            said = _gathered([row[name] for name in self.caption_columns])
+            value = row[self.id_column] if self.id_column else index
+            none = row[self.image_column] is None
+            self._report(said, none, split, index + 1, report)
+            if strict:
+                report.raise_if_bad()
+            report.kept[split] += bool(said) and not none
+            others = {name: row[name] for name in features if name in row and name not in _ADDED and name != IMAGE}
+            added = {IMAGE_ID: self._id(split, value), CAPTIONS: said, SPLIT: split}
+            return {IMAGE: row[self.image_column], **others, **added}
+
+        raw = dataset.cast_column(self.image_column, Image(decode=False))
+        mapped = raw.map(add, with_indices=True, remove_columns=list(raw.features))
+        usable = mapped.filter(lambda row: row[CAPTIONS] and row[IMAGE] is not None)
+        return usable.cast(features)  # pictures are decoded here, so those of bad rows never are
+
+    def _id(self, split: str, value: Any) -> str:
+        return str(value) if self.id_column else f"{split}-{value:09d}"
+
+    def _report(self, captions: list[str], no_picture: bool, split: str, number: int, report: DataReport) -> None:
+        if no_picture:
+            report.add(ProblemKind.MISSING_PICTURE, f"{self.path}/{split}", number, f"{self.image_column!r} is empty")
+        if not captions:
+            columns = ", ".join(self.caption_columns)
+            report.add(ProblemKind.MISSING_CAPTION, f"{self.path}/{split}", number, f"no text in {columns}")
+
+
+_ADDED = Features({IMAGE_ID: Value("string"), CAPTIONS: List(Value("string")), SPLIT: Value("string")})
+
+
+def _gathered(values: Sequence[Any]) -> list[str]:
+    """Put strings and lists of strings into one list, without what is empty."""
+    flat = [text for value in values for text in (value if isinstance(value, (list, tuple)) else [value])]
+    return [text for text in flat if isinstance(text, str) and text.strip()]

@@ -1,0 +1,70 @@
+"""Look through a data set without building it."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .building import ROWS_AT_ONCE
+from .loading import make_reader
+from .pictures import usable_rows
+from .reader import CaptionReader
+from .report import DataReport
+
+
+@dataclass
+class DataCheck:
+    """What was found.
+
+    Attributes:
+        report: kept rows and everything that is wrong.
+        captions: number of captions of each picture, by how often (`{5: 998, 4: 2}`).
+        words: number of words (split at blanks) of each caption, by how often.
+    """
+
+    report: DataReport
+    captions: Counter[int] = field(default_factory=Counter)
+    words: Counter[int] = field(default_factory=Counter)
+
+    def lines(self) -> list[str]:
+        """Say it for people."""
+        found = [f"{split}: {count:,} pictures" for split, count in self.report.kept.items()]
+        found += [f"{count:,} x {note}" for note, count in self.report.notes.items()]
+        for what, counts in (("captions a picture", self.captions), ("words a caption", self.words)):
+            if counts:
+                mean = statistics.fmean(counts.elements())
+                found.append(f"{what}: {min(counts)} to {max(counts)}, mean {mean:.2f}")
+        return found
+
+
+def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any) -> DataCheck:
+    """Read a data set and decode all its pictures, building nothing.
+
+    Args:
+        name: one of `list_datasets()` that is read from files.
+        data_dir: its folder.
+        options: its own options.
+
+    Raises:
+        ValueError: it cannot be read at all, or an option is unknown.
+        FileNotFoundError: its folder or annotations are missing.
+    """
+    reader = make_reader(name, data_dir, {"check_pictures": True, **options})
+    if not isinstance(reader, CaptionReader):
+        raise ValueError(f"{name!r} is not read from a folder; load it with strict=True to check it.")
+    check = DataCheck(DataReport(name))
+    splits = reader.read(check.report).splits
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        for split, rows in splits.items():
+            for start in range(0, len(rows), ROWS_AT_ONCE):
+                part = [rows[index] for index in range(start, min(start + ROWS_AT_ONCE, len(rows)))]
+                for row in usable_rows(part, check.report, reader.check_pictures, workers):
+                    check.report.kept[split] += 1
+                    check.captions[len(row.captions)] += 1
+                    check.words.update(len(caption.split()) for caption in row.captions)
+    return check

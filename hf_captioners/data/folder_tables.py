@@ -1,0 +1,125 @@
+"""Where the tables of a folder of pictures lie, and which split each of them is of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from .pictures import list_pictures
+from .report import DataReport
+from .tables import TABLE_KINDS, Numbered, table_rows
+
+SPLIT_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "dev": "validation",
+    "test": "test",
+}
+SPLIT_ORDER = ("train", "validation", "test")
+TABLE_STEMS = ("metadata", "captions", "annotations")
+
+
+@dataclass(frozen=True)
+class FolderTable:
+    """A table of captions, or a folder whose pictures have a text file each.
+
+    Attributes:
+        path: the table; a folder where every `a.jpg` has its captions in `a.txt`, one a line.
+        split: the split that the folders say; None where rows say it.
+        prefix: path of the table's folder inside its split, which makes names unique.
+    """
+
+    path: Path
+    split: str | None
+    prefix: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """The folder that file names are relative to."""
+        return self.path if self.path.is_dir() else self.path.parent
+
+    def files(self) -> list[Path]:
+        """Return the files that hold captions."""
+        return [text for _, text in _sidecars(self.path)] if self.path.is_dir() else [self.path]
+
+    def rows(self, report: DataReport) -> Iterator[Numbered]:
+        """Read the rows with their line numbers."""
+        return self._sidecar_rows() if self.path.is_dir() else table_rows(self.path, report)
+
+    def _sidecar_rows(self) -> Iterator[Numbered]:
+        for number, (picture, text) in enumerate(_sidecars(self.path), 1):
+            captions = [line for line in text.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
+            yield number, {"file_name": picture.relative_to(self.path).as_posix(), "captions": captions}
+
+
+def find_tables(root: Path, metadata_file: str | None) -> list[FolderTable]:
+    """Find the tables of a folder: one above all, or one in each split folder, or one in each of nested folders.
+
+    Args:
+        root: the folder.
+        metadata_file: the name of the tables; None: `metadata`, `captions` or `annotations` with any known ending.
+
+    Raises:
+        FileNotFoundError: the folder is empty, or there are pictures and no table.
+        ValueError: a folder has several tables, or two folders are of one split.
+    """
+    if table := _table_in(root, metadata_file):
+        return [FolderTable(table, None)]
+    below = [path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")]
+    folders = {path: SPLIT_NAMES.get(path.name.lower()) for path in below}
+    splits = [split for split in folders.values() if split]
+    if len(set(splits)) < len(splits):
+        raise ValueError(f"{root} has two folders for one split: {', '.join(path.name for path in folders)}.")
+    tables = [
+        FolderTable(table, split, _inside(table.parent, folder if split else root))
+        for folder, split in folders.items()
+        for table in _nested_tables(folder, metadata_file)
+    ]
+    if not tables and metadata_file is None:
+        tables = [FolderTable(folder, split) for folder, split in folders.items() if split and _sidecars(folder)]
+        tables = tables or ([FolderTable(root, None)] if _sidecars(root) else [])
+    bare = [path for path, split in folders.items() if split and split not in {table.split for table in tables}]
+    if not tables or bare:
+        place = bare[0] if bare else root
+        raise FileNotFoundError(
+            f"{place} has {len(list_pictures(place)):,} pictures and no "
+            f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}. Put pictures there, and one line a "
+            'picture into metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
+        )
+    return sorted(tables, key=lambda table: SPLIT_ORDER.index(table.split or "train"))
+
+
+def _nested_tables(folder: Path, metadata_file: str | None) -> Iterator[Path]:
+    """Yield the tables in and under a folder; below a table there is no other."""
+    for parent, folders, _ in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if table := _table_in(Path(parent), metadata_file):
+            folders.clear()
+            yield table
+
+
+def _table_in(folder: Path, metadata_file: str | None) -> Path | None:
+    names = [metadata_file] if metadata_file else [f"{stem}{kind}" for stem in TABLE_STEMS for kind in TABLE_KINDS]
+    found = [folder / name for name in names if (folder / name).is_file()]
+    if len(found) > 1:
+        raise ValueError(
+            f"{folder} has several tables: {', '.join(path.name for path in found)}. "
+            f"Say which one counts: metadata_file={found[0].name!r}."
+        )
+    return found[0] if found else None
+
+
+def _sidecars(folder: Path) -> list[tuple[Path, Path]]:
+    """Return the pictures that have a text file of the same name beside them, with it."""
+    pairs = [(picture, picture.with_suffix(".txt")) for picture in list_pictures(folder)]
+    return [(picture, text) for picture, text in pairs if text.is_file()]
+
+
+def _inside(folder: Path, root: Path) -> str:
+    relative = folder.relative_to(root).as_posix()
+    return "" if relative == "." else f"{relative}/"
