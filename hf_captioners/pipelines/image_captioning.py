@@ -258,7 +258,12 @@ def _after_end(generated: torch.Tensor, end_ids: list[int]) -> torch.Tensor:
 
 
 def upright_rgb(source: Any, timeout: float | None = None) -> Any:
-    """Read a picture for the processors of transformers: upright, RGB, transparency over white; arrays stay."""
+    """Read a picture for the processors of transformers: upright, RGB, transparency over white.
+
+    Arrays with channels and tensors stay as they are.
+    """
+    if isinstance(source, np.ndarray) and source.ndim == 2:
+        source = PIL.Image.fromarray(source)
     if isinstance(source, (np.ndarray, torch.Tensor)):
         return source
     if isinstance(source, bytes):
@@ -266,7 +271,10 @@ def upright_rgb(source: Any, timeout: float | None = None) -> Any:
     elif isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
         source = PIL.Image.open(path) if os.path.isfile(path) else load_image(path, timeout=timeout)
-    return PIL.Image.fromarray(np.asarray(convert_to_rgb(PIL.ImageOps.exif_transpose(source), return_numpy=True)))
+    picture = PIL.ImageOps.exif_transpose(source)
+    if picture.mode.startswith("I;16"):  # converting these would clip them to white
+        picture = PIL.Image.fromarray((np.asarray(picture) // 257).astype(np.uint8))
+    return PIL.Image.fromarray(np.asarray(convert_to_rgb(picture, return_numpy=True)))
 
 
 def _column_of_pictures(rows: Any) -> Iterator[Any]:

@@ -1,21 +1,29 @@
-"""Tiny random captioners of transformers itself, and of this library, with the processors that serve them."""
+"""Tiny random captioners of transformers itself, and of this library, saved with what serves them."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
+from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
+from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
+from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor
+
 WORDS = ["a", "man", "dog", "two", "on", "the", "beach", "photo", "of", "red"]
 
 
-def word_tokenizer(**special: str) -> transformers.PreTrainedTokenizerFast:
-    """A word-level tokenizer that adds no tokens by itself; ids 0-4 are pad, bos, eos, unk and mask."""
+def word_tokenizer() -> transformers.PreTrainedTokenizerFast:
+    """A word-level tokenizer that adds no tokens by itself; ids 0-3 are pad, bos, eos, unk."""
     names = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(names + WORDS)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokens = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"} | special
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, **tokens)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="<pad>", bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    )
 
 
 def bert_tokenizer() -> transformers.BertTokenizer:
@@ -75,3 +83,40 @@ def vit_gpt2() -> tuple[Any, Any, Any]:
         decoder_start_token_id=1, bos_token_id=1, eos_token_id=2, pad_token_id=0
     )
     return model, word_tokenizer(), transformers.ViTImageProcessor(size={"height": 32, "width": 32})
+
+
+def visualgpt() -> tuple[Any, Any]:
+    """VisualGPT on a ViT, with word-level captions."""
+    torch.manual_seed(0)
+    text = {"vocab_size": 15, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 40, "initializer_range": 0.5}
+    vision = {"model_type": "vit", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision |= {"intermediate_size": 16, "image_size": 32, "patch_size": 16, "initializer_range": 0.5}
+    config = VisualGPTConfig(
+        text_config=text,
+        vision_config=vision,
+        region_feature_size=16,
+        encoder_layers=2,
+        encoder_ffn_dim=32,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    model = VisualGPTForConditionalGeneration(config).eval()
+    for parameter in model.parameters():  # a fresh encoder sees little; a caption must depend on its picture
+        torch.nn.init.normal_(parameter, std=0.5)
+    return model, VisualGPTProcessor(CaptioningImageProcessor(size={"height": 32, "width": 32}), word_tokenizer())
+
+
+BUILDERS: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "blip": blip,
+    "git": git,
+    "vision-encoder-decoder": vit_gpt2,
+    "visualgpt": visualgpt,
+}
+
+
+def save(name: str, directory: Path) -> Path:
+    """Build one and save all its parts."""
+    for part in BUILDERS[name]():
+        part.save_pretrained(directory)
+    return directory

@@ -1,0 +1,341 @@
+"""`pipeline("image-captioning")`: every kind of input, every kind of captioner, and scores that add up."""
+
+import json
+
+import datasets
+import numpy as np
+import PIL.Image
+import pytest
+import torch
+import transformers
+from transformers.pipelines.pt_utils import KeyDataset
+
+import hf_captioners  # noqa: F401  registers the pipeline
+from hf_captioners.pipelines.image_captioning import (
+    TASK,
+    ImageCaptioningPipeline,
+    bundle_pipeline,
+    register_pipeline,
+    upright_rgb,
+)
+
+from .tiny_captioners import BUILDERS, save
+
+ALL = pytest.mark.parametrize("name", BUILDERS)
+TOKENS = 6
+
+
+@pytest.fixture(scope="module", autouse=True)
+def offline():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        datasets.disable_progress_bars()
+        yield
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    return {name: save(name, tmp_path_factory.mktemp(name)) for name in BUILDERS}
+
+
+@pytest.fixture(scope="module")
+def captioners(directories):
+    return {
+        name: transformers.pipeline(TASK, model=str(directory), device="cpu", max_new_tokens=TOKENS)
+        for name, directory in directories.items()
+    }
+
+
+@pytest.fixture
+def captioner(captioners, name):
+    return captioners[name]
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    rng = np.random.default_rng(0)
+    return [PIL.Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)) for _ in range(5)]
+
+
+def direct(captioner, picture, **options):
+    """What the model's own `generate` says about one picture."""
+    if captioner.processor is not None and hasattr(captioner.processor, "encode_prompts"):
+        inputs = captioner.processor(images=picture, return_tensors="pt")
+    else:
+        inputs = captioner.image_processor(picture, return_tensors="pt")
+    return captioner.model.generate(**inputs, max_new_tokens=TOKENS, **options)
+
+
+@ALL
+def test_equals_direct_generation(captioner, pictures):
+    for picture in pictures:
+        for options, count in (({}, 1), ({"num_beams": 3}, 1), ({"num_beams": 3, "num_return_sequences": 3}, 3)):
+            expected = captioner.tokenizer.batch_decode(
+                direct(captioner, picture, **options), skip_special_tokens=True
+            )
+            records = captioner(picture, **options)
+            assert [record.keys() for record in records] == [{"generated_text"}] * count
+            assert [record["generated_text"] for record in records] == [text.strip() for text in expected]
+
+
+@ALL
+def test_captions_depend_on_pictures(captioner, pictures):
+    scores = [captioner(picture, return_scores=True)[0]["score"] for picture in pictures]
+    assert len(set(scores)) == len(pictures)
+
+
+@ALL
+def test_batches_change_nothing(captioner, pictures):
+    options = {"num_beams": 2, "num_return_sequences": 2, "return_scores": True, "return_token_scores": True}
+    alone = [captioner(picture, **options) for picture in pictures]
+    for batch_size in (1, 2, 5):
+        together = captioner(pictures, batch_size=batch_size, **options)
+        for one, other in zip(alone, together, strict=True):
+            assert [r["generated_text"] for r in one] == [r["generated_text"] for r in other]
+            assert [r["score"] for r in one] == pytest.approx([r["score"] for r in other], abs=1e-4)
+            assert [r["tokens"] for r in one] == [r["tokens"] for r in other]
+
+
+@ALL
+def test_every_kind_of_input(captioner, pictures, tmp_path):
+    picture, rows = pictures[0], []
+    picture.save(tmp_path / "p.png")
+    expected = captioner(picture)
+    array = np.array(picture)
+    for one in (str(tmp_path / "p.png"), tmp_path / "p.png", (tmp_path / "p.png").read_bytes(), array):
+        assert captioner(one) == expected
+    assert captioner(torch.from_numpy(array)) == expected
+    rows = datasets.Dataset.from_dict(
+        {"image": pictures[:2], "n": [0, 1]},
+        features=datasets.Features({"image": datasets.Image(), "n": datasets.Value("int64")}),
+    )
+    two = [expected, captioner(pictures[1])]
+    many = [
+        pictures[:2],
+        tuple(pictures[:2]),
+        np.stack([np.array(one) for one in pictures[:2]]),
+        (one for one in pictures[:2]),
+        iter(pictures[:2]),
+        rows,
+        rows.to_iterable_dataset(),
+        KeyDataset(rows, "image"),
+        [{"image": one} for one in pictures[:2]],
+    ]
+    for kind in many:
+        assert list(captioner(kind)) == two, type(kind)
+        assert isinstance(kind, (list, tuple, np.ndarray)) or next(iter(captioner(rows))) == two[0]
+    assert captioner([]) == []
+    with pytest.raises(ValueError, match=r"columns \['n'\]; expected a column 'image'"):
+        captioner(rows.remove_columns("image"))
+
+
+@ALL
+def test_modes_of_pictures(captioner, tmp_path):
+    """Transparent black over white is white, for the processors of transformers too."""
+    clear = PIL.Image.new("RGBA", (50, 40), (0, 0, 0, 0))
+    clear.save(tmp_path / "clear.png")
+    white = captioner(PIL.Image.new("RGB", (50, 40), "white"), return_scores=True)
+    assert captioner(str(tmp_path / "clear.png"), return_scores=True) == white
+    for mode in ("L", "LA", "P", "1", "CMYK"):
+        assert captioner(PIL.Image.new("L", (50, 40), 255).convert(mode), return_scores=True) == white
+    grey = np.random.default_rng(0).integers(0, 256, (40, 50), dtype=np.uint8)
+    expected = captioner(grey, return_scores=True)
+    PIL.Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "deep.png")
+    assert expected == captioner(PIL.Image.fromarray(grey), return_scores=True) != white
+    assert expected == captioner(str(tmp_path / "deep.png"), return_scores=True)
+
+
+@ALL
+def test_scores_are_sums_of_log_probabilities(captioner, pictures):
+    """Recomputed from the processed scores of a plain call, where there is no processing."""
+    for options in ({}, {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.0}):
+        for picture in pictures[:3]:
+            output = direct(captioner, picture, return_dict_in_generate=True, output_scores=True, **options)
+            records = captioner(picture, return_scores=True, return_token_scores=True, **options)
+            for index, record in enumerate(records):
+                assert record["score"] == pytest.approx(sum(record["token_scores"]), abs=1e-5)
+                assert len(record["tokens"]) == len(record["token_scores"]) <= TOKENS
+                if "num_beams" in options:
+                    assert record["score"] == pytest.approx(output.sequences_scores[index].item(), abs=1e-4)
+                else:
+                    ids = output.sequences[index, -len(output.scores) :]
+                    steps = [
+                        s[index].log_softmax(-1)[token].item() for s, token in zip(output.scores, ids, strict=True)
+                    ]
+                    assert record["token_scores"] == pytest.approx(steps[: len(record["tokens"])], abs=1e-5)
+
+
+@ALL
+def test_scores_end_with_the_end_token(captioner, pictures):
+    ends = {"blip": "[SEP]", "git": "[SEP]"}.get(captioner.model.config.model_type, "</s>")
+    torch.manual_seed(0)
+    options = {"do_sample": True, "top_k": 0, "temperature": 5.0, "num_return_sequences": 8, "max_new_tokens": 12}
+    records = captioner(pictures, return_token_scores=True, **options)
+    ended = [r["tokens"] for picture in records for r in picture if ends in r["tokens"]]
+    assert len(ended) >= 3, "no caption ends: the test says nothing"
+    assert all(tokens.index(ends) == len(tokens) - 1 for tokens in ended)
+
+
+@ALL
+def test_prompts(captioner, pictures):
+    for record in captioner(pictures[0], prompt="a photo of", num_beams=2, num_return_sequences=2, return_scores=True):
+        assert record["generated_text"].startswith("a photo of")
+    bare = captioner(pictures[0])
+    assert captioner(pictures[0], prompt="") == bare
+    both = captioner([{"image": pictures[0], "prompt": "a dog"}, {"image": pictures[1], "prompt": "two man"}])
+    assert [records[0]["generated_text"].split()[:2] for records in both] == [["a", "dog"], ["two", "man"]]
+    batched = captioner(
+        [{"image": pictures[0], "prompt": "a dog"}, {"image": pictures[1], "prompt": "two man"}], batch_size=2
+    )
+    assert batched == both
+
+
+def test_prompts_of_different_lengths_in_a_batch(captioners, pictures):
+    items = [{"image": pictures[0], "prompt": "a"}, {"image": pictures[1], "prompt": "two man on"}, pictures[2]]
+    ours = captioners["visualgpt"]
+    assert ours(items, batch_size=3) == ours(items)
+    with pytest.raises(ValueError, match=r"have \[1, 3\] tokens; GitForCausalLM needs equal lengths"):
+        captioners["git"](items[:2], batch_size=2)
+
+
+def test_regions(captioners):
+    ours = captioners["visualgpt"]
+    rng = np.random.default_rng(0)
+    items = [{"features": rng.normal(size=(count, 16)).astype(np.float32)} for count in (2, 5, 3)]
+    alone = [ours(item, num_beams=2, return_scores=True) for item in items]
+    together = ours(items, num_beams=2, return_scores=True, batch_size=3)
+    for one, other in zip(alone, together, strict=True):
+        assert one[0]["generated_text"] == other[0]["generated_text"]
+        assert one[0]["score"] == pytest.approx(other[0]["score"], abs=1e-4)
+    with pytest.raises(ValueError, match=r"keys \['features'\]; expected 'image'"):
+        captioners["blip"](items[0])
+
+
+@ALL
+def test_options_of_generate(captioner, pictures, directories, name):
+    torch.manual_seed(0)
+    sampled = {captioner(pictures[0], do_sample=True, top_k=0)[0]["generated_text"] for _ in range(8)}
+    assert len(sampled) > 1
+    short = captioner(pictures[0], max_new_tokens=2, return_token_scores=True)[0]
+    assert len(short["tokens"]) <= 2
+    assert captioner(pictures[0], generate_kwargs={"num_beams": 3}) == captioner(pictures[0], num_beams=3)
+    with pytest.raises(ValueError, match="num_beems"):
+        captioner(pictures[0], num_beems=3)
+    with pytest.raises(ValueError, match=r"\['num_beams'\] were given both"):
+        captioner(pictures[0], num_beams=3, generate_kwargs={"num_beams": 2})
+    preset = transformers.pipeline(
+        TASK, model=str(directories[name]), device="cpu", max_new_tokens=TOKENS, num_beams=3, return_scores=True
+    )
+    assert preset(pictures[0]) == captioner(pictures[0], num_beams=3, return_scores=True)
+    assert preset(pictures[0], num_beams=1) == captioner(pictures[0], num_beams=1, return_scores=True)
+
+
+def test_own_options_of_generate_at_construction(directories, captioners, pictures):
+    """`bookkeeping` is no field that every generation configuration has."""
+    live = transformers.pipeline(TASK, model=str(directories["visualgpt"]), device="cpu", bookkeeping="live")
+    expected = captioners["visualgpt"](pictures, bookkeeping="live", num_beams=3, max_new_tokens=8)
+    assert live(pictures, num_beams=3, max_new_tokens=8) == expected
+
+
+@ALL
+def test_saved_pipeline_needs_neither_task_nor_library_names(captioner, pictures, tmp_path):
+    captioner.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["custom_pipelines"] == {
+        "captioning": {
+            "impl": "image_captioning.ImageCaptioningPipeline",
+            "pt": ["AutoModelForImageTextToText"],
+            "type": "multimodal",
+        }
+    }
+    options = {"device": "cpu", "max_new_tokens": TOKENS}
+    travelled = transformers.pipeline(model=str(tmp_path), trust_remote_code=True, **options)
+    assert type(travelled).__module__.startswith("transformers_modules")
+    registered = transformers.pipeline(TASK, model=str(tmp_path), **options)  # nothing is trusted here
+    assert type(registered) is ImageCaptioningPipeline
+    expected = captioner(pictures, num_beams=2, return_scores=True)
+    assert travelled(pictures, num_beams=2, return_scores=True) == expected
+    assert registered(pictures, num_beams=2, return_scores=True) == expected
+
+
+def test_bundling_keeps_the_configuration_and_may_be_repeated(directories, tmp_path):
+    save("visualgpt", tmp_path)
+    before = json.loads((tmp_path / "config.json").read_text())
+    mode = (tmp_path / "config.json").stat().st_mode
+    for _ in range(2):
+        bundle_pipeline(tmp_path)
+        after = json.loads((tmp_path / "config.json").read_text())
+        assert {key: value for key, value in after.items() if key != "custom_pipelines"} == {
+            key: value for key, value in before.items() if key != "custom_pipelines"
+        }
+    assert (tmp_path / "image_captioning.py").is_file()
+    assert (tmp_path / "config.json").stat().st_mode == mode
+
+
+def test_registering_twice_is_quiet(caplog):
+    register_pipeline()
+    register_pipeline()
+    assert "already registered" not in caplog.text
+
+
+def test_parts_without_a_processor(pictures):
+    model, tokenizer, image_processor = BUILDERS["vision-encoder-decoder"]()
+    parts = {"model": model, "tokenizer": tokenizer, "image_processor": image_processor}
+    assert transformers.pipeline(TASK, **parts, device="cpu")(pictures[0])[0]["generated_text"]
+    with pytest.raises(ValueError, match="No image_processor was found"):
+        ImageCaptioningPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    blind = transformers.ViTModel(transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
+    with pytest.raises(ValueError, match="ViTModel cannot generate text"):
+        ImageCaptioningPipeline(model=blind, tokenizer=tokenizer, image_processor=image_processor)
+
+
+@ALL
+def test_bad_pictures_are_named(captioner, tmp_path):
+    (tmp_path / "bad.jpg").write_bytes(b"")
+    with pytest.raises((ValueError, OSError), match="bad.jpg"):
+        captioner(str(tmp_path / "bad.jpg"))
+    with pytest.raises((ValueError, OSError), match="missing.jpg"):
+        captioner(str(tmp_path / "missing.jpg"))
+
+
+def test_upright(tmp_path):
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    PIL.Image.new("RGB", (4, 2)).save(tmp_path / "turned.jpg", exif=exif)
+    assert upright_rgb(tmp_path / "turned.jpg").size == (2, 4)
+
+
+class TestBuiltInPipeline:
+    """transformers' own `image-text-to-text`, which wants a text."""
+
+    @pytest.fixture(scope="class")
+    def built_in(self, directories):
+        return transformers.pipeline("image-text-to-text", model=str(directories["visualgpt"]), device="cpu")
+
+    def test_without_a_prompt(self, built_in, captioners, pictures):
+        for picture in pictures:
+            expected = captioners["visualgpt"](picture)[0]["generated_text"]
+            assert built_in(picture, text="", max_new_tokens=TOKENS)[0]["generated_text"].strip() == expected
+
+    def test_with_a_prefix(self, built_in, captioners, pictures):
+        expected = captioners["visualgpt"](pictures[0], prompt="a dog")[0]["generated_text"]
+        whole = built_in(pictures[0], text="a dog", max_new_tokens=TOKENS)
+        assert whole[0]["generated_text"] == expected
+        added = built_in(pictures[0], text="a dog", max_new_tokens=TOKENS, return_full_text=False)
+        assert f"a dog{added[0]['generated_text']}" == expected
+
+    def test_several(self, built_in, captioners, pictures):
+        prompts = ["a", "two man on", ""]
+        records = built_in(pictures[:3], text=prompts, max_new_tokens=TOKENS)
+        for picture, prompt, record in zip(pictures, prompts, records, strict=False):
+            record = record[0] if isinstance(record, list) else record
+            assert (
+                record["generated_text"].strip()
+                == captioners["visualgpt"](picture, prompt=prompt)[0]["generated_text"]
+            )
+
+    def test_beams(self, built_in, captioners, pictures):
+        options = {"num_beams": 3, "num_return_sequences": 3}
+        records = built_in(pictures[0], text="", max_new_tokens=TOKENS, generate_kwargs=options)
+        expected = captioners["visualgpt"](pictures[0], **options)
+        assert [r["generated_text"].strip() for r in records] == [r["generated_text"] for r in expected]
