@@ -39,7 +39,11 @@ class CaptionCache(EncoderDecoderCache):
     @classmethod
     def of(cls, cache: Any) -> "CaptionCache":
         """The same storage as `cache`, an `EncoderDecoderCache`, with this class's rule for beams."""
-        return cache if isinstance(cache, cls) else cls(cache.self_attention_cache, cache.cross_attention_cache)
+        if isinstance(cache, cls):
+            return cache
+        shared = cls(cache.self_attention_cache, cache.cross_attention_cache)
+        shared.is_updated = cache.is_updated  # so that its owner may go on with `cache` itself
+        return shared
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Let text rows `[B * K]` continue the rows `beam_idx`, which stay within their picture."""

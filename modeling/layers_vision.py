@@ -94,6 +94,8 @@ class VisionBackbone(nn.Module):
     def train(self, mode: bool = True) -> "VisionBackbone":
         """Training mode, except for a frozen backbone and for the statistics of batch normalisation."""
         super().train(mode and not self.frozen)
+        if self.frozen:  # here too: loading a checkpoint makes new parameters, and then calls `eval()`
+            self.model.requires_grad_(False)
         for module in self.model.modules():
             if isinstance(module, NORMALISATIONS):
                 module.eval()

@@ -129,6 +129,8 @@ class CaptioningPreTrainedModel(PreTrainedModel):
 
     def save_pretrained(self, save_directory: Any, is_main_process: bool = True, **kwargs: Any) -> None:
         """As in transformers, and complete: all Auto classes and the pipeline work without the package."""
+        if self.can_generate() and getattr(self.generation_config, "bookkeeping", None) is not None:
+            self.generation_config._from_model_config = False  # so marked, it would lose this entry when loaded
         super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
         for complete in self.checkpoint_completions if is_main_process else ():
             complete(save_directory)
@@ -165,8 +167,13 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
             given = "both" if pixel_values is not None else "neither"
             raise ValueError(f"Pass either `pixel_values` or `region_features`, got {given}.")
         if region_features is not None:
-            mask = None if region_mask is None else region_mask.bool()
-            regions = RegionFeatures(region_features.to(self.dtype), region_boxes, mask)
+            regions = self._without_padding(
+                RegionFeatures(
+                    region_features=region_features.to(self.dtype),
+                    region_boxes=region_boxes,
+                    region_mask=None if region_mask is None else region_mask.bool(),
+                )
+            )
         elif self.vision is None:
             raise ValueError(
                 "This captioner has no vision model (`config.vision_config` is None): pass `region_features`, or "
@@ -181,6 +188,21 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
             regions = self.vision(pixel_values.to(self.dtype))
         check_regions(regions, self.config.region_feature_size)
         return regions
+
+    def _without_padding(self, regions: RegionFeatures) -> RegionFeatures:
+        """Zeros where the mask says padding: whatever lies there, a NaN or a huge number, must not be computed with."""
+        mask = regions.region_mask
+        shape = regions.region_features.shape[:2]
+        if mask is None or mask.shape != shape or self.config.region_mask_rule != "explicit":
+            return regions
+        boxes = regions.region_boxes
+        return RegionFeatures(
+            region_features=regions.region_features.masked_fill(~mask[..., None], 0.0),
+            region_boxes=boxes
+            if boxes is None or boxes.shape[:2] != shape
+            else boxes.masked_fill(~mask[..., None], 0.0),
+            region_mask=mask,
+        )
 
     def encode_regions(
         self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool
