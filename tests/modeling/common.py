@@ -1,0 +1,24 @@
+"""The checks that every captioner must pass; docs/common_checks.md says where each comes from.
+
+A test class of an architecture inherits `CaptionerChecks` and implements `make_config` and `make_processor`
+(see `CaptionerCase`); pytest then runs every check on it, for pictures and for region features.
+"""
+
+from .common_configuration import ConfigurationChecks
+from .common_forward import AttentionChecks, EmbeddingChecks, MaskChecks, OutputChecks
+from .common_saving import FreshProcessChecks, SavingChecks
+from .common_training import LossChecks, TrainingChecks
+
+
+class CaptionerChecks(
+    ConfigurationChecks,
+    SavingChecks,
+    FreshProcessChecks,
+    OutputChecks,
+    MaskChecks,
+    AttentionChecks,
+    EmbeddingChecks,
+    LossChecks,
+    TrainingChecks,
+):
+    """All checks, by topic in `common_*.py`."""

@@ -1,0 +1,110 @@
+"""What an architecture's test class provides, and the tiny models and inputs that the checks make of it."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForImageTextToText
+
+WAYS_IN = ("pixels", "regions")
+both_ways_in = pytest.mark.parametrize("way_in", WAYS_IN)
+
+IMAGE_SIZE = 32
+FEATURE_SIZE = 24
+VISION = {
+    "model_type": "vit",
+    "hidden_size": FEATURE_SIZE,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "image_size": IMAGE_SIZE,
+    "patch_size": 16,
+    "hidden_dropout_prob": 0.0,
+}
+PICTURES, REGIONS, TOKENS = 3, 5, 6
+
+
+class CaptionerCase:
+    """A test class of an architecture inherits `CaptionerChecks` and implements the two methods without a body.
+
+    Its models read pictures through a ViT of two layers, and region features of the same width.
+    """
+
+    def make_config(self, **fields: Any) -> Any:
+        """The architecture's tiny configuration; `fields` go before its own choices."""
+        raise NotImplementedError
+
+    def make_processor(self) -> Any:
+        """A processor for pictures of 32 x 32 whose token ids agree with the configuration."""
+        raise NotImplementedError
+
+    def make_model(self, seed: int = 0, attn_implementation: str | None = None, **fields: Any) -> Any:
+        """A captioner in evaluation mode in which every parameter matters."""
+        fields = {"vision_config": dict(VISION), "region_feature_size": FEATURE_SIZE} | fields
+        torch.manual_seed(seed)
+        config = self.make_config(**fields)
+        model = AutoModelForImageTextToText.from_config(config, attn_implementation=attn_implementation)
+        return disturb(model, seed).eval()
+
+    def inputs(self, way_in: str, pictures: int = PICTURES, seed: int = 0) -> dict[str, Tensor]:
+        """Pictures, or regions of which every picture has another number."""
+        generator = torch.Generator().manual_seed(seed)
+        if way_in == "pixels":
+            return {"pixel_values": torch.randn(pictures, 3, IMAGE_SIZE, IMAGE_SIZE, generator=generator)}
+        corners = torch.rand(pictures, REGIONS, 2, 2, generator=generator).sort(dim=2).values
+        counts = REGIONS - torch.arange(pictures) % (REGIONS - 1)
+        return {
+            "region_features": torch.randn(pictures, REGIONS, FEATURE_SIZE, generator=generator),
+            "region_boxes": corners.flatten(2),
+            "region_mask": torch.arange(REGIONS) < counts[:, None],
+        }
+
+    def words(self, model: Any, rows: int, length: int, seed: int = 0) -> Tensor:
+        """Random tokens `[rows, length]` without special ones."""
+        config = model.config
+        ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
+        special = {config.bos_token_id, config.pad_token_id, *ends}
+        ordinary = torch.tensor([token for token in range(config.vocab_size) if token not in special])
+        generator = torch.Generator().manual_seed(seed)
+        return ordinary[torch.randint(len(ordinary), (rows, length), generator=generator)]
+
+    def captions(self, model: Any, rows: int = PICTURES, length: int = TOKENS, seed: int = 0) -> Tensor:
+        """Decoder inputs `[rows, length]`: the begin token and random words."""
+        begin = torch.full((rows, 1), model.config.decoder_start_token_id)
+        return torch.cat((begin, self.words(model, rows, length - 1, seed)), dim=1)
+
+    def labels(self, model: Any, rows: int = PICTURES, length: int = TOKENS, seed: int = 0) -> Tensor:
+        """Targets `[rows, length]` of different lengths, filled up with -100."""
+        labels = self.words(model, rows, length, seed)
+        lengths = length - torch.arange(rows) % (length - 1)
+        return labels.masked_fill(torch.arange(length) >= lengths[:, None], -100)
+
+
+def disturb(model: nn.Module, seed: int = 0, scale: float = 0.2) -> Any:
+    """Add noise to every parameter, so that none of them holds a value that it could have got by itself."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * scale)
+    return model
+
+
+def clone(model: Any) -> Any:
+    """A copy for a check that changes the model."""
+    return copy.deepcopy(model)
+
+
+def row(inputs: dict[str, Tensor], index: int) -> dict[str, Tensor]:
+    """One picture of a batch alone, without the padding of its regions."""
+    alone = {name: tensor[index : index + 1] for name, tensor in inputs.items()}
+    if "region_mask" in alone:
+        real = alone["region_mask"][0]
+        alone = {name: tensor[:, real] for name, tensor in alone.items()}
+    return alone
+
+
+def assert_close(actual: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
+    """`|actual - expected| <= atol` everywhere, same shape and type."""
+    torch.testing.assert_close(actual, expected, atol=atol, rtol=0.0)

@@ -1,0 +1,322 @@
+"""Checks of the forward pass: shapes, masks, batches, caches, attention implementations, embeddings."""
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from transformers.utils import ModelOutput
+
+from .common_case import PICTURES, TOKENS, CaptionerCase, assert_close, both_ways_in, clone, row
+
+
+class OutputChecks(CaptionerCase):
+    """Checks 11, 13 to 15, 19, 21 and 31 of the common suite."""
+
+    def test_forward_signature(self, model):
+        for part in (model, model.model, model.get_encoder()):
+            assert next(iter(inspect.signature(part.forward).parameters)) == model.main_input_name == "pixel_values"
+
+    @both_ways_in
+    def test_determinism(self, model, way_in):
+        inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
+        logits = model(**inputs).logits
+        assert logits.shape == (PICTURES, TOKENS, model.config.vocab_size)
+        assert torch.isfinite(logits).all()
+        assert torch.equal(model(**inputs).logits, logits)
+
+    @both_ways_in
+    def test_tuple_outputs(self, model, way_in):
+        """`return_dict=False` gives the same values without their names."""
+        model = self.make_model(attn_implementation="eager")
+        inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model), "labels": self.labels(model)}
+        asked = {"output_attentions": True, "output_hidden_states": True, "output_gates": True, "use_cache": False}
+        for part in (model, model.model):
+            named, plain = part(**inputs, **asked), part(**inputs, **asked, return_dict=False)
+            assert isinstance(plain, tuple)
+            assert_same_values(plain, named.to_tuple())
+
+    def test_recorded_states(self):
+        """Numbers, shapes and meaning of hidden states and attentions; every row of attentions is a distribution."""
+        model = self.make_model(attn_implementation="eager")
+        inputs = self.inputs("regions")
+        outputs = model(
+            **inputs,
+            decoder_input_ids=self.captions(model),
+            output_attentions=True,
+            output_hidden_states=True,
+        )
+        regions = inputs["region_features"].shape[1]
+        for states, length in ((outputs.encoder_hidden_states, regions), (outputs.decoder_hidden_states, TOKENS)):
+            assert len(states) >= 2
+            assert {state.shape for state in states} == {(PICTURES, length, states[0].shape[-1])}
+        assert torch.equal(outputs.encoder_hidden_states[-1], outputs.encoder_last_hidden_state)
+        assert_close(model.lm_head(outputs.decoder_hidden_states[-1]), outputs.logits)
+        hidden = ~inputs["region_mask"]
+        for recorded, keys in (
+            (outputs.encoder_attentions, regions),
+            (outputs.decoder_attentions, TOKENS),
+            (outputs.cross_attentions, regions),
+        ):
+            for weights in recorded or ():
+                assert weights.shape[0] == PICTURES and weights.shape[-1] == keys
+                assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+        for weights in (*outputs.encoder_attentions, *outputs.cross_attentions):
+            assert weights.movedim(-1, 1)[hidden].abs().max() < 1e-6
+        for weights in outputs.decoder_attentions or ():
+            assert weights.triu(1).abs().max() < 1e-6, "a token attends to a later one"
+
+    def test_states_are_recorded_on_request_only(self, model):
+        outputs = model(**self.inputs("regions"), decoder_input_ids=self.captions(model))
+        recorded = (
+            "decoder_hidden_states",
+            "decoder_attentions",
+            "cross_attentions",
+            "encoder_hidden_states",
+            "gates",
+        )
+        assert [name for name in recorded if outputs.get(name) is not None] == []
+
+    def test_gradients_reach_recorded_states(self):
+        model = self.make_model(attn_implementation="eager")
+        outputs = model(
+            **self.inputs("regions"),
+            decoder_input_ids=self.captions(model),
+            output_attentions=True,
+            output_hidden_states=True,
+        )
+        encoder = (*outputs.encoder_hidden_states, *(outputs.encoder_attentions or ()))
+        decoder = (*outputs.decoder_hidden_states, *(outputs.decoder_attentions or ()))
+        recorded = (*encoder, *decoder)
+        for state in recorded:
+            state.retain_grad()
+        outputs.logits.square().sum().backward()
+        assert all(state.grad is not None and state.grad.abs().sum() > 0 for state in recorded)
+        # Cross-attentions are reported in another order than they are computed in, so they have a past, no future.
+        assert all(weights.grad_fn is not None for weights in outputs.cross_attentions)
+
+    def test_regions_of_pictures_may_be_computed_before(self, model):
+        """What `get_region_features` returns stands for the pictures."""
+        pictures, captions = self.inputs("pixels"), self.captions(model)
+        regions = model.get_region_features(**pictures)
+        assert regions.region_features.shape[::2] == (PICTURES, model.config.region_feature_size)
+        assert regions.region_boxes.min() >= 0 and regions.region_boxes.max() <= 1
+        expected = model(**pictures, decoder_input_ids=captions).logits
+        assert_close(model(**regions, decoder_input_ids=captions).logits, expected)
+
+    @both_ways_in
+    def test_encoder_outputs_may_be_given(self, model, way_in):
+        inputs, captions = self.inputs(way_in), self.captions(model)
+        encoded = model.get_encoder()(**inputs)
+        assert isinstance(encoded, ModelOutput)
+        expected = model(**inputs, decoder_input_ids=captions).logits
+        for given in (encoded, encoded.to_tuple()):
+            assert_close(model(encoder_outputs=given, decoder_input_ids=captions).logits, expected)
+
+    def test_logits_to_keep(self, model):
+        inputs = {**self.inputs("regions"), "decoder_input_ids": self.captions(model)}
+        every = model(**inputs).logits
+        assert_close(model(**inputs, logits_to_keep=2).logits, every[:, -2:])
+
+    def test_captions_share_their_picture(self, model):
+        """K captions a picture over the states of B pictures = the same rows over repeated pictures."""
+        inputs, captions = self.inputs("regions"), self.captions(model, rows=2 * PICTURES)
+        shared = model(**inputs, decoder_input_ids=captions).logits
+        repeated = {name: tensor.repeat_interleave(2, dim=0) for name, tensor in inputs.items()}
+        assert_close(shared, model(**repeated, decoder_input_ids=captions).logits)
+        with pytest.raises(ValueError, match="cannot be shared out"):
+            model(**inputs, decoder_input_ids=captions[:-1])
+
+
+class MaskChecks(CaptionerCase):
+    """Checks 12, 37 and 40 of the common suite: what is hidden, or elsewhere in the batch, changes nothing."""
+
+    @both_ways_in
+    def test_row_alone_equals_row_in_batch(self, model, way_in):
+        inputs, captions = self.inputs(way_in), self.captions(model)
+        together = model(**inputs, decoder_input_ids=captions).logits
+        for index in range(PICTURES):
+            alone = model(**row(inputs, index), decoder_input_ids=captions[index : index + 1]).logits
+            assert_close(together[index], alone[0])
+
+    @pytest.mark.parametrize("garbage", [0.0, 1e4, -1e30, torch.nan])
+    @pytest.mark.parametrize("attention", ["eager", "sdpa"])
+    def test_masked_regions_change_nothing(self, garbage, attention):
+        model = self.make_model(attn_implementation=attention)
+        inputs, captions = self.inputs("regions"), self.captions(model)
+        expected = model(**inputs, decoder_input_ids=captions).logits
+        padding = ~inputs["region_mask"][..., None]
+        for name in ("region_features", "region_boxes"):
+            inputs[name] = inputs[name].masked_fill(padding, garbage)
+        assert_close(model(**inputs, decoder_input_ids=captions).logits, expected)
+
+    def test_real_regions_matter(self, model):
+        """The counterpart: every region that is not masked is looked at."""
+        inputs, captions = self.inputs("regions"), self.captions(model)
+        expected = model(**inputs, decoder_input_ids=captions).logits
+        for index in range(PICTURES):
+            features = inputs["region_features"].clone()
+            last = int(inputs["region_mask"][index].sum()) - 1
+            features[index, last] += 1
+            changed = model(**inputs | {"region_features": features}, decoder_input_ids=captions).logits
+            difference = (changed - expected).abs().amax((1, 2))
+            assert difference[index] > 1e-4 and difference.sum() == difference[index]
+
+    def test_later_tokens_change_nothing(self, model):
+        inputs, captions = self.inputs("regions"), self.captions(model)
+        expected = model(**inputs, decoder_input_ids=captions).logits
+        changed = captions.clone()
+        changed[:, 3:] = self.captions(model, seed=1)[:, 3:]
+        assert_close(model(**inputs, decoder_input_ids=changed).logits[:, :3], expected[:, :3])
+
+    @both_ways_in
+    def test_left_padded_prompts_equal_unpadded(self, model, way_in):
+        inputs, captions = self.inputs(way_in), self.captions(model)
+        expected = model(**inputs, decoder_input_ids=captions).logits
+        padding = self.words(model, PICTURES, 3, seed=5)
+        mask = torch.cat((torch.zeros_like(padding), torch.ones_like(captions)), dim=1)
+        padded = {"decoder_input_ids": torch.cat((padding, captions), dim=1), "decoder_attention_mask": mask}
+        assert_close(model(**inputs, **padded).logits[:, 3:], expected)
+
+    @both_ways_in
+    @pytest.mark.parametrize("steps", [[1] * TOKENS, [3, 1, 2], [2, TOKENS - 2]], ids=str)
+    def test_cached_steps_equal_parallel(self, model, way_in, steps):
+        """In steps of any length, with the cache that the first step made."""
+        inputs, captions, cache, logits = self.inputs(way_in), self.captions(model), None, []
+        expected = model(**inputs, decoder_input_ids=captions, use_cache=False)
+        assert expected.past_key_values is None
+        encoded = model.get_encoder()(**inputs)
+        for part in captions.split(steps, dim=1):
+            outputs = model(encoder_outputs=encoded, decoder_input_ids=part, past_key_values=cache, use_cache=True)
+            cache = outputs.past_key_values
+            logits.append(outputs.logits)
+        assert cache.get_seq_length() == TOKENS
+        assert_close(torch.cat(logits, dim=1), expected.logits)
+
+    def test_cached_steps_with_left_padding(self, model):
+        inputs, captions, cache, logits = self.inputs("regions"), self.captions(model), None, []
+        mask = torch.ones_like(captions)
+        mask[0, :2] = mask[1, :1] = 0
+        expected = model(**inputs, decoder_input_ids=captions, decoder_attention_mask=mask).logits
+        for step in range(TOKENS):
+            outputs = model(
+                **inputs,
+                decoder_input_ids=captions[:, step : step + 1],
+                decoder_attention_mask=mask[:, : step + 1],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            cache = outputs.past_key_values
+            logits.append(outputs.logits)
+        real = mask.bool()
+        assert_close(torch.cat(logits, dim=1)[real], expected[real])
+
+
+class AttentionChecks(CaptionerCase):
+    """Checks 22 to 24 and 30 of the common suite."""
+
+    def masked_inputs(self, model: Any, way_in: str) -> dict[str, torch.Tensor]:
+        """Captions padded on the left, over regions that are padded too."""
+        captions = self.captions(model)
+        mask = torch.ones_like(captions)
+        mask[0, :2] = 0
+        return {**self.inputs(way_in), "decoder_input_ids": captions, "decoder_attention_mask": mask}
+
+    @both_ways_in
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+    def test_eager_equals_sdpa(self, model, way_in, dtype):
+        inputs = self.masked_inputs(model, way_in)
+        eager, sdpa = (
+            self.make_model(attn_implementation=name).to(dtype)(**inputs).logits for name in ("eager", "sdpa")
+        )
+        real = inputs["decoder_attention_mask"].bool()
+        assert eager.dtype == dtype
+        scale = eager.abs().max().item()
+        assert_close(eager[real], sdpa[real], atol=2e-5 if dtype == torch.float32 else 0.1 * scale)
+
+    @pytest.mark.slow
+    def test_flex_equals_eager(self, model):
+        """Forward only: PyTorch has no backward pass of flex attention on CPU."""
+        if not model._supports_flex_attn:
+            pytest.skip("the architecture has no flex attention")
+        inputs = self.masked_inputs(model, "regions")
+        real = inputs["decoder_attention_mask"].bool()
+        flex, eager = (
+            self.make_model(attn_implementation="flex_attention"),
+            self.make_model(attn_implementation="eager"),
+        )
+        with torch.no_grad():
+            assert_close(flex(**inputs).logits[real], eager(**inputs).logits[real], atol=2e-5)
+
+    def test_attention_implementation_is_set_everywhere(self):
+        """Every part, the backbone too, reports the implementation that was asked for, and computes with it."""
+        model = self.make_model(attn_implementation="sdpa")
+        inputs = self.masked_inputs(model, "pixels")
+        real = inputs["decoder_attention_mask"].bool()
+        expected = model(**inputs).logits[real]
+        assert implementations(model) == {"sdpa"}
+        model.set_attn_implementation("eager")
+        assert implementations(model) == {"eager"}
+        assert_close(model(**inputs).logits[real], expected, atol=2e-5)
+        attentions = model(**inputs, output_attentions=True).cross_attentions
+        assert all(weights is not None for weights in attentions)
+
+    @both_ways_in
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
+    def test_half_precision_is_close(self, model, way_in, dtype):
+        """Inputs are cast to the model's own precision; the loss is computed in float32."""
+        inputs = {**self.inputs(way_in), "labels": self.labels(model)}
+        expected, half = model(**inputs), clone(model).to(dtype)(**inputs)
+        assert half.logits.dtype == dtype
+        assert_close(half.logits.float(), expected.logits, atol=0.1 * expected.logits.abs().max().item())
+        assert half.loss.dtype == torch.float32
+        assert_close(half.loss, expected.loss, atol=0.05 * expected.loss.item())
+
+
+class EmbeddingChecks(CaptionerCase):
+    """Check 20 of the common suite."""
+
+    def test_embeddings_can_be_replaced(self):
+        model = self.make_model(tie_word_embeddings=False)
+        for get, put in (
+            ("get_input_embeddings", "set_input_embeddings"),
+            ("get_output_embeddings", "set_output_embeddings"),
+        ):
+            new = clone(getattr(model, get)())
+            getattr(model, put)(new)
+            assert getattr(model, get)() is new
+        assert model.model.get_input_embeddings() is model.get_input_embeddings()
+
+    @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+    @pytest.mark.parametrize("change", [5, -2])
+    def test_resize_embeddings(self, tied, change, tmp_path):
+        model = self.make_model(tie_word_embeddings=tied)
+        inputs = {**self.inputs("regions"), "decoder_input_ids": self.captions(model).clamp(max=20)}
+        before, size = model(**inputs).logits, model.config.vocab_size + change
+        model.resize_token_embeddings(size, mean_resizing=False)
+        after = model(**inputs).logits
+        kept = min(size, before.shape[-1])
+        assert after.shape[-1] == size == model.config.vocab_size
+        assert_close(after[..., :kept], before[..., :kept])
+        assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) == tied
+        model.save_pretrained(tmp_path)
+        assert torch.equal(type(model).from_pretrained(tmp_path)(**inputs).logits, after)
+
+
+def implementations(model: Any) -> set[str]:
+    """Attention implementations that the parts of a model, and their configurations, report."""
+    configs = [part.config for part in model.modules() if hasattr(part, "config")]
+    subs = [getattr(config, name) for config in configs for name in getattr(config, "sub_configs", {})]
+    return {config._attn_implementation for config in (*configs, *filter(None, subs))}
+
+
+def assert_same_values(actual: Any, expected: Any) -> None:
+    """Nested tuples of equal tensors."""
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(actual, expected)
+    elif isinstance(expected, tuple):
+        assert isinstance(actual, tuple) and len(actual) == len(expected)
+        for ours, theirs in zip(actual, expected, strict=True):
+            assert_same_values(ours, theirs)
+    else:
+        assert type(actual) is type(expected)

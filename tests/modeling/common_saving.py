@@ -1,0 +1,260 @@
+"""Checks of saving and loading, in this process and in a fresh one, with the package and without."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from safetensors import safe_open
+from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
+
+from .common_case import FEATURE_SIZE, IMAGE_SIZE, WAYS_IN, CaptionerCase, assert_close, both_ways_in
+
+SCRIPT = Path(__file__).with_name("fresh_process.py")
+VISION_PREFIX = "encoder.vision."
+LARGE = 64  # numbers in a tensor from which its spread says something
+
+
+def run_fresh_process(case: CaptionerCase, model: Any, checkpoint: Path, folder: Path) -> dict[str, Any]:
+    """Results of `fresh_process.py`, in which the package cannot be imported at first."""
+    picture = folder / "picture.png"
+    Image.linear_gradient("L").resize((IMAGE_SIZE, IMAGE_SIZE)).convert("RGB").save(picture)
+    inputs = {way_in: case.inputs(way_in) for way_in in WAYS_IN}
+    torch.save({"inputs": inputs, "captions": case.captions(model), "picture": str(picture)}, folder / "inputs.pt")
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(folder / "modules")}
+    done = subprocess.run(
+        [sys.executable, SCRIPT, checkpoint, folder / "inputs.pt", folder / "results.pt"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return torch.load(folder / "results.pt") | {"picture": picture}
+
+
+def names_in(directory: Path) -> set[str]:
+    """Names of the saved tensors."""
+    with safe_open(directory / "model.safetensors", "pt") as file:
+        return set(file.keys())
+
+
+def state_names(model: Any) -> set[str]:
+    """Names that a checkpoint must hold: every tensor of the state once."""
+    state = set(model.state_dict())
+    return state - set(model.all_tied_weights_keys) if model.config.tie_word_embeddings else state
+
+
+def assert_names(saved: set[str], expected: set[str]) -> None:
+    """Equal names; transformers saves the backbone under the names that its kind has on the Hub."""
+    assert len(saved) == len(expected)
+    assert {name for name in saved if VISION_PREFIX not in name} == {
+        name for name in expected if VISION_PREFIX not in name
+    }
+
+
+def assert_same_tensors(actual: Any, expected: Any) -> None:
+    """All parameters and buffers are equal, those that are not saved too."""
+    for kind in ("named_parameters", "named_buffers"):
+        ours, theirs = dict(getattr(actual, kind)()), dict(getattr(expected, kind)())
+        assert ours.keys() == theirs.keys()
+        for name, tensor in theirs.items():
+            assert torch.equal(ours[name], tensor), f"{name} differs"
+
+
+class SavingChecks(CaptionerCase):
+    """Checks 2 to 10, 25 to 27, 30 and 41 of the common suite."""
+
+    def test_save_and_load_keep_every_weight(self, model, checkpoint):
+        loaded, report = AutoModelForImageTextToText.from_pretrained(checkpoint, output_loading_info=True)
+        assert type(loaded) is type(model)
+        assert not loaded.training
+        assert not any(report.values()), report
+        assert_same_tensors(loaded, model)
+        for way_in in WAYS_IN:
+            inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
+            assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+
+    def test_saved_file_holds_every_weight_once(self, model, checkpoint):
+        assert_names(names_in(checkpoint), state_names(model))
+
+    def test_saving_what_was_loaded_keeps_names(self, model, checkpoint, tmp_path):
+        AutoModelForImageTextToText.from_pretrained(checkpoint).save_pretrained(tmp_path)
+        assert names_in(tmp_path) == names_in(checkpoint)
+        again, report = AutoModelForImageTextToText.from_pretrained(tmp_path, output_loading_info=True)
+        assert not any(report.values()), report
+        assert_same_tensors(again, model)
+
+    def test_trunk_and_captioner_load_each_other(self, model, checkpoint, tmp_path):
+        trunk, report = AutoModel.from_pretrained(checkpoint, output_loading_info=True)
+        assert not report["missing_keys"] and not report["mismatched_keys"], report
+        assert_same_tensors(trunk, model.model)
+        trunk.save_pretrained(tmp_path)
+        captioner, report = type(model).from_pretrained(tmp_path, output_loading_info=True)
+        assert not report["unexpected_keys"], report
+        head = {"lm_head.weight", "lm_head.bias"} if not model.config.tie_word_embeddings else set()
+        assert set(report["missing_keys"]) <= head, report
+        assert_same_tensors(captioner.model, model.model)
+
+    def test_missing_weights_get_their_law(self, monkeypatch, tmp_path):
+        """What a checkpoint lacks is initialised as in a new model, never left as the memory was found."""
+        fresh = AutoModelForImageTextToText.from_config(self.make_model().config)
+        kept = "model.encoder.vision.model.layernorm.weight"
+        fresh.save_pretrained(tmp_path, state_dict={kept: fresh.state_dict()[kept]})
+        for name in ("empty", "empty_like"):
+            monkeypatch.setattr(torch, name, poisoned(getattr(torch, name)))
+        loaded, report = type(fresh).from_pretrained(tmp_path, output_loading_info=True)
+        assert set(report["missing_keys"]) >= state_names(fresh) - {kept}
+        theirs = dict(loaded.named_parameters()) | dict(loaded.named_buffers())
+        for name, tensor in (dict(fresh.named_parameters()) | dict(fresh.named_buffers())).items():
+            assert_same_law(name, theirs[name], tensor)
+
+    def test_load_from_state_dict(self, model):
+        state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        assert_same_tensors(type(model).from_pretrained(None, config=model.config, state_dict=state), model)
+
+    def test_tied_weights(self, model, checkpoint):
+        """With tying, input and output embeddings are one tensor, after loading too."""
+        for one in (model, type(model).from_pretrained(checkpoint)):
+            tied = one.config.tie_word_embeddings
+            assert (one.get_output_embeddings().weight is one.get_input_embeddings().weight) == tied
+
+    def test_untied_weights(self, tmp_path):
+        model = self.make_model(tie_word_embeddings=False)
+        ours, embedding = model.get_output_embeddings().weight, model.get_input_embeddings().weight
+        assert ours is not embedding and not torch.equal(ours, embedding)
+        model.save_pretrained(tmp_path)
+        assert_names(names_in(tmp_path), set(model.state_dict()))
+        assert_same_tensors(type(model).from_pretrained(tmp_path), model)
+
+    def test_mismatched_shapes(self, checkpoint):
+        """Weights of other sizes are an error, unless they are given up knowingly."""
+        with pytest.raises(RuntimeError, match="size mismatch|ignore_mismatched_sizes"):
+            AutoModelForImageTextToText.from_pretrained(checkpoint, region_feature_size=FEATURE_SIZE + 3)
+        loaded, report = AutoModelForImageTextToText.from_pretrained(
+            checkpoint, region_feature_size=FEATURE_SIZE + 3, ignore_mismatched_sizes=True, output_loading_info=True
+        )
+        assert report["mismatched_keys"]
+        assert all(torch.isfinite(parameter).all() for parameter in loaded.parameters())
+
+    def test_load_under_device_context(self, model, checkpoint):
+        with torch.device("cpu"):
+            assert_same_tensors(type(model).from_pretrained(checkpoint), model)
+        with torch.device("meta"):
+            skeleton = type(model)(model.config)
+        assert {parameter.device.type for parameter in skeleton.parameters()} == {"meta"}
+
+    def test_pickle(self, model, tmp_path):
+        torch.save(model, tmp_path / "model.pt")
+        again = torch.load(tmp_path / "model.pt", weights_only=False)
+        assert_same_tensors(again, model)
+        inputs = {**self.inputs("regions"), "decoder_input_ids": self.captions(model)}
+        assert torch.equal(again(**inputs).logits, model(**inputs).logits)
+
+    def test_dtype_is_saved(self, model, tmp_path):
+        halved = self.make_model().to(torch.bfloat16)
+        halved.save_pretrained(tmp_path)
+        loaded = type(model).from_pretrained(tmp_path)
+        assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}
+        assert_same_tensors(loaded, halved)
+        single = type(model).from_pretrained(tmp_path, dtype=torch.float32)
+        assert {parameter.dtype for parameter in single.parameters()} == {torch.float32}
+
+    def test_generation_config_is_saved(self, tmp_path):
+        model = self.make_model()
+        model.generation_config.update(num_beams=4, max_new_tokens=7)
+        model.generation_config.bookkeeping = "live"
+        model.save_pretrained(tmp_path)
+        loaded = type(model).from_pretrained(tmp_path).generation_config
+        assert (loaded.num_beams, loaded.max_new_tokens, loaded.bookkeeping) == (4, 7, "live")
+        assert loaded.eos_token_id == model.config.eos_token_id
+
+    def test_frozen_backbone_stays_frozen(self, model, checkpoint):
+        for one in (model, type(model).from_pretrained(checkpoint)):
+            vision = one.model.encoder.vision
+            one.train()
+            assert not any(parameter.requires_grad for parameter in vision.parameters())
+            assert not any(module.training for module in vision.modules())
+            assert one.model.encoder.training and one.model.decoder.training
+            one.eval()
+
+    def test_processor_round_trip(self, checkpoint):
+        processor, again = self.make_processor(), AutoProcessor.from_pretrained(checkpoint)
+        assert type(again) is type(processor)
+        picture = Image.linear_gradient("L")
+        ours, theirs = (one(images=picture, text="a dog", return_tensors="pt") for one in (processor, again))
+        assert_same_inputs(theirs, ours)
+
+
+class FreshProcessChecks(CaptionerCase):
+    """Check 2 as a stranger meets it, and check 44: another process, with the package and without."""
+
+    def test_package_was_absent(self, fresh_process):
+        assert "No module named 'hf_captioners'" in fresh_process["import_error"]
+        assert fresh_process["imported"] == []
+        assert all(name.startswith("transformers_modules.") for name in fresh_process["without"]["modules"])
+        assert all(name.startswith("hf_captioners.") for name in fresh_process["with"]["modules"])
+
+    @both_ways_in
+    @pytest.mark.parametrize("package", ["with", "without"])
+    def test_fresh_process_gives_equal_logits(self, fresh_process, model, package, way_in):
+        inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
+        with torch.no_grad():
+            assert_close(fresh_process[package]["logits"][way_in], model(**inputs).logits, atol=1e-6)
+            assert_close(fresh_process[package]["hidden"][way_in], model.model(**inputs).last_hidden_state, atol=1e-6)
+
+    @pytest.mark.parametrize("package", ["with", "without"])
+    def test_fresh_process_gives_equal_captions(self, fresh_process, model, package):
+        captions = model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=6)
+        assert torch.equal(fresh_process[package]["captions"], captions)
+
+    @pytest.mark.parametrize("package", ["with", "without"])
+    def test_fresh_processor_gives_equal_inputs(self, fresh_process, package):
+        expected = self.make_processor()(
+            images=Image.open(fresh_process["picture"]), text="a dog", return_tensors="pt"
+        )
+        assert_same_inputs(fresh_process[package]["processed"], expected)
+
+    def test_fresh_pipeline_gives_equal_caption(self, fresh_process, model):
+        processor = self.make_processor()
+        pixels = processor(images=Image.open(fresh_process["picture"]), return_tensors="pt")["pixel_values"]
+        text = processor.post_process_image_text_to_text(model.generate(pixel_values=pixels, max_new_tokens=6))
+        assert [record["generated_text"] for record in fresh_process["without"]["pipeline"]] == text
+        assert fresh_process["with"]["text"] == fresh_process["without"]["text"] == text
+
+
+def assert_same_inputs(actual: Any, expected: Any) -> None:
+    """Equal tokens; pictures as equal as the fast path is to the exact one, which is 1/255 before normalisation."""
+    assert actual.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert_close(actual[name], tensor, atol=1 / 255 / 0.22 if tensor.is_floating_point() else 0)
+
+
+def poisoned(make: Any) -> Any:
+    """Memory as an unlucky process finds it: full of NaN."""
+
+    def make_poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
+        tensor = make(*args, **kwargs)
+        return tensor.fill_(torch.nan) if tensor.is_floating_point() and tensor.device.type != "meta" else tensor
+
+    return make_poisoned
+
+
+def assert_same_law(name: str, actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Finite; equal where the law is a constant; otherwise of a like spread around a like mean."""
+    assert actual.shape == expected.shape and actual.dtype == expected.dtype, name
+    assert torch.isfinite(actual).all(), f"{name} is not finite"
+    actual, expected = actual.float(), expected.float()
+    if expected.numel() < 2 or expected.std() == 0 or not expected.is_floating_point():
+        assert torch.equal(actual, expected), (
+            f"{name} is {actual.flatten()[:3]}, a new model has {expected.flatten()[:3]}"
+        )
+    elif expected.numel() >= LARGE:
+        assert 0.6 < actual.std() / expected.std() < 1.6, f"{name}: std {actual.std():.3g}, new {expected.std():.3g}"
+        assert (actual.mean() - expected.mean()).abs() < expected.std(), f"{name}: mean {actual.mean():.3g}"

@@ -1,0 +1,188 @@
+"""Checks of the loss, of gradients, and of what training changes and leaves alone."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from .common_case import PICTURES, TOKENS, CaptionerCase, assert_close, both_ways_in, clone, row
+
+# Parameters of a backbone that its last hidden state does not depend on.
+UNREAD_BY_REGIONS = ("pooler",)
+
+
+def gradients(model: Any, seed: int = 0, **inputs: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
+    """The loss in the model's present mode, and its gradients by parameter."""
+    model.zero_grad()
+    torch.manual_seed(seed)
+    loss = model(**inputs).loss
+    loss.backward()
+    return loss.detach(), {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def assert_same_gradients(actual: dict, expected: dict, atol: float = 1e-6) -> None:
+    """Equal up to rounding, relative to the largest entry of each tensor; missing where missing."""
+    for name, gradient in expected.items():
+        assert (actual[name] is None) == (gradient is None), name
+        if gradient is not None:
+            assert_close(actual[name], gradient, atol=atol + 1e-4 * gradient.abs().max().item())
+
+
+class LossChecks(CaptionerCase):
+    """The loss, by hand."""
+
+    def mean_by_hand(self, logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
+        """(1 - s) of the target's and s of the vocabulary's mean negative log-probability, over real targets."""
+        logprobs, real = logits.log_softmax(-1), labels != -100
+        target = logprobs.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
+        return -((1 - smoothing) * target + smoothing * logprobs.mean(-1))[real].mean()
+
+    @both_ways_in
+    @pytest.mark.parametrize("smoothing", [0.0, 0.1])
+    def test_loss_by_hand(self, way_in, smoothing):
+        model = self.make_model(label_smoothing=smoothing)
+        labels = self.labels(model)
+        outputs = model(**self.inputs(way_in), labels=labels)
+        assert_close(outputs.loss, self.mean_by_hand(outputs.logits, labels, smoothing))
+
+    def test_decoder_inputs_come_from_labels(self, model):
+        labels = self.labels(model)
+        inputs = model.prepare_decoder_input_ids_from_labels(labels)
+        assert (inputs[:, 0] == model.config.decoder_start_token_id).all()
+        real = labels[:, :-1] != -100
+        assert torch.equal(inputs[:, 1:][real], labels[:, :-1][real])
+        assert (inputs[:, 1:][~real] == model.config.pad_token_id).all()
+        given = model(**self.inputs("regions"), decoder_input_ids=inputs, labels=labels).loss
+        assert torch.equal(given, model(**self.inputs("regions"), labels=labels).loss)
+
+    def test_padding_of_labels_changes_nothing(self, model):
+        inputs, labels = self.inputs("regions"), self.labels(model)
+        longer = functional.pad(labels, (0, 4), value=-100)
+        assert_close(model(**inputs, labels=longer).loss, model(**inputs, labels=labels).loss)
+
+    def test_summed_loss(self, model):
+        labels, inputs = self.labels(model), self.inputs("regions")
+        summed = self.make_model(loss_reduction="sum")(**inputs, labels=labels).loss
+        assert_close(summed, model(**inputs, labels=labels).loss * (labels != -100).sum(), atol=1e-4)
+
+    def test_training_makes_no_logits(self):
+        """In training, logits exist at real target positions only; loss and gradients are those of all logits."""
+        model = self.make_model().train()
+        inputs = {**self.inputs("regions"), "labels": self.labels(model)}
+        sizes: list[int] = []
+        model.lm_head.register_forward_hook(lambda module, args, logits: sizes.append(logits.numel()))
+        assert model(**inputs).logits is None
+        assert sizes == [int((inputs["labels"] != -100).sum()) * model.config.vocab_size]
+        assert model(**inputs, return_logits=True).logits.shape == (PICTURES, TOKENS, model.config.vocab_size)
+        assert model.eval()(**inputs).logits is not None
+        loss, expected = (gradients(model.train(), **inputs, return_logits=flag) for flag in (False, True))
+        assert_close(loss[0], expected[0])
+        assert_same_gradients(loss[1], expected[1])
+
+    @pytest.mark.parametrize("as_tensor", [False, True])
+    def test_accumulated_batches_equal_one(self, as_tensor):
+        """Batches of one with `num_items_in_batch` add up to the gradient of one large batch."""
+        model = self.make_model()
+        inputs, labels = self.inputs("regions"), self.labels(model)
+        loss, expected = gradients(model, **inputs, labels=labels)
+        expected = {name: None if gradient is None else gradient.clone() for name, gradient in expected.items()}
+        count = (labels != -100).sum()
+        model.zero_grad()
+        total = torch.zeros(())
+        for index in range(PICTURES):
+            part = model(
+                **row(inputs, index),
+                labels=labels[index : index + 1],
+                num_items_in_batch=count if as_tensor else int(count),
+            ).loss
+            part.backward()
+            total += part.detach()
+        assert_close(total, loss)
+        assert_same_gradients({name: one.grad for name, one in model.named_parameters()}, expected)
+
+
+class TrainingChecks(CaptionerCase):
+    """Checks 16 to 18 of the common suite."""
+
+    @both_ways_in
+    @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "trained"])
+    def test_every_trainable_parameter_gets_a_gradient(self, way_in, frozen):
+        model = self.make_model(freeze_vision=frozen).train()
+        _, found = gradients(model, **self.inputs(way_in), labels=self.labels(model))
+        vision = {name for name in found if name.startswith("model.encoder.vision.")}
+        assert vision and all(found[name] is None for name in vision) == (frozen or way_in == "regions")
+        unread = vision if way_in == "regions" else {name for name in vision if is_unread(name)}
+        trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        assert bool(trainable & vision) != frozen
+        silent = {name for name in trainable - unread if found[name] is None or not found[name].any()}
+        assert not silent, f"no gradient reaches {sorted(silent)}"
+
+    def test_training_lowers_the_loss(self):
+        model = self.make_model().train()
+        inputs = {**self.inputs("pixels"), "labels": self.labels(model)}
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        losses = []
+        for step in range(12):
+            losses.append(gradients(model, seed=step, **inputs)[0].item())
+            optimizer.step()
+        assert losses[-1] < 0.7 * losses[0], losses
+
+    def test_frozen_backbone_does_not_move(self):
+        model = self.make_model().train()
+        vision = model.model.encoder.vision
+        before = clone(vision).state_dict()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        gradients(model, **self.inputs("pixels"), labels=self.labels(model))
+        optimizer.step()
+        assert all(torch.equal(tensor, before[name]) for name, tensor in vision.state_dict().items())
+
+    @both_ways_in
+    @pytest.mark.parametrize("reentrant", [None, False, True])
+    def test_activation_checkpointing_keeps_gradients(self, way_in, reentrant):
+        """Same loss and gradients with the same random numbers, while layers run once more."""
+        model = self.make_model(freeze_vision=False).train()
+        inputs = {**self.inputs(way_in), "labels": self.labels(model)}
+        runs = count_runs(model)
+        loss, found = gradients(model, **inputs)
+        expected = {name: None if gradient is None else gradient.clone() for name, gradient in found.items()}
+        plain = sum(runs)
+        options = {} if reentrant is None else {"activation_checkpointing_kwargs": {"use_reentrant": reentrant}}
+        model.activation_checkpointing_enable(**options)
+        runs.clear()
+        again, found = gradients(model, **inputs)
+        assert sum(runs) > plain, "no layer ran again in the backward pass"
+        assert_close(again, loss)
+        assert_same_gradients(found, expected)
+
+    @pytest.mark.parametrize("checkpointing", [False, True])
+    def test_inputs_may_require_gradients(self, checkpointing):
+        """What adapters on a frozen model need."""
+        model = self.make_model().train()
+        model.requires_grad_(False)
+        model.enable_input_require_grads()
+        if checkpointing:
+            model.activation_checkpointing_enable()
+        embedded: list[torch.Tensor] = []
+        model.get_input_embeddings().register_forward_hook(lambda module, args, output: embedded.append(output))
+        model(**self.inputs("regions"), labels=self.labels(model)).loss.backward()
+        assert embedded[0].requires_grad
+        embedded.clear()
+        model.disable_input_require_grads()
+        assert not model(**self.inputs("regions"), labels=self.labels(model)).loss.requires_grad
+
+
+def is_unread(name: str) -> bool:
+    """Whether a parameter of the backbone belongs to a part that regions are not made from."""
+    return any(part in name.split(".") for part in UNREAD_BY_REGIONS)
+
+
+def count_runs(model: Any) -> list[int]:
+    """A list that gets an entry for every run of the captioner's own layers, those of the backward pass too."""
+    runs: list[int] = []
+    names = {name for name in model._no_split_modules if name != "VisionBackbone"}
+    layers = [module for module in model.modules() if type(module).__name__ in names]
+    for layer in layers:
+        inner = next(layer.children())  # hooks of the layer itself stay outside of what runs again
+        inner.register_forward_hook(lambda module, args, output: runs.append(1))
+    return runs

@@ -1,0 +1,29 @@
+"""Models and checkpoints that the checks of an architecture share."""
+
+import pytest
+
+TOPICS = ("case", "configuration", "deployment", "forward", "generation", "saving", "search", "training")
+pytest.register_assert_rewrite(*(f"tests.modeling.common_{topic}" for topic in TOPICS))
+
+from .common_saving import run_fresh_process  # noqa: E402
+
+
+@pytest.fixture(scope="class")
+def model(request):
+    """One model for all checks of an architecture; a check that changes it works on a copy."""
+    return request.cls().make_model()
+
+
+@pytest.fixture(scope="class")
+def checkpoint(request, model, tmp_path_factory):
+    """Directory with the saved model and its processor."""
+    directory = tmp_path_factory.mktemp("checkpoint")
+    model.save_pretrained(directory)
+    request.cls().make_processor().save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="class")
+def fresh_process(request, model, checkpoint, tmp_path_factory):
+    """What another process made of the checkpoint; one process for many checks, because importing torch takes long."""
+    return run_fresh_process(request.cls(), model, checkpoint, tmp_path_factory.mktemp("fresh"))
