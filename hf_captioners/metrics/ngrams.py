@@ -1,7 +1,7 @@
 """N-grams of many captions as arrays of integers.
 
-An n-gram is numbered by the pair (number of its first n - 1 words, last word), so numbers are exact for vocabularies of
-any size, and nothing is hashed that could collide.
+An n-gram is numbered by the pair (number of its first n - 1 words, last word), so numbers are exact whatever the size
+of the vocabulary, and nothing is hashed that could collide.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -118,7 +118,7 @@ class NGramTable:
         return numbers
 
     def find_keys(self, order: int, keys: Integers) -> Integers:
-        """Return the number of each (prefix, word) key of n-grams of `order` + 1 words, -1 if it is not in the table."""
+        """Return the number of each (prefix, word) key of n-grams of `order` + 1 words, -1 if the table lacks it."""
         found = self._maps[order].find(keys)
         if self._base is None:
             return found

@@ -5,6 +5,8 @@ knows more letters. Everything outside the Basic Multilingual Plane is deleted b
 one code point at a time. Ranges are hexadecimal, both ends included.
 """
 
+from functools import cache
+
 # Letters, combining marks, vowel signs and the soft hyphen.
 _LETTER_RANGES = """
 41-5A 61-7A AA AD B5 BA C0-D6 D8-F6 F8-37D 384-386 388-38A 38C 38E-3A1 3A3-481 483-487 48A-527 531-556 559-55F
@@ -45,20 +47,61 @@ ED0-ED9 F20-F29 1040-1049 1090-1099 17E0-17E9 1810-1819 1946-194F 19D0-19D9 1A80
 
 # Characters that are a token of their own whatever stands beside them.
 _SYMBOL_RANGES = """
-23-27 2A-2C 3A-3E 5C 5E 60 7C 7E A1 A5-A9 AC AE-B4 B6-B9 BF D7 F7 37E 387 589 5BE 5C0 5C3 5C6 5F3-5F4 600-603
-606-60C 614 61B 61E-61F 66A 66D 6D4 700-70D 7F6-7F8 964-965 E3F E4F 1FBD 2016-2017 201A 201E-2023 2030-2038 203B
-203E-2042 2044 2070 2074-207E 2080-208E 20A4 2100-2101 2103-2106 2108-2109 2114 2116-2118 211E-2123 2125 2127 2129
+21 23-27 2A-2C 2E-2F 3A-40 5C 5E-5F 60 7C 7E A1 A5-A9 AC AE-B4 B6-B9 BF D7 F7 37E 387 589 5BE 5C0 5C3 5C6 5F3-5F4
+600-603 606-60C 614 61B 61E-61F 66A 66D 6D4 700-70D 7F6-7F8 964-965 E3F E4F 1FBD 2016-2017 201A 201E-2023 2030-2038
+203B 203E-2042 2044 2070 2074-207E 2080-208E 20A4 2100-2101 2103-2106 2108-2109 2114 2116-2118 211E-2123 2125 2127 2129
 212E 213A-213B 2140-2144 214A-214D 214F 2155-215E 2190-2BFF 3001-3002 3012 30FB FF01-FF0F FF1A-FF20 FF3B-FF40
 FF5B-FF65 FFE0-FFE1 FFE5-FFE6
 """
 
-
-def _character_class(ranges: str) -> str:
-    """Turn a table into the inside of a regular expression's `[...]`."""
-    ends = (item.split("-") for item in ranges.split())
-    return "".join("-".join(rf"\u{int(end, 16):04X}" for end in pair) for pair in ends)
+ANY_LETTER, ANY_DIGIT = "\u00aa", "\u0660"
 
 
-LETTERS = _character_class(_LETTER_RANGES)
-DIGITS = _character_class(_DIGIT_RANGES)
-SYMBOLS = _character_class(_SYMBOL_RANGES)
+def _code_points(ranges: str) -> frozenset[int]:
+    ends = ([int(end, 16) for end in item.split("-")] for item in ranges.split())
+    return frozenset(code for pair in ends for code in range(pair[0], pair[-1] + 1))
+
+
+class _Shapes(dict[int, int]):
+    """A table for `str.translate`, filled as characters are met."""
+
+    def __missing__(self, code: int) -> int:
+        shape = code
+        if code > 0x7F and code != 0xAD:  # rules name the soft hyphen
+            if code in _letters():
+                shape = ord(ANY_LETTER)
+            elif code in _digits():
+                shape = ord(ANY_DIGIT)
+        self[code] = shape
+        return shape
+
+
+@cache
+def _letters() -> frozenset[int]:
+    return _code_points(_LETTER_RANGES)
+
+
+@cache
+def _digits() -> frozenset[int]:
+    return _code_points(_DIGIT_RANGES)
+
+
+@cache
+def _symbols() -> frozenset[int]:
+    return _code_points(_SYMBOL_RANGES)
+
+
+_SHAPES = _Shapes()
+
+
+def shape(text: str) -> str:
+    """Return the text with each letter beyond ASCII but the soft hyphen as `ANY_LETTER`, each digit as `ANY_DIGIT`.
+
+    The length stays the same, so that rules can be matched on the shape and tokens cut out of the text.
+    """
+    return text if text.isascii() else text.translate(_SHAPES)
+
+
+def is_symbol(character: str) -> bool:
+    """Return whether a character is a token of its own whatever stands beside it."""
+    return ord(character) in _symbols()

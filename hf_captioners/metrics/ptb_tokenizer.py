@@ -4,18 +4,22 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from .ptb_characters import DIGITS
-from .ptb_lexer import ABBREVIATION, NUMBERED_ABBREVIATIONS, lex
+from .ptb_characters import ANY_DIGIT, shape
+from .ptb_lexer import ABBREVIATION, BLANKS, NUMBERED_ABBREVIATIONS, SPLIT_WORDS, lex
 
 DROPPED_TOKENS = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
-"""Tokens that the COCO evaluation leaves out; it means to drop brackets too, but compares their names with capitals."""
+"""Tokens that the COCO evaluation leaves out; brackets stay, because it looks for their names in capitals."""
 
 _MAX_CACHED = 1 << 18  # pieces; an English caption corpus has about 50,000
 _LINE_BREAKS = re.compile("[\n\r\v\f\u2028\u2029]")
-_PLAIN_WORD = re.compile("[A-Za-z]{2,}[.,]?")
-_SPLIT_WORDS = frozenset(["cannot", "gonna", "gotta", "lemme", "gimme", "wanna"])
-# What may be one token together with the next piece, or reads on into it: numbers, tags, `K. The ...`, `fig. 5`.
-_CONTEXTUAL = re.compile(rf"[<{DIGITS}]|(?:^|[^a-z])(?:[a-z]|{NUMBERED_ABBREVIATIONS})\.$", re.IGNORECASE)
+_PLAIN_WORD = re.compile("([A-Za-z]{2,})([.,]?)")
+# What may be one token together with its neighbours, or reads on into them: numbers, tags, blanks of other kinds,
+# `K. The ...` and `fig. 5`.
+_CONTEXTUAL = re.compile(
+    rf"[<0-9{ANY_DIGIT}]|^[{BLANKS}]|[^a-z].*[a-z]\.$|^(?:[a-z]|{NUMBERED_ABBREVIATIONS})\.$", re.IGNORECASE
+)
+_ASK_THE_NEIGHBOURS = "\0"  # in place of the tokens of such a piece; the lexer deletes this character
+_END = "\n"  # stands between two captions of a batch
 
 
 def _lex_and_drop(text: str) -> str:
@@ -23,24 +27,23 @@ def _lex_and_drop(text: str) -> str:
     return " ".join(token for token in map(str.lower, lex(line)) if token not in DROPPED_TOKENS)
 
 
-class _Pieces(dict[str, str | None]):
-    """Tokens of what stands between two blanks; None where they depend on the neighbours."""
+def _tokenize_piece(piece: str) -> str:
+    if (plain := _PLAIN_WORD.fullmatch(piece)) and not (plain[2] == "." and ABBREVIATION.fullmatch(piece)):
+        word = plain[1].lower()
+        if word not in SPLIT_WORDS and not (plain[2] == "." and _CONTEXTUAL.search(piece)):
+            return word
+    return _ASK_THE_NEIGHBOURS if _CONTEXTUAL.search(shape(piece)) else _lex_and_drop(piece)
 
-    def __missing__(self, piece: str) -> str | None:
+
+class _Pieces(dict[str, str]):
+    """Tokens of what stands between two blanks."""
+
+    def __missing__(self, piece: str) -> str:
         if len(self) >= _MAX_CACHED:
             self.clear()
-        tokens = self[piece] = self._tokenize(piece)
+            self[_END] = _END
+        tokens = self[piece] = _tokenize_piece(piece)
         return tokens
-
-    @staticmethod
-    def _tokenize(piece: str) -> str | None:
-        if _CONTEXTUAL.search(piece):
-            return None
-        if _PLAIN_WORD.fullmatch(piece) and not ABBREVIATION.fullmatch(piece):
-            word = piece.rstrip(".,").lower()
-            if word not in _SPLIT_WORDS:
-                return word
-        return _lex_and_drop(piece)
 
 
 class PTBTokenizer:
@@ -54,7 +57,7 @@ class PTBTokenizer:
     """
 
     def __init__(self) -> None:
-        self._pieces = _Pieces()
+        self._pieces = _Pieces({_END: _END})
         self._whole = lru_cache(maxsize=1 << 14)(_lex_and_drop)
 
     def tokenize(self, caption: str) -> str:
@@ -62,12 +65,19 @@ class PTBTokenizer:
 
         A token may hold U+00A0: `1 1/2` and telephone numbers are one token. Never raises for a string.
         """
-        pieces = self._pieces
-        tokens = [pieces[piece] for piece in caption.split(" ")]
-        if None in tokens:
-            return self._whole(caption)
-        return " ".join(filter(None, tokens))
+        return self([caption])[0]
 
     def __call__(self, captions: Iterable[str]) -> list[str]:
         """Return the tokens of each caption, joined by single blanks."""
-        return [self.tokenize(caption) for caption in captions]
+        captions = list(captions)
+        if not captions:
+            return []
+        text = _END.join(captions)
+        if text.count(_END) >= len(captions):
+            text = _END.join(caption.replace(_END, " ") for caption in captions)
+        pieces = text.replace(_END, f" {_END} ").split(" ")
+        rows = " ".join(filter(None, map(self._pieces.__getitem__, pieces))).split(_END)
+        return [
+            self._whole(caption) if _ASK_THE_NEIGHBOURS in row else row.strip(" ")
+            for caption, row in zip(captions, rows, strict=True)
+        ]
