@@ -15,18 +15,15 @@ METRICS = ("bleu", "cider_d")
 FIGURES = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "cider_d")
 
 
-def generation_config_for(
-    model: PreTrainedModel, num_beams: int | None, max_new_tokens: int, **options: Any
-) -> GenerationConfig:
-    """The model's generation settings with those of an evaluation; the model's own stay as they are.
+def generation_config_for(model: PreTrainedModel, settings: Mapping[str, Any]) -> GenerationConfig:
+    """The model's generation settings with others for an evaluation; the model's own stay as they are.
 
     Raises:
-        ValueError: an option is no generation setting.
+        ValueError: a setting is none of generation.
     """
     config = copy.deepcopy(model.generation_config)
     config.max_length = None  # or it would compete with `max_new_tokens`
-    config.update(num_beams=num_beams or config.num_beams or 1, max_new_tokens=max_new_tokens)
-    unknown = config.update(**options)
+    unknown = config.update(**{name: value for name, value in settings.items() if value is not None})
     if unknown:
         raise ValueError(f"The generation configuration has no settings {sorted(unknown)}.")
     return config

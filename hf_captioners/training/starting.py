@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 from hf_captioners.auto import get_architecture
+
+from .caption_encoding import PictureTextProcessor
 
 
 @dataclass
@@ -107,4 +109,15 @@ def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
             raise
         reason = str(error).splitlines()[0][:200]
         raise ValueError(f"{source} is no captioner ({reason}). Pass a checkpoint that writes captions.") from error
-    return model, AutoProcessor.from_pretrained(source)
+    return model, load_processor(source, options.get("trust_remote_code", False))
+
+
+def load_processor(source: str, trust_remote_code: bool = False) -> Any:
+    """The processor of a captioner; image processor and tokenizer together where they were saved apart."""
+    processor = AutoProcessor.from_pretrained(source, trust_remote_code=trust_remote_code)
+    if hasattr(processor, "image_processor") and hasattr(processor, "tokenizer"):
+        return processor
+    return PictureTextProcessor(
+        AutoImageProcessor.from_pretrained(source, trust_remote_code=trust_remote_code),
+        AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code),
+    )

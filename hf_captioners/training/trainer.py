@@ -195,9 +195,11 @@ class CaptioningTrainer(Seq2SeqTrainer):
 
     def caption(self, pictures: CaptionedPictures, **gen_kwargs: Any) -> list[str]:
         """Write the best caption of every picture; processes share the work and all get all captions."""
-        config = generation_config_for(
-            self.base_model, self.args.generation_num_beams, self.args.generation_max_new_tokens, **gen_kwargs
-        )
+        settings = {
+            "num_beams": self.args.generation_num_beams,
+            "max_new_tokens": self.args.generation_max_new_tokens,
+        }
+        config = generation_config_for(self.base_model, settings | gen_kwargs)
         self.model.eval()
         captions: list[str] = []
         for batch in self._own_share(pictures, "captions"):

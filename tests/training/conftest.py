@@ -9,6 +9,7 @@ from hf_captioners.data import load_captions
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
+from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments
 
 SIDE = 32
 
@@ -67,6 +68,36 @@ def make_captioner(tokenizer):
             tokenizer=tokenizer,
             encoder_ffn_dim=32,
             **fields,
+        )
+
+    return make
+
+
+@pytest.fixture
+def make_trainer(scenes, processor, make_captioner, tmp_path):
+    """Builds a trainer on the drawn scenes: small batches, greedy evaluation, quiet."""
+
+    def make(model=None, callbacks=None, processing_class=None, eval_rows=None, **fields):
+        arguments = {
+            "output_dir": str(tmp_path / "run"),
+            "use_cpu": True,
+            "per_device_train_batch_size": 6,
+            "learning_rate": 1e-3,
+            "num_train_epochs": 2,
+            "captions_per_picture": 1,
+            "generation_num_beams": 1,
+            "generation_max_new_tokens": 5,
+            "logging_steps": 1,
+            "disable_tqdm": True,
+            "seed": 7,
+        }
+        return CaptioningTrainer(
+            make_captioner() if model is None else model,
+            CaptioningTrainingArguments(**(arguments | fields)),
+            train_dataset=scenes["train"],
+            eval_dataset=scenes["validation"] if eval_rows is None else eval_rows,
+            processing_class=processor if processing_class is None else processing_class,
+            callbacks=callbacks,
         )
 
     return make

@@ -1,0 +1,54 @@
+"""Defaults, flags and refusals of the training arguments."""
+
+import dataclasses
+
+import pytest
+from transformers import HfArgumentParser
+
+from hf_captioners.training import CaptioningTrainingArguments
+from hf_captioners.training.arguments import CaptioningTrainingArguments as Arguments
+
+
+def test_defaults_are_the_published_ones(tmp_path):
+    args = CaptioningTrainingArguments(str(tmp_path))
+    assert (args.learning_rate, args.adam_beta1, args.adam_beta2, args.adam_epsilon) == (1e-4, 0.9, 0.999, 1e-8)
+    assert (args.weight_decay, args.max_grad_norm, args.per_device_train_batch_size) == (0.0, 1.0, 25)
+    assert (args.lr_scheduler_type, args.num_train_epochs, args.early_stopping_patience) == ("constant", 100, 5)
+    assert (args.generation_num_beams, args.generation_max_new_tokens) == (5, 20)
+    assert (args.metric_for_best_model, args.greater_is_better, args.load_best_model_at_end) == ("cider_d", True, True)
+
+
+def test_a_loss_is_better_when_it_is_smaller(tmp_path):
+    assert CaptioningTrainingArguments(str(tmp_path), metric_for_best_model="loss").greater_is_better is False
+
+
+def test_without_evaluation_there_is_no_best_model(tmp_path):
+    assert not CaptioningTrainingArguments(str(tmp_path), eval_strategy="no").load_best_model_at_end
+
+
+def test_every_argument_is_a_flag_with_help(tmp_path):
+    parser = HfArgumentParser(Arguments)
+    own = {field.name for field in dataclasses.fields(Arguments)}
+    actions = {action.dest: action for action in parser._actions if action.dest in own}
+    assert own - actions.keys() == set()
+    assert [name for name, action in actions.items() if not action.help] == []
+    flags = ["--output_dir", str(tmp_path), "--captions_per_picture", "2", "--early_stopping_patience", "3"]
+    (args,) = parser.parse_args_into_dataclasses(flags)
+    assert (args.captions_per_picture, args.early_stopping_patience) == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"predict_with_generate": True}, "generation_max_new_tokens"),
+        ({"generation_max_length": 30}, "generation_max_new_tokens"),
+        ({"remove_unused_columns": True}, "collator"),
+        ({"feature_cache_dtype": "int8"}, "'int8'"),
+        ({"captions_per_picture": 0}, "captions_per_picture"),
+        ({"generation_max_new_tokens": 0}, "generation_max_new_tokens"),
+        ({"early_stopping_patience": 0}, "early_stopping_patience"),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path, fields, said):
+    with pytest.raises(ValueError, match=said):
+        CaptioningTrainingArguments(str(tmp_path), **fields)

@@ -1,0 +1,95 @@
+"""Features are computed once, are those that the model computes, and are refused by other extractors."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from hf_captioners.training.caption_encoding import caption_encoder
+from hf_captioners.training.feature_cache import FeatureCache, StoredFeatures, can_cache
+from hf_captioners.training.pictures import CaptionedPictures
+
+
+@pytest.fixture
+def pictures(scenes):
+    return CaptionedPictures(scenes["train"])
+
+
+def cache_of(directory, model, processor, **options):
+    return FeatureCache(directory, model, processor, caption_encoder(processor, model), batch_size=5, **options)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.0), ("float16", 2e-3)])
+def test_stored_features_are_those_of_the_model(tmp_path, make_captioner, processor, pictures, dtype, tolerance):
+    model = make_captioner()
+    stored = cache_of(tmp_path, model, processor, dtype=dtype).features_of(pictures)
+    assert len(stored) == len(pictures) == 12
+    for row in (0, 4, 5, 11):
+        pixels = processor(images=[pictures[row]["image"]], return_tensors="pt")["pixel_values"]
+        with torch.no_grad():
+            direct = model.get_region_features(pixels)
+        np.testing.assert_allclose(
+            stored[row]["region_features"], direct.region_features[0], atol=max(tolerance, 1e-6)
+        )
+        np.testing.assert_array_equal(stored[row]["region_boxes"], direct.region_boxes[0])
+
+
+def test_features_are_computed_once(tmp_path, make_captioner, processor, pictures, monkeypatch):
+    model = make_captioner()
+    cache_of(tmp_path, model, processor).features_of(pictures)
+    monkeypatch.setattr(FeatureCache, "_extract", lambda *_: pytest.fail("computed again"))
+    assert len(cache_of(tmp_path, model, processor).features_of(pictures)) == 12
+    assert len(cache_of(tmp_path, make_captioner(), processor).features_of(pictures)) == 12  # the same weights again
+
+
+def test_a_killed_build_goes_on_where_it_stopped(tmp_path, make_captioner, processor, pictures, monkeypatch):
+    model = make_captioner()
+    whole = cache_of(tmp_path / "whole", model, processor).features_of(pictures)
+    extract, calls = FeatureCache._extract, []
+
+    def killed_at_the_second_batch(self, batch):
+        calls.append(len(batch["pixel_values"]))
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return extract(self, batch)
+
+    monkeypatch.setattr(FeatureCache, "_extract", killed_at_the_second_batch)
+    with pytest.raises(KeyboardInterrupt):
+        cache_of(tmp_path / "killed", model, processor).features_of(pictures)
+    resumed = cache_of(tmp_path / "killed", model, processor).features_of(pictures)
+    assert calls == [5, 5, 5, 2]  # the second batch again, the first never
+    np.testing.assert_array_equal(resumed.values, whole.values)
+
+
+def test_another_extractor_gets_its_own_features(tmp_path, make_captioner, processor, pictures):
+    first = cache_of(tmp_path, make_captioner(seed=0), processor)
+    second = cache_of(tmp_path, make_captioner(seed=1), processor)
+    layer = cache_of(tmp_path, make_captioner(seed=0, vision_feature_layer=0), processor)
+    stored = first.features_of(pictures)
+    assert len({cache.features_of(pictures).folder for cache in (first, second, layer)}) == 3
+    with pytest.raises(ValueError, match="vision part"):
+        StoredFeatures(stored.folder, second.extractor)
+
+
+def test_unfinished_features_are_refused(tmp_path, make_captioner, processor, pictures):
+    cache = cache_of(tmp_path, make_captioner(), processor)
+    folder = cache.features_of(pictures).folder
+    description = json.loads((folder / "cache.json").read_text())
+    (folder / "cache.json").write_text(json.dumps(description | {"done": 7}))
+    with pytest.raises(ValueError, match="7 of 12"):
+        StoredFeatures(folder, cache.extractor)
+
+
+def test_features_that_do_not_fit_are_refused(tmp_path, make_captioner, processor, pictures, monkeypatch):
+    model = make_captioner()
+    with torch.no_grad():
+        for parameter in model.model.encoder.vision.model.layernorm.parameters():
+            parameter.fill_(1e6)
+    with pytest.raises(ValueError, match="float32"):
+        cache_of(tmp_path, model, processor).features_of(pictures)
+
+
+def test_a_trained_backbone_is_not_cached(make_captioner):
+    assert can_cache(make_captioner())
+    assert not can_cache(make_captioner(freeze_vision=False))

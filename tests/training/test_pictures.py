@@ -1,0 +1,72 @@
+"""Which picture is seen with which of its captions, and when."""
+
+import pytest
+from datasets import Dataset
+
+from hf_captioners.training.pictures import CaptionedPictures, CaptionPairs, CaptionSampler
+
+ROWS = Dataset.from_dict(
+    {"image": ["a", "b", "c"], "captions": [["a0"], ["b0", "b1", "b2"], ["c0", "c1"]], "image_id": ["x", "y", "z"]}
+)
+
+
+def test_pairs_are_every_picture_with_every_caption():
+    pairs = CaptionPairs(CaptionedPictures(ROWS))
+    found = [(pair["image"], pair["caption"]) for pair in (pairs[index] for index in range(len(pairs)))]
+    assert found == [("a", "a0"), ("b", "b0"), ("b", "b1"), ("b", "b2"), ("c", "c0"), ("c", "c1")]
+
+
+def test_an_epoch_of_all_captions_sees_each_pair_once_in_a_new_order():
+    sampler = CaptionSampler([0] * 50 + [1] * 50, None, seed=1)
+    first = list(sampler)
+    sampler.set_epoch(1)
+    second = list(sampler)
+    assert sorted(first) == sorted(second) == list(range(100)) == list(range(len(sampler)))
+    assert first != second
+
+
+def test_the_order_depends_on_seed_and_epoch_alone():
+    def order(seed, epoch):
+        sampler = CaptionSampler([0] * 50 + [1] * 50, 20, seed)
+        sampler.set_epoch(epoch)
+        list(sampler)  # drawing once does not change what is drawn next
+        return list(sampler)
+
+    assert order(1, 3) == order(1, 3)
+    assert order(1, 3) != order(2, 3)
+    assert order(1, 3) != order(1, 4)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_some_captions_of_each_picture_are_drawn_without_repetition(count):
+    picture_of = [0, 1, 1, 1, 2, 2]
+    sampler = CaptionSampler(picture_of, count, seed=0)
+    seen = set()
+    for epoch in range(30):
+        sampler.set_epoch(epoch)
+        drawn = list(sampler)
+        assert len(drawn) == len(set(drawn)) == len(sampler)
+        pictures = [picture_of[pair] for pair in drawn]
+        assert [pictures.count(picture) for picture in range(3)] == [1, min(3, count), min(2, count)]
+        seen.update(drawn)
+    assert seen == set(range(6))  # over the epochs every caption has its turn
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "said"),
+    [
+        (ROWS.remove_columns("captions"), ValueError, "`captions`"),
+        (ROWS.remove_columns("image"), ValueError, "`image`"),
+        (ROWS.select([]), ValueError, "no rows"),
+        (ROWS.to_iterable_dataset(), TypeError, "Streamed"),
+    ],
+)
+def test_unusable_data_sets_are_refused(rows, error, said):
+    with pytest.raises(error, match=said):
+        CaptionedPictures(rows)
+
+
+def test_a_picture_without_captions_is_named():
+    rows = Dataset.from_dict({"image": ["a", "b"], "captions": [["a0"], []], "image_id": ["x", "y"]})
+    with pytest.raises(ValueError, match="'y'"):
+        CaptionPairs(CaptionedPictures(rows))

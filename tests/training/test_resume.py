@@ -1,0 +1,87 @@
+"""A run that is killed goes on as if nothing had happened."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from hf_captioners.training import last_complete_checkpoint
+from hf_captioners.training import trainer as trainer_module
+
+
+class Kill(TrainerCallback):
+    """Ends the run by an error at a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+@pytest.fixture(autouse=True)
+def scores(monkeypatch):
+    monkeypatch.setattr(trainer_module, "score_captions", lambda captions, references: {"cider_d": 0.0})
+
+
+def curve(trainer):
+    return [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
+
+
+@pytest.mark.parametrize("saved_at", [2, 3, 5], ids=["mid-epoch", "mid-second-epoch", "later"])
+def test_same_curve_and_weights_after_a_kill(make_trainer, make_captioner, tmp_path, saved_at):
+    """3 epochs of 3 steps with dropout, 2 of 5 captions drawn for each picture; killed one step after a checkpoint."""
+    fields = {
+        "num_train_epochs": 3,
+        "captions_per_picture": 2,
+        "per_device_train_batch_size": 8,
+        "save_strategy": "steps",
+        "save_steps": saved_at,
+        "eval_strategy": "steps",
+        "eval_steps": saved_at,
+        "early_stopping_patience": None,
+    }
+    whole = make_trainer(make_captioner(), output_dir=str(tmp_path / "whole"), **fields)
+    whole.train()
+    killed = make_trainer(make_captioner(), [Kill(saved_at + 1)], output_dir=str(tmp_path / "killed"), **fields)
+    with pytest.raises(KeyboardInterrupt):
+        killed.train()
+    resumed = make_trainer(make_captioner(seed=5), output_dir=str(tmp_path / "killed"), **fields)
+    resumed.train(resume_from_checkpoint=last_complete_checkpoint(tmp_path / "killed"))
+    assert [step for step, _ in curve(resumed)] == list(range(1, 10))
+    assert curve(resumed) == curve(whole)
+    for name, weight in whole.model.state_dict().items():
+        torch.testing.assert_close(resumed.model.state_dict()[name], weight, atol=0, rtol=0, msg=name)
+
+
+def test_patience_counts_through_a_kill(make_trainer, make_captioner, monkeypatch):
+    fields = {"num_train_epochs": 10, "early_stopping_patience": 3}
+    figures = {1: 0.1, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.2, 6: 0.1}
+    trainer = None
+    monkeypatch.setattr(trainer_module, "score_captions", lambda *_: {"cider_d": figures[round(trainer.state.epoch)]})
+    trainer = make_trainer(make_captioner(), [Kill(2 * 4 + 1)], **fields)  # in the fifth epoch of two steps
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    trainer = make_trainer(make_captioner(), **fields)
+    trainer.train(resume_from_checkpoint=last_complete_checkpoint(trainer.args.output_dir))
+    assert trainer.state.epoch == 5
+
+
+def test_a_half_written_checkpoint_is_passed_over(make_trainer):
+    trainer = make_trainer(num_train_epochs=2)
+    trainer.train()
+    output = trainer.args.output_dir
+    newest = last_complete_checkpoint(output)
+    assert newest.endswith("checkpoint-4")
+    for name, left in (("trainer_state.json", 100), ("trainer_state.json", None), ("optimizer.pt", None)):
+        path = Path(newest, name)
+        content = path.read_bytes()
+        path.unlink()
+        if left is not None:
+            path.write_bytes(content[:left])
+        assert last_complete_checkpoint(output).endswith("checkpoint-2"), name
+        path.write_bytes(content)
+    assert last_complete_checkpoint(output) == newest
+    assert last_complete_checkpoint(f"{output}/none") is None
