@@ -190,7 +190,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         return regions
 
     def _without_padding(self, regions: RegionFeatures) -> RegionFeatures:
-        """Zeros where the mask says padding: whatever lies there, a NaN or a huge number, must not be computed with."""
+        """Zeros where the mask says padding: nothing that lies there may be computed with."""
         mask = regions.region_mask
         shape = regions.region_features.shape[:2]
         if mask is None or mask.shape != shape or self.config.region_mask_rule != "explicit":

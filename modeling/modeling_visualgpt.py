@@ -459,6 +459,26 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    @torch.no_grad()
+    def visual_scores(self, sequences: Tensor, **pictures: Any) -> Tensor:
+        """How much each generated token owes to the picture (section 5.6, Figure 5).
+
+        Args:
+            sequences: `[B * K, T]` as `generate()` returns them, begin token first.
+            pictures: `pixel_values`, or `region_features` with mask and boxes, or `encoder_outputs`, of B pictures.
+
+        Returns:
+            `[B * K, T - 1]`: for every token behind the first, B^vis of the last layer at the step that chose it,
+            averaged over features and encoder levels; in [0, 1]. What stands behind the end token means nothing.
+
+        Raises:
+            ValueError: the model's fusion has no self-resurrecting gates.
+        """
+        if self.config.fusion != "srau":
+            raise ValueError(f"`fusion={self.config.fusion!r}` has no visual gates, expected 'srau'.")
+        gates = self(decoder_input_ids=sequences[:, :-1], output_gates=True, **pictures).gates
+        return gates[-1].visual.mean(dim=(2, 3))
+
     @classmethod
     def from_pretrained_parts(
         cls,
