@@ -10,6 +10,7 @@ import io
 import json
 import os
 import shutil
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -135,10 +136,12 @@ class ImageCaptioningPipeline(Pipeline):
                 )
             regions = {name: item[name] for name in ("features", "boxes") if item.get(name) is not None}
             encoded = self.processor(regions=regions, return_tensors="pt")
-        elif self._is_native:
-            encoded = self.processor(images=item["image"], return_tensors="pt")
         else:
-            encoded = self.image_processor(upright_rgb(item["image"], timeout), return_tensors="pt")
+            image = fetch(item["image"], timeout)
+            if self._is_native:
+                encoded = self.processor(images=image, return_tensors="pt")
+            else:
+                encoded = self.image_processor(upright_rgb(image), return_tensors="pt")
         return {**encoded.to(dtype=self.dtype), "prompt": prompt or ""}
 
     def _forward(  # type: ignore[override]
@@ -257,7 +260,16 @@ def _after_end(generated: torch.Tensor, end_ids: list[int]) -> torch.Tensor:
     return is_end.cumsum(dim=-1) - is_end > 0
 
 
-def upright_rgb(source: Any, timeout: float | None = None) -> Any:
+def fetch(source: Any, timeout: float | None = None) -> Any:
+    """Load the bytes behind an `http(s)` address; anything else is returned as it is."""
+    if not (isinstance(source, str) and source.startswith(("http://", "https://"))):
+        return source
+    request = urllib.request.Request(source, headers={"User-Agent": "hf-captioners"})
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        return response.read()
+
+
+def upright_rgb(source: Any) -> Any:
     """Read a picture for the processors of transformers: upright, RGB, transparency over white.
 
     Arrays with channels and tensors stay as they are.
@@ -270,7 +282,7 @@ def upright_rgb(source: Any, timeout: float | None = None) -> Any:
         source = PIL.Image.open(io.BytesIO(source))
     elif isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
-        source = PIL.Image.open(path) if os.path.isfile(path) else load_image(path, timeout=timeout)
+        source = PIL.Image.open(path) if os.path.isfile(path) else load_image(path)
     picture = PIL.ImageOps.exif_transpose(source)
     if picture.mode.startswith("I;16"):  # converting these would clip them to white
         picture = PIL.Image.fromarray((np.asarray(picture) // 257).astype(np.uint8))

@@ -1,6 +1,9 @@
 """`pipeline("image-captioning")`: every kind of input, every kind of captioner, and scores that add up."""
 
+import http.server
 import json
+import threading
+import time
 
 import datasets
 import numpy as np
@@ -127,6 +130,34 @@ def test_every_kind_of_input(captioner, pictures, tmp_path):
     assert captioner([]) == []
     with pytest.raises(ValueError, match=r"columns \['n'\]; expected a column 'image'"):
         captioner(rows.remove_columns("image"))
+
+
+@ALL
+def test_addresses_and_their_timeout(captioner, pictures, tmp_path):
+    clear = pictures[0].convert("RGBA")
+    clear.putalpha(100)
+    clear.save(tmp_path / "p.png")
+    expected = captioner(str(tmp_path / "p.png"), return_scores=True)
+
+    class Slow(http.server.SimpleHTTPRequestHandler):
+        def __init__(self, *args):
+            super().__init__(*args, directory=str(tmp_path))
+
+        def do_GET(self):
+            if "slow" in self.path:
+                time.sleep(1)
+            super().do_GET()
+
+        def log_message(self, *args):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/p.png"
+        assert captioner(address, return_scores=True) == expected
+        with pytest.raises(OSError, match="timed out"):
+            captioner(f"{address}?slow", timeout=0.2)
+        server.shutdown()
 
 
 @ALL

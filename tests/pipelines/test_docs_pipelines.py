@@ -1,0 +1,32 @@
+"""Every code block of docs/pipelines.md runs, from the first to the last."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import PIL.Image
+import transformers
+
+from hf_captioners.pipelines.image_captioning import bundle_pipeline
+
+from .tiny_captioners import save
+
+PAGE = Path(__file__).parents[2] / "docs" / "pipelines.md"
+
+
+def test_code_blocks_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.chdir(tmp_path)
+    save("visualgpt", tmp_path / "my_captioner")
+    bundle_pipeline("my_captioner")
+    save("blip", tmp_path / "my_blip")
+    transformers.ViTImageProcessor().save_pretrained("my_backbone")
+    for name, mode in (("photo.jpg", "RGB"), ("other.png", "RGBA")):
+        pixels = np.random.default_rng(0).integers(0, 256, (40, 50, len(mode)), dtype=np.uint8)
+        PIL.Image.fromarray(pixels).save(name)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.M | re.S)
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    assert len(blocks) >= 9
+    assert names["record"]["generated_text"] and len(names["record"]["tokens"]) == len(names["record"]["token_scores"])
