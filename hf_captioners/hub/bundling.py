@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from pathlib import Path
 
 from hf_captioners.auto import get_architecture
@@ -30,7 +29,7 @@ def complete_checkpoint(directory: str | os.PathLike[str]) -> None:
         auto: f"{architecture.module(kind).rpartition('.')[2]}.{architecture.prefix}{kind}"
         for auto, kind in AUTO_CLASSES.items()
     }
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=directory, suffix=".json", delete=False) as file:
-        file.write(json.dumps(config, indent=2, sort_keys=True) + "\n")
-    os.replace(file.name, path)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    temporary.replace(path)
     bundle_pipeline(directory)

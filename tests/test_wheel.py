@@ -1,0 +1,94 @@
+"""The built wheel: complete, alone in site-packages, and working in an empty folder."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAPPED = {"modeling": "hf_captioners/modeling", "processing": "hf_captioners/processing"} | {
+    "hub_cards": "hf_captioners/hub_cards"
+}
+PROBE = """
+import hf_captioners, pathlib, sys
+from importlib.resources import files
+assert str(pathlib.Path(hf_captioners.__file__)).startswith(sys.argv[1]), hf_captioners.__file__
+assert files("hf_captioners.hub_cards").joinpath("demo_page.html").is_file()
+from hf_captioners.metrics import compute_caption_metrics
+from hf_captioners.cli import main
+assert main(["env"]) == 0
+config = hf_captioners.VisualGPTConfig(text_config={"n_embd": 8, "n_head": 2, "n_layer": 1})
+import transformers
+model = transformers.AutoModelForImageTextToText.from_config(config)
+model.save_pretrained("checkpoint")
+print(type(model).__module__, len(list(pathlib.Path("checkpoint").glob("*.py"))))
+"""
+
+
+def source_files() -> set[str]:
+    """What the wheel must hold, by its name in the wheel: all code and every file beside it."""
+    names = set()
+    for folder in ("hf_captioners", *MAPPED):
+        for path in (ROOT / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc":
+                relative = path.relative_to(ROOT / folder).as_posix()
+                names.add(f"{MAPPED.get(folder, folder)}/{relative}")
+    return names
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """A wheel of a copy of the sources, so that no stale build folder gets into it."""
+    work = tmp_path_factory.mktemp("wheel")
+    tree = work / "tree"
+    tree.mkdir()
+    for name in ("hf_captioners", *MAPPED):
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(work), str(tree)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return next(work.glob("*.whl"))
+
+
+def test_wheel_holds_every_file(wheel):
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if not name.split("/")[0].endswith(".dist-info")}
+    assert not source_files() - names, f"missing in the wheel: {sorted(source_files() - names)}"
+    assert not names - source_files(), f"only in the wheel: {sorted(names - source_files())}"
+    assert {name.split("/")[0] for name in names} == {"hf_captioners"}
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """The wheel alone in a folder; everything it needs comes from this environment."""
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(target), str(wheel)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return target
+
+
+def run_installed(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=900
+    )
+
+
+def test_wheel_works_in_an_empty_folder(installed, tmp_path):
+    ran = run_installed(installed, tmp_path, "-c", PROBE, str(installed))
+    assert ran.returncode == 0, ran.stderr
+    module, files = ran.stdout.strip().splitlines()[-1].split()
+    assert module == "hf_captioners.modeling.modeling_visualgpt"
+    assert 8 <= int(files) <= 14, "files of code that travel with a model"
+
+
+@pytest.mark.slow
+def test_wheel_runs_the_demonstration(installed, tmp_path):
+    ran = run_installed(installed, tmp_path, "-m", "hf_captioners.cli", "demo", "--quick")
+    assert ran.returncode == 0, ran.stderr
+    page = (tmp_path / "demo" / "index.html").read_text()
+    assert page.count("data:image/png") == 10 and "Does the language model help?" in page
