@@ -1,0 +1,210 @@
+"""The feature store: regions of many pictures in memory-mapped safetensors shards, with the name of their extractor.
+
+    store/store.json                   extractor and its revision, size and kind of the features
+    store/regions-00000.safetensors    `features` [N, D] of all pictures one below the other, `boxes` [N, 4],
+                                       `counts` [P] regions a picture, and the ids in the header
+
+A safetensors shard is one block of numbers behind a short header, so a picture is found by arithmetic and read by one
+copy out of the page cache, which all processes share; no library stands between. Every shard is complete in itself and
+moved into place when it is written: a writer that was killed goes on with the next one.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from .region_source import MissingRegionsError, Regions, RegionSource
+
+STORE_FILE = "store.json"
+SHARD_PATTERN = "regions-*.safetensors"
+FORMAT = 1
+StoredKind = Literal["float32", "float16", "int8"]
+NUMPY_KINDS = {"F32": np.float32, "F16": np.float16, "I8": np.int8, "I64": np.int64}
+
+
+class OtherExtractorError(ValueError):
+    """Features come from another extractor than the one that is needed."""
+
+
+@dataclass(frozen=True)
+class StoreDescription:
+    """What a store holds.
+
+    Attributes:
+        extractor: name of the model that computed the features, with all that changes them (layer, grid, ...).
+        revision: revision of that model.
+        feature_size: D.
+        kind: how features are stored. `float16` rounds by at most 2^-11 of a value; `int8` by at most half a step,
+            1/254 of the largest value of the region.
+        boxes: whether regions have boxes.
+    """
+
+    extractor: str
+    revision: str
+    feature_size: int
+    kind: StoredKind = "float32"
+    boxes: bool = True
+
+    def check_extractor(self, extractor: str, revision: str | None = None) -> None:
+        """Refuse features that a model was not trained on.
+
+        Raises:
+            OtherExtractorError: extractor or (if given) revision differ.
+        """
+        if self.extractor != extractor or revision not in (None, self.revision):
+            wanted = extractor if revision is None else f"{extractor} (revision {revision})"
+            raise OtherExtractorError(
+                f"The store has features of {self.extractor} (revision {self.revision}); the model was trained on "
+                f"those of {wanted}. Extract the pictures again with that one."
+            )
+
+    def write(self, folder: Path) -> None:
+        """Write the description atomically."""
+        unfinished = folder / f".{STORE_FILE}.unfinished"
+        unfinished.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n", encoding="utf-8")
+        os.replace(unfinished, folder / STORE_FILE)
+
+    @classmethod
+    def read(cls, folder: Path) -> StoreDescription:
+        """Read the description.
+
+        Raises:
+            FileNotFoundError: there is no store.
+            ValueError: the store has another format.
+        """
+        path = folder / STORE_FILE
+        if not path.is_file():
+            raise FileNotFoundError(f"{folder} is no feature store: there is no {STORE_FILE}.")
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if (found := content.pop("format", None)) != FORMAT:
+            raise ValueError(f"{path} has the format {found}; this version reads format {FORMAT}.")
+        return cls(**content)
+
+
+class StoredShard:
+    """One shard, mapped into memory.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with open(path, "rb") as stream:
+            header_size = int.from_bytes(stream.read(8), "little")
+            header = json.loads(stream.read(header_size))
+            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        self.ids: list[str] = json.loads(header.pop("__metadata__")["ids"])
+        self.arrays = {
+            name: np.frombuffer(
+                mapped,
+                NUMPY_KINDS[entry["dtype"]],
+                count=int(np.prod(entry["shape"])),
+                offset=8 + header_size + entry["data_offsets"][0],
+            ).reshape(entry["shape"])
+            for name, entry in header.items()
+        }
+        self.counts = self.arrays["counts"]
+        self.starts = np.concatenate([[0], np.cumsum(self.counts)[:-1]])
+
+
+class FeatureStore(RegionSource):
+    """Reads a feature store.
+
+    Args:
+        folder: the store.
+        extractor: the extractor that a model needs; None takes any.
+        revision: its revision; None takes any.
+
+    Raises:
+        FileNotFoundError: there is no store.
+        OtherExtractorError: the features come from another extractor.
+        ValueError: a picture is there twice.
+    """
+
+    def __init__(self, folder: str | Path, extractor: str | None = None, revision: str | None = None) -> None:
+        self.folder = Path(folder)
+        self.name = str(folder)
+        self.description = StoreDescription.read(self.folder)
+        if extractor is not None:
+            self.description.check_extractor(extractor, revision)
+        self._shards = [StoredShard(path) for path in sorted(self.folder.glob(SHARD_PATTERN))]
+        self._places: dict[str, tuple[int, int, int]] = {}
+        for number, shard in enumerate(self._shards):
+            for image_id, start, count in zip(shard.ids, shard.starts.tolist(), shard.counts.tolist(), strict=True):
+                if image_id in self._places:
+                    raise ValueError(f"{self.folder} has the picture {image_id} twice.")
+                self._places[image_id] = (number, start, start + count)
+
+    def __reduce__(self) -> tuple[type[FeatureStore], tuple[Path]]:
+        return FeatureStore, (self.folder,)
+
+    def ids(self) -> Mapping[str, tuple[int, int, int]]:
+        """Return the ids with shard, first row and end."""
+        return self._places
+
+    def regions(self, image_id: str) -> Regions:
+        """Read the regions of a picture, as float32."""
+        number, start, stop = self._places[image_id]
+        arrays = self._shards[number].arrays
+        features = np.empty((stop - start, self.description.feature_size), np.float32)
+        self._copy(arrays, start, stop, features)
+        return Regions(features, arrays["boxes"][start:stop].copy() if "boxes" in arrays else None)
+
+    def read_batch(
+        self, image_ids: Sequence[str], max_regions: int, out: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        """Read the regions of several pictures into one padded array.
+
+        Args:
+            image_ids: B ids.
+            max_regions: R; further regions of a picture are cut.
+            out: float32 array [B, R, D] that is used again, which saves the system finding memory; None: a new one.
+
+        Returns:
+            `region_features` [B, R, D] float32, zero where padded; `region_mask` [B, R] bool; `region_boxes`
+            [B, R, 4] if there are boxes.
+
+        Raises:
+            MissingRegionsError: a picture is not there.
+            ValueError: `out` has another shape or type.
+        """
+        shape = (len(image_ids), max_regions, self.description.feature_size)
+        if out is None:
+            out = np.empty(shape, np.float32)
+        elif out.shape != shape or out.dtype != np.float32:
+            raise ValueError(f"`out` is {out.dtype} {out.shape}; expected float32 {shape}.")
+        counts = np.empty(len(image_ids), np.int64)
+        boxes = np.zeros((*shape[:2], 4), np.float32) if self.description.boxes else None
+        for row, image_id in enumerate(image_ids):
+            number, start, stop = self._place(image_id)
+            stop = min(stop, start + max_regions)
+            counts[row] = stop - start
+            arrays = self._shards[number].arrays
+            self._copy(arrays, start, stop, out[row, : stop - start])
+            out[row, stop - start :] = 0
+            if boxes is not None:
+                boxes[row, : stop - start] = arrays["boxes"][start:stop]
+        batch = {"region_features": out, "region_mask": np.arange(max_regions) < counts[:, None]}
+        return batch if boxes is None else {**batch, "region_boxes": boxes}
+
+    def _place(self, image_id: str) -> tuple[int, int, int]:
+        try:
+            return self._places[image_id]
+        except KeyError:
+            self[image_id]  # raises with the whole message
+            raise MissingRegionsError(image_id) from None
+
+    @staticmethod
+    def _copy(arrays: Mapping[str, Any], start: int, stop: int, out: np.ndarray) -> None:
+        if "scales" in arrays:
+            np.multiply(arrays["features"][start:stop], arrays["scales"][start:stop, None], out=out)
+        else:
+            np.copyto(out, arrays["features"][start:stop])

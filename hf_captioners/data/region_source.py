@@ -1,0 +1,86 @@
+"""Regions of pictures that were computed beforehand: what every reader of them offers."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+class MissingRegionsError(KeyError):
+    """A picture has no regions in a source."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True)
+class Regions:
+    """The regions of one picture.
+
+    Attributes:
+        features: [R, D], one row a region.
+        boxes: [R, 4] float32, normalised corners x1, y1, x2, y2 in 0..1; None where the source does not say them, or
+            says them in pixels without the size of the picture.
+        relations: [R, R] relations between regions (Image Transformer: 1 the row's region holds the column's, 3 it
+            lies inside, 2 neither), where the source has them.
+    """
+
+    features: np.ndarray
+    boxes: np.ndarray | None = None
+    relations: np.ndarray | None = None
+
+    def ordered(self, order: np.ndarray) -> Regions:
+        """Return the regions in another order, or some of them."""
+        boxes = None if self.boxes is None else self.boxes[order]
+        relations = None if self.relations is None else self.relations[order][:, order]
+        return Regions(self.features[order], boxes, relations)
+
+    def as_entry(self) -> dict[str, np.ndarray]:
+        """Return what processors take as the regions of one picture."""
+        return {"features": self.features} | ({} if self.boxes is None else {"boxes": self.boxes})
+
+
+class RegionSource(abc.ABC, Mapping[str, Regions]):
+    """Regions by `image_id`.
+
+    A picture that is not there raises `MissingRegionsError`: regions are never invented.
+    """
+
+    #: what is shown in messages
+    name: str
+
+    @abc.abstractmethod
+    def ids(self) -> Mapping[str, Any]:
+        """Return the ids in the order of the source, with whatever finds their regions."""
+
+    @abc.abstractmethod
+    def regions(self, image_id: str) -> Regions:
+        """Read the regions of a picture that is there."""
+
+    def __getitem__(self, image_id: str) -> Regions:
+        if str(image_id) not in self.ids():
+            few = ", ".join(list(self.ids())[:3])
+            raise MissingRegionsError(
+                f"{self.name} has no regions of the picture {image_id!r}; it has {len(self):,} pictures ({few}, ...). "
+                "Leave the picture out, or extract it."
+            )
+        return self.regions(str(image_id))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids())
+
+    def __len__(self) -> int:
+        return len(self.ids())
+
+    def __contains__(self, image_id: object) -> bool:
+        return str(image_id) in self.ids()
+
+
+def normalised(boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Divide boxes in pixels by the size (width, height) of their picture."""
+    width, height = size
+    return (boxes / np.array([width, height, width, height])).astype(np.float32)

@@ -1,0 +1,87 @@
+"""Regions in a folder with a file for each picture: ImageCaptioning.pytorch, AoANet, Image Transformer, ZoDIAC.
+
+`cocobu_att/<id>.npz` (key `feat`, a few sets have `z`) or `.npy`, `cocobu_box/<id>.npy` in pixels,
+`cocobu_flag/<id>.npy`. Names are the ids without leading zeros. Grids [14, 14, D] become [196, D]. The means over the
+regions in `cocobu_fc` are not needed: they are `features.mean(axis=0)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from .region_source import Regions, RegionSource, normalised
+
+FEATURE_KEYS = ("feat", "z")
+
+
+class RegionFolder(RegionSource):
+    """Reads one file a picture.
+
+    Args:
+        att_dir: folder of the features (`cocobu_att`).
+        box_dir: folder of the boxes (`cocobu_box`); None: no boxes.
+        sizes: width and height of each picture by its id (`cocotalk.json` has them); needed with `box_dir`.
+        flag_dir: folder of the relations (`cocobu_flag`); None: no relations.
+        normalise: divide each row by its L2 norm (`norm_att_feat`).
+        append_boxes: append x1/w, y1/h, x2/w, y2/h and the share of the area to each row, then order the regions by
+            that share, largest first (`use_box`; the published commands of AoANet and ZoDIAC leave it off).
+
+    Raises:
+        FileNotFoundError: a folder is missing.
+        ValueError: boxes are asked for without sizes or folder.
+    """
+
+    def __init__(
+        self,
+        att_dir: str | Path,
+        box_dir: str | Path | None = None,
+        sizes: Mapping[str, tuple[int, int]] | None = None,
+        flag_dir: str | Path | None = None,
+        normalise: bool = False,
+        append_boxes: bool = False,
+    ) -> None:
+        self.att_dir = Path(att_dir)
+        self.box_dir = None if box_dir is None else Path(box_dir)
+        self.flag_dir = None if flag_dir is None else Path(flag_dir)
+        for folder in filter(None, (self.att_dir, self.box_dir, self.flag_dir)):
+            if not folder.is_dir():
+                raise FileNotFoundError(f"There is no folder {folder}.")
+        if (self.box_dir is None) != (sizes is None) or (append_boxes and sizes is None):
+            raise ValueError(
+                "Boxes need both box_dir=... and sizes=... (width and height by id, as in cocotalk.json)."
+            )
+        self.name = str(att_dir)
+        self.sizes, self.normalise, self.append_boxes = sizes, normalise, append_boxes
+        self._paths = {path.stem: path for path in sorted(self.att_dir.iterdir()) if path.suffix in (".npz", ".npy")}
+
+    def ids(self) -> Mapping[str, Path]:
+        """Return the ids with their files."""
+        return self._paths
+
+    def regions(self, image_id: str) -> Regions:
+        """Read the regions of a picture."""
+        features = _features(self._paths[image_id])
+        if self.normalise:
+            features = features / np.linalg.norm(features, axis=1, keepdims=True)
+        relations = None if self.flag_dir is None else np.load(self.flag_dir / f"{image_id}.npy")
+        if self.box_dir is None or self.sizes is None:
+            return Regions(features, relations=relations)
+        boxes = normalised(np.load(self.box_dir / f"{image_id}.npy"), self.sizes[image_id])
+        if self.append_boxes:
+            area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+            features = np.concatenate([features, boxes, area[:, None]], axis=1)
+            return Regions(features, boxes, relations).ordered(np.argsort(-area, kind="stable"))
+        return Regions(features, boxes, relations)
+
+
+def _features(path: Path) -> np.ndarray:
+    content = np.load(path)
+    if path.suffix == ".npz":
+        key = next((key for key in FEATURE_KEYS if key in content.files), None)
+        if key is None:
+            raise ValueError(f"{path} has the arrays {content.files}; expected `feat`.")
+        content = content[key]
+    return content.reshape(-1, content.shape[-1]).astype(np.float32)
