@@ -19,6 +19,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     Args:
         captions_per_picture: captions of each picture seen in one epoch, drawn anew each epoch from the seed; None
             sees all of them.
+        group_captions: put the captions of a picture that an epoch sees into one batch, and encode the picture once
+            for all of them: less work for the visual encoder, less variety in a batch. For captioners of this
+            library; the batch size, which counts captions, should be a multiple of their number.
         max_caption_tokens: longest caption to learn, end token included; longer ones are cut and keep the end token.
         cache_features: with a frozen vision model, compute its features once a picture and store them.
         feature_cache_dir: where they are stored; default `OUTPUT_DIR/features`. It may be shared by several runs.
@@ -68,6 +71,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     )
     captions_per_picture: int | None = field(
         default=None, metadata={"help": "Captions of each picture in one epoch, drawn at random; default: all."}
+    )
+    group_captions: bool = field(
+        default=False, metadata={"help": "Keep the captions of a picture in one batch and encode it once (faster)."}
     )
     max_caption_tokens: int | None = field(
         default=None, metadata={"help": "Longest caption to learn, in tokens with the end token; longer ones are cut."}

@@ -1,5 +1,6 @@
 """Items of captioned pictures into batches of tensors."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,19 +18,29 @@ class CaptionCollator:
 
     Args:
         encoder: turns pictures and captions into tensors.
+        share_pictures: where K captions each of the same pictures follow each other, put a picture into the batch
+            once; for models that read B pictures with B * K captions, as those of this library.
     """
 
     encoder: CaptionEncoder
+    share_pictures: bool = False
 
     def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`pixel_values`, or `region_features`, `region_boxes` and `region_mask`; with captions, `labels` too."""
+        pictures = once_each(items) if self.share_pictures and "row" in items[0] else items
         if "region_features" in items[0]:
-            batch = stack_features(items)
+            batch = stack_features(pictures)
         else:
-            batch = self.encoder.encode_pictures(items)
+            batch = self.encoder.encode_pictures(pictures)
         if "caption" in items[0]:
             batch.update(self.encoder.encode_captions([item["caption"] for item in items]))
         return batch
+
+
+def once_each(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The first item of each picture, if all pictures have the same number of items, one behind the other."""
+    runs = [len(list(run)) for _, run in itertools.groupby(item["row"] for item in items)]
+    return items[:: runs[0]] if len(set(runs)) == 1 else items
 
 
 def stack_features(items: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:

@@ -79,9 +79,10 @@ class CaptionPairs(Dataset):
         return len(self.picture_of)
 
     def __getitem__(self, pair: int) -> dict[str, Any]:
-        """The picture of a pair, and its caption."""
+        """The picture of a pair, its `row`, and its `caption`."""
         row = int(self.picture_of[pair])
-        return {**self.pictures[row], "caption": self.pictures.captions[row][pair - int(self.first_pair[row])]}
+        caption = self.pictures.captions[row][pair - int(self.first_pair[row])]
+        return {**self.pictures[row], "row": row, "caption": caption}
 
 
 class CaptionSampler(Sampler[int]):
@@ -91,11 +92,15 @@ class CaptionSampler(Sampler[int]):
         picture_of: the picture of every pair, `CaptionPairs.picture_of`.
         captions_per_picture: captions of each picture in one epoch; None takes all.
         seed: seed of the order and the choice.
+        together: captions of one picture follow each other.
     """
 
-    def __init__(self, picture_of: Sequence[int], captions_per_picture: int | None, seed: int) -> None:
+    def __init__(
+        self, picture_of: Sequence[int], captions_per_picture: int | None, seed: int, together: bool = False
+    ) -> None:
         self.picture_of = np.asarray(picture_of)
         self.captions_per_picture = captions_per_picture
+        self.together = together
         self.seed = seed
         self.epoch = 0
 
@@ -114,6 +119,9 @@ class CaptionSampler(Sampler[int]):
         pairs = generator.permutation(len(self.picture_of))
         if self.captions_per_picture is not None:
             pairs = pairs[_rank_within(self.picture_of[pairs]) < self.captions_per_picture]
+        if self.together:
+            place = generator.permutation(self.picture_of.max() + 1)
+            pairs = pairs[np.argsort(place[self.picture_of[pairs]], kind="stable")]
         return iter(pairs.tolist())
 
 

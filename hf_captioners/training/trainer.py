@@ -67,13 +67,15 @@ class CaptioningTrainer(Seq2SeqTrainer):
             raise ValueError(
                 f"`train_sampling_strategy={args.train_sampling_strategy!r}` is not supported, expected 'random'."
             )
+        if args.group_captions and not hasattr(processing_class, "encode_captions"):
+            raise ValueError(f"`group_captions` needs a captioner of this library, got a {type(model).__name__}.")
         _smooth_inside(model, args.label_smoothing_factor)
         self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
         self._feature_cache: FeatureCache | None = None
         super().__init__(
             model=model,
             args=args,
-            data_collator=CaptionCollator(self.encoder),
+            data_collator=CaptionCollator(self.encoder, share_pictures=args.group_captions),
             train_dataset=None if train_dataset is None else CaptionPairs(CaptionedPictures(train_dataset)),
             eval_dataset=eval_dataset,
             processing_class=processing_class,
@@ -86,7 +88,9 @@ class CaptioningTrainer(Seq2SeqTrainer):
         self.model_accepts_loss_kwargs = "num_items_in_batch" in inspect.signature(self.base_model.forward).parameters
         if self.train_dataset is not None:
             seed = args.seed if args.data_seed is None else args.data_seed
-            self.sampler = CaptionSampler(self.train_dataset.picture_of, args.captions_per_picture, seed)
+            self.sampler = CaptionSampler(
+                self.train_dataset.picture_of, args.captions_per_picture, seed, together=args.group_captions
+            )
             self.add_callback(EpochCallback(self.sampler))
         if args.early_stopping_patience is not None and args.eval_strategy != IntervalStrategy.NO:
             metric = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"

@@ -52,6 +52,18 @@ def test_some_captions_of_each_picture_are_drawn_without_repetition(count):
     assert seen == set(range(6))  # over the epochs every caption has its turn
 
 
+def test_captions_of_a_picture_can_stay_together():
+    picture_of = [index // 5 for index in range(100)]
+    sampler = CaptionSampler(picture_of, 3, seed=0, together=True)
+    orders = []
+    for epoch in range(2):
+        sampler.set_epoch(epoch)
+        pictures = [picture_of[pair] for pair in sampler]
+        assert len(pictures) == 60 and all(len(set(pictures[at : at + 3])) == 1 for at in range(0, 60, 3))
+        orders.append(pictures)
+    assert orders[0] != orders[1]
+
+
 @pytest.mark.parametrize(
     ("rows", "error", "said"),
     [

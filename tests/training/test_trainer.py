@@ -193,6 +193,24 @@ def test_stored_features_change_nothing(make_trainer, make_captioner, scores):
     assert curves[0] == pytest.approx(curves[1], abs=1e-3)
 
 
+@pytest.mark.parametrize("batch_size", [6, 5], ids=["whole pictures", "divided pictures"])
+def test_captions_of_a_picture_together_change_only_the_work(make_trainer, make_captioner, batch_size):
+    """The same pairs, once with each picture encoded for its captions together, once for each of them."""
+    fields = {"eval_strategy": "no", "save_strategy": "no", "per_device_train_batch_size": batch_size}
+    curves, pictures = [], []
+    for shared in (True, False):
+        trainer = make_trainer(
+            without_dropout(make_captioner()), group_captions=True, captions_per_picture=3, max_steps=6, **fields
+        )
+        trainer.data_collator.share_pictures = shared
+        pictures.append([len(batch["region_features"]) for batch in trainer.get_train_dataloader()])
+        trainer.train()
+        curves.append(losses(trainer))
+    assert curves[0] == pytest.approx(curves[1], abs=1e-3)
+    assert set(pictures[1][:-1]) == {batch_size}
+    assert (set(pictures[0]) == {2}) == (batch_size == 6)
+
+
 def test_needs_a_processor_and_refuses_other_orders(make_trainer, make_captioner, scenes):
     with pytest.raises(ValueError, match="processing_class"):
         trainer_module.CaptioningTrainer(make_captioner(), make_trainer().args, scenes["train"])
