@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
+import zipfile
 from collections.abc import Hashable, Sequence
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .input_checks import check_references
-from .ngrams import ORDERS, Caption, NGramTable, Words, count, split_captions
+from .integer_map import Integers
+from .ngrams import ORDERS, Caption, NGramTable, count, split_captions
 
 _FORMAT = 1
 
@@ -29,13 +34,13 @@ class DocumentFrequency:
     """
 
     def __init__(
-        self, words: Words, documents: NDArray[np.int64], end_token: Hashable | None, unit: str, n_documents: int
+        self, table: NGramTable, counts: list[Integers], n_documents: int, unit: str, end_token: Hashable | None
     ) -> None:
-        self._words, self._documents, self._unit = words, documents, unit
-        self.end_token = end_token
+        self.table = table
+        self.counts = counts
         self.n_documents = n_documents
-        self.table = NGramTable(words)
-        self.counts = [self._count(order) for order in range(ORDERS)]
+        self.end_token = end_token
+        self._unit = unit
 
     @classmethod
     def per_image(
@@ -50,13 +55,14 @@ class DocumentFrequency:
         check_references(references)
         words = split_captions([caption for captions in references for caption in captions], end_token)
         pictures = np.repeat(np.arange(len(references)), [len(captions) for captions in references])
-        return cls(words, pictures, end_token, "pictures", len(references))
+        table = NGramTable(words)
+        return cls(table, _count(table, pictures), len(references), "pictures", end_token)
 
     @classmethod
     def per_caption(cls, captions: Sequence[Caption]) -> DocumentFrequency:
         """Count in how many captions an n-gram occurs, as meshed-memory-transformer and VisualGPT do in training."""
-        words = split_captions(captions)
-        return cls(words, np.arange(len(captions)), None, "captions", len(captions))
+        table = NGramTable(split_captions(captions))
+        return cls(table, _count(table, np.arange(len(captions))), len(captions), "captions", None)
 
     @property
     def source(self) -> str:
@@ -64,7 +70,52 @@ class DocumentFrequency:
         ending = "" if self.end_token is None else f", each caption ending in {self.end_token!r}"
         return f"{self.n_documents} {self._unit}{ending}"
 
-    def _count(self, order: int) -> NDArray[np.int64]:
-        grams, size = self.table.grams[order], self.table.sizes[order]
-        keys, _ = count(self._documents[grams.captions] * size + grams.numbers)
-        return np.bincount(keys % max(1, size), minlength=size)
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the frequencies to one file (numpy's `.npz`, nothing pickled); `load` reads it."""
+        about = {
+            "format": _FORMAT,
+            "n_documents": self.n_documents,
+            "unit": self._unit,
+            "end_token": self.end_token,
+            "words": self.table.words,
+        }
+        arrays = {f"keys_{order}": keys for order, keys in enumerate(self.table.keys)}
+        arrays |= {f"counts_{order}": counts for order, counts in enumerate(self.counts)}
+        arrays["about"] = np.frombuffer(json.dumps(about, default=int).encode(), dtype=np.uint8)
+        path = Path(path)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        os.replace(file.name, path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> DocumentFrequency:
+        """Read what `save` has written.
+
+        Raises:
+            ValueError: the file is not one of these, or of a newer format.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                about = json.loads(file["about"].tobytes())
+                keys = [file[f"keys_{order}"] for order in range(ORDERS)]
+                counts = [file[f"counts_{order}"] for order in range(ORDERS)]
+        except (zipfile.BadZipFile, KeyError, ValueError) as error:
+            raise ValueError(
+                f"{path} is not a file of document frequencies. Make one with "
+                f"`DocumentFrequency.per_image(references).save(path)`."
+            ) from error
+        if about["format"] != _FORMAT:
+            raise ValueError(
+                f"{path} has format {about['format']}, this version reads {_FORMAT}. Make the file again."
+            )
+        table = NGramTable.of_keys(about["words"], keys)
+        return cls(table, counts, about["n_documents"], about["unit"], about["end_token"])
+
+
+def _count(table: NGramTable, documents: Integers) -> list[Integers]:
+    """Return for each order in how many documents each n-gram is; `documents` gives the document of each caption."""
+    counts = []
+    for grams, size in zip(table.grams, table.sizes, strict=True):
+        keys, _ = count(documents[grams.captions] * size + grams.numbers)
+        counts.append(np.bincount(keys % max(1, size), minlength=size))
+    return counts

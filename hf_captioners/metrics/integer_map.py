@@ -22,7 +22,7 @@ class IntegerMap:
         bits = max(2, (2 * len(keys)).bit_length())
         self._shift = np.uint64(64 - bits)
         self._mask = (1 << bits) - 1
-        self._keys = keys
+        self.keys = keys
         self._positions = np.full(1 << bits, -1, dtype=np.int32)
         waiting, slots = np.arange(len(keys), dtype=np.int32), self._slots(keys)
         while len(waiting):
@@ -32,22 +32,22 @@ class IntegerMap:
             waiting, slots = waiting[lost], (slots[lost] + 1) & self._mask
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self.keys)
 
     def _slots(self, keys: Integers) -> Integers:
         return ((keys.view(np.uint64) * _MULTIPLIER) >> self._shift).view(np.int64)
 
     def find(self, keys: Integers) -> Integers:
         """Return the position of each key, -1 for keys that are not in the map."""
-        if not len(self._keys):
+        if not len(self.keys):
             return np.full(len(keys), -1, dtype=np.int64)
         slots = self._slots(keys)
         found = self._positions[slots].astype(np.int64)
-        wrong = np.flatnonzero((found >= 0) & (self._keys[found] != keys))
+        wrong = np.flatnonzero((found >= 0) & (self.keys[found] != keys))
         slots = slots[wrong]
         while len(wrong):
             slots = (slots + 1) & self._mask
             found[wrong] = next_found = self._positions[slots].astype(np.int64)
-            still = (next_found >= 0) & (self._keys[next_found] != keys[wrong])
+            still = (next_found >= 0) & (self.keys[next_found] != keys[wrong])
             wrong, slots = wrong[still], slots[still]
         return found

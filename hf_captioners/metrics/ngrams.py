@@ -70,6 +70,25 @@ class NGramTable:
         self.grams: list[NGrams] = []
         self._number_captions(words)
 
+    @classmethod
+    def of_keys(cls, words: Sequence[Hashable], keys: Sequence[Integers]) -> "NGramTable":
+        """Make a table again from the `words` and `keys` of one that had no base."""
+        table = cls(Words([], np.empty(0, dtype=np.int64)))
+        table._words = {word: number for number, word in enumerate(words)}
+        table._maps = [IntegerMap(of_order) for of_order in keys]
+        table.sizes = [len(of_order) for of_order in keys]
+        return table
+
+    @property
+    def words(self) -> list[Hashable]:
+        """The distinct words of this table alone, in the order of their numbers."""
+        return list(self._words)
+
+    @property
+    def keys(self) -> list[Integers]:
+        """For each order the (prefix, word) keys of this table alone, in the order of their numbers."""
+        return [own.keys for own in self._maps]
+
     @property
     def n_words(self) -> int:
         """How many distinct words are numbered."""

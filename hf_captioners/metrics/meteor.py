@@ -1,0 +1,190 @@
+"""METEOR 1.5 for English, as the COCO caption evaluation runs it (`-l en -norm`), without Java.
+
+Source: Denkowski and Lavie, "Meteor Universal", WMT 2014; parameters of the "rank" task.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .meteor_alignment import Match, align, count_chunks
+from .meteor_normalizer import MeteorNormalizer
+from .meteor_tables import FUNCTION_WORDS, MeteorTables
+from .paraphrases import PhraseMatch
+from .snowball_english import stem
+
+STAGES = ("exact", "stem", "synonym", "paraphrase")
+"""The ways to match words, in the order in which they are tried."""
+
+_ALPHA, _BETA, _GAMMA, _DELTA = 0.85, 0.20, 0.60, 0.75
+_STAGE_WEIGHTS = np.array([1.0, 0.6, 0.8, 0.6])
+_N_STATISTICS = 23
+# Without tables: single capitals and the commonest titles keep their stop.
+_PREFIXES = frozenset([*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", "Mr", "Mrs", "Ms", "Dr", "St", "Prof", "vs", "e.g", "i.e"])
+
+Statistics = NDArray[np.float64]
+
+
+class MeteorResult(NamedTuple):
+    """Figures of METEOR.
+
+    Attributes:
+        corpus: the score of the summed statistics (not the mean of the pictures).
+        per_picture: `[pictures]` scores.
+        statistics: `[pictures, 23]` of the best reference: words of hypothesis and reference; function words of both;
+            for each stage content words and function words matched in both; chunks; matched words of both.
+    """
+
+    corpus: float
+    per_picture: NDArray[np.float64]
+    statistics: Statistics
+
+
+class Meteor:
+    """Computes METEOR.
+
+    Args:
+        stages: the ways to match words, a beginning of `STAGES`. Scores of fewer stages are not comparable with
+            published ones.
+        tables: the tables of synonyms and paraphrases; without them the installed pycocoevalcap is looked for.
+
+    Raises:
+        ValueError: `stages` is not a beginning of `STAGES`.
+        FileNotFoundError: stages need tables that are not there.
+    """
+
+    def __init__(self, stages: Sequence[str] = STAGES, tables: MeteorTables | None = None) -> None:
+        self.stages = tuple(stages)
+        if not self.stages or self.stages != STAGES[: len(self.stages)]:
+            raise ValueError(f"`stages` is {stages!r}, expected a beginning of {STAGES}.")
+        if tables is None and len(self.stages) > 2:
+            tables = MeteorTables()
+        self._tables = tables
+        prefixes = (_PREFIXES, frozenset(["No"])) if tables is None else tables.prefixes
+        self._normalize = MeteorNormalizer(*prefixes).normalize
+
+    def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> MeteorResult:
+        """Score tokenised captions, each against the reference that suits it best.
+
+        Args:
+            predictions: one tokenised caption a picture.
+            references: for each picture its tokenised captions.
+        """
+        captions: dict[tuple[str, ...], int] = {}
+        pairs: list[tuple[int, int]] = []
+        for prediction, others in zip(predictions, references, strict=True):
+            clean = prediction.replace("|||", "").replace("  ", " ")
+            hypothesis = captions.setdefault(self._words(clean), len(captions))
+            pairs += [(hypothesis, captions.setdefault(self._words(other), len(captions))) for other in others]
+        statistics = self._pair_statistics(list(captions), pairs)
+        scores = _scores(statistics)
+        best, start = [], 0
+        for others in references:
+            best.append(start + int(np.argmax(scores[start : start + len(others)])))
+            start += len(others)
+        chosen = statistics[best]
+        return MeteorResult(_corpus_score(chosen), scores[best], chosen)
+
+    def _words(self, caption: str) -> tuple[str, ...]:
+        normal = self._normalize(caption)
+        return tuple(normal.split(" ")) if normal else ()
+
+    def _pair_statistics(self, captions: list[tuple[str, ...]], pairs: list[tuple[int, int]]) -> Statistics:
+        phrase_matches: list[list[PhraseMatch]] = [[]] * len(pairs)
+        if "paraphrase" in self.stages and self._tables is not None:
+            phrase_matches = list(self._tables.paraphrases.match(captions, pairs))
+        known: dict[tuple[int, int], Statistics] = {}
+        rows = np.empty((len(pairs), _N_STATISTICS))
+        for row, (pair, phrases) in enumerate(zip(pairs, phrase_matches, strict=True)):
+            if pair not in known:
+                hypothesis, reference = captions[pair[0]], captions[pair[1]]
+                matches = self._matches(hypothesis, reference, phrases)
+                known[pair] = _statistics(hypothesis, reference, align(matches, len(reference), len(hypothesis)))
+            rows[row] = known[pair]
+        return rows
+
+    def _matches(
+        self, hypothesis: tuple[str, ...], reference: tuple[str, ...], phrases: list[PhraseMatch]
+    ) -> list[Match]:
+        matches = _equal(0, hypothesis, reference, hypothesis, reference)
+        if hypothesis == reference:
+            return matches
+        if "stem" in self.stages:
+            stems = [stem(word) for word in hypothesis], [stem(word) for word in reference]
+            matches += _equal(1, *stems, hypothesis, reference)
+        if "synonym" in self.stages and self._tables is not None:
+            find = self._tables.synonyms.find
+            mine = [(place, find(word)) for place, word in enumerate(hypothesis)]
+            mine = [(place, numbers) for place, numbers in mine if numbers]
+            for there, word in enumerate(reference):
+                if theirs := find(word):
+                    matches += [
+                        Match(2, there, 1, here, 1)
+                        for here, numbers in mine
+                        if hypothesis[here] != word and not theirs.isdisjoint(numbers)
+                    ]
+        return matches + [Match(3, *phrase) for phrase in phrases]
+
+
+def _equal(
+    stage: int,
+    hypothesis_keys: Sequence[str],
+    reference_keys: Sequence[str],
+    hypothesis: Sequence[str],
+    reference: Sequence[str],
+) -> list[Match]:
+    """Match words with equal keys; from the second stage on not equal words, which the first has matched."""
+    places: dict[str, list[int]] = {}
+    for place, key in enumerate(hypothesis_keys):
+        places.setdefault(key, []).append(place)
+    return [
+        Match(stage, there, 1, here, 1)
+        for there, key in enumerate(reference_keys)
+        for here in places.get(key, ())
+        if stage == 0 or hypothesis[here] != reference[there]
+    ]
+
+
+def _statistics(hypothesis: Sequence[str], reference: Sequence[str], matches: Sequence[Match]) -> Statistics:
+    row = np.zeros(_N_STATISTICS)
+    row[0], row[1] = len(hypothesis), len(reference)
+    row[2] = sum(word in FUNCTION_WORDS for word in hypothesis)
+    row[3] = sum(word in FUNCTION_WORDS for word in reference)
+    for stage, there, n_there, here, n_here in matches:
+        function_here = sum(word in FUNCTION_WORDS for word in hypothesis[here : here + n_here])
+        function_there = sum(word in FUNCTION_WORDS for word in reference[there : there + n_there])
+        counts = (n_here - function_here, n_there - function_there, function_here, function_there)
+        row[4 + 4 * stage : 8 + 4 * stage] += counts
+        row[21] += n_here
+        row[22] += n_there
+    row[20] = count_chunks(matches)
+    return row
+
+
+def _scores(statistics: Statistics) -> NDArray[np.float64]:
+    """Return the score of each row of statistics."""
+    words, function_words = statistics[:, 0:2], statistics[:, 2:4]
+    stages = statistics[:, 4:20].reshape(-1, 4, 2, 2)  # row, stage, content or function, hypothesis or reference
+    counted = np.einsum("s,rscx->rcx", _STAGE_WEIGHTS, stages)
+    matched = _DELTA * counted[:, 0] + (1 - _DELTA) * counted[:, 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = matched / (_DELTA * (words - function_words) + (1 - _DELTA) * function_words)
+        precision, recall = shares[:, 0], shares[:, 1]
+        mean = 1.0 / ((1.0 - _ALPHA) / precision + _ALPHA / recall)
+        fragmentation = statistics[:, 20] / (statistics[:, 21:23].mean(axis=1))
+        fragmentation[_perfect(statistics)] = 0.0
+        scores = mean * (1.0 - _GAMMA * fragmentation**_BETA)
+    return np.nan_to_num(scores, nan=0.0)
+
+
+def _perfect(statistics: Statistics) -> NDArray[np.bool_]:
+    """Return whether every word of both sides is matched in one chunk."""
+    return (statistics[:, 21:23] == statistics[:, 0:2]).all(axis=1) & (statistics[:, 20] == 1)
+
+
+def _corpus_score(statistics: Statistics) -> float:
+    summed = statistics.copy()
+    summed[_perfect(statistics), 20] = 0.0
+    return float(_scores(summed.sum(axis=0, keepdims=True))[0])

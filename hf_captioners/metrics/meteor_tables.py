@@ -1,0 +1,146 @@
+"""The tables of METEOR 1.5: synonyms, paraphrases and abbreviations, read from an installed pycocoevalcap.
+
+Only its data files are read; no Java program is started.
+"""
+
+import importlib.util
+import os
+import zipfile
+from functools import cached_property, lru_cache
+from pathlib import Path
+
+from .paraphrases import ParaphraseIndex, build
+
+_FUNCTION_WORDS = """
+    the , . to of and a in that for " is on 's it with was as said at he by be from have has are his but an
+    this not i will \u2019 they ) -rrb- ( -lrb- who their had we which were been more or s its would about new
+    one after you : also up when there than $ all out her people she year two - can if last first \u201c over
+    other \u201d into some what so -- no time years could ? 't \u2014 '
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
+"""Words that count less than others."""
+
+_INDEX_VERSION = 1
+_INSTALL = (
+    "METEOR needs the tables of the `pycocoevalcap` package (no Java is started). Type `pip install "
+    "'hf-captioners[metrics-data]'`, or `pip install --no-deps pycocoevalcap`, or pass the path of its folder "
+    '`meteor`, or ask for METEOR without synonyms and paraphrases: stages=("exact", "stem").'
+)
+# Endings that make a base form, in the order in which they are tried (WordNet's rules for nouns, verbs, adjectives).
+_ENDINGS = (
+    *(
+        ("s", ""),
+        ("ses", "s"),
+        ("xes", "x"),
+        ("zes", "z"),
+        ("ches", "ch"),
+        ("shes", "sh"),
+        ("men", "man"),
+        ("ies", "y"),
+    ),
+    *(("s", ""), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", "")),
+    *(("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+)
+
+
+class Synonyms:
+    """Numbers of the sets of synonyms of a word or phrase (WordNet 3.0).
+
+    Args:
+        synsets: two lines an entry: word, with `_` for blanks; its numbers.
+        exceptions: two lines an entry: base form; its irregular forms.
+    """
+
+    def __init__(self, synsets: str, exceptions: str) -> None:
+        lines = synsets.split("\n")
+        self._numbers = dict(zip(lines[::2], lines[1::2], strict=False))
+        lines = exceptions.split("\n")
+        self._bases: dict[str, list[str]] = {}
+        for base, forms in zip(lines[::2], lines[1::2], strict=False):
+            for form in forms.split():
+                self._bases.setdefault(form, []).append(base)
+        self.find = lru_cache(maxsize=1 << 16)(self._find)
+        """Return the numbers of a lower-case word, or phrase with `_` for blanks: its own and those of its bases."""
+
+    def _find(self, word: str) -> frozenset[int]:
+        forms = [word, *(self._bases.get(word) or [self._base(word)])]
+        return frozenset(int(number) for form in forms for number in self._numbers.get(form, "").split())
+
+    def _base(self, word: str) -> str:
+        stem, suffix = (word[:-3], "ful") if word.endswith("ful") else (word, "")
+        if stem.endswith("ss") or len(stem) <= 2:
+            return word
+        for ending, replacement in _ENDINGS:
+            if stem.endswith(ending) and (base := stem.removesuffix(ending) + replacement) in self._numbers:
+                return base + suffix
+        return word
+
+
+class MeteorTables:
+    """The tables, each read when it is first needed.
+
+    Args:
+        path: the folder `meteor` of pycocoevalcap, with `meteor-1.5.jar` and `data/paraphrase-en.gz`; without it the
+            installed package is looked for.
+        cache_dir: where the index of the paraphrases is kept (67 MB, made once in about half a minute); without it
+            `hf_captioners` in the folder of the Hugging Face caches.
+
+    Raises:
+        FileNotFoundError: the tables are not there; the message says what to install.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, cache_dir: str | os.PathLike[str] | None = None
+    ) -> None:
+        self.path = Path(path) if path is not None else find_tables()
+        self.jar, self._table = self.path / "meteor-1.5.jar", self.path / "data" / "paraphrase-en.gz"
+        for file in (self.jar, self._table):
+            if not file.is_file():
+                raise FileNotFoundError(f"There is no file {file}. {_INSTALL}")
+        self._cache = Path(cache_dir) if cache_dir is not None else _default_cache()
+
+    def _read(self, name: str) -> str:
+        with zipfile.ZipFile(self.jar) as jar:
+            return jar.read(name).decode("utf-8")
+
+    @cached_property
+    def synonyms(self) -> Synonyms:
+        """The synonyms."""
+        return Synonyms(self._read("synonym/english.synsets"), self._read("synonym/english.exceptions"))
+
+    @cached_property
+    def prefixes(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Words that keep their stop, and words that keep it before a number."""
+        lines = [line.strip() for line in self._read("nonbreaking/english.prefixes").splitlines()]
+        lines = [line for line in lines if line and not line.startswith("#")]
+        numeric = frozenset(line.split()[0] for line in lines if "#NUMERIC_ONLY#" in line)
+        return frozenset(line for line in lines if "#" not in line), numeric
+
+    @cached_property
+    def paraphrases(self) -> ParaphraseIndex:
+        """The paraphrases; their index is made if it is not there yet."""
+        state = self._table.stat()
+        folder = self._cache / f"paraphrases-v{_INDEX_VERSION}-{state.st_size}-{int(state.st_mtime)}"
+        if not folder.is_dir():
+            build(self._table, folder)
+        return ParaphraseIndex(folder)
+
+
+def find_tables() -> Path:
+    """Return the folder `meteor` of the installed pycocoevalcap.
+
+    Raises:
+        FileNotFoundError: it is not installed.
+    """
+    spec = importlib.util.find_spec("pycocoevalcap")  # a namespace package: it has places but no file
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        if (Path(place) / "meteor" / "meteor-1.5.jar").is_file():
+            return Path(place) / "meteor"
+    raise FileNotFoundError(f"`pycocoevalcap` is not installed. {_INSTALL}")
+
+
+def _default_cache() -> Path:
+    home = (
+        os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
+    )
+    return Path(home) / "hf_captioners"

@@ -1,0 +1,202 @@
+"""METEOR's table of phrase pairs as sorted arrays on disk, made once and then only mapped into memory."""
+
+import gzip
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from .integer_map import Integers
+
+_MAX_PHRASE = 7  # words
+_WORD_BITS = 24
+_CHUNK = 1 << 17  # entries that are read at a time
+_MAX_COMPARED = 1 << 20  # pairs of phrases that are looked up at a time
+
+
+class PhraseMatch(NamedTuple):
+    """A phrase of the reference and one of the hypothesis that are paraphrases."""
+
+    reference_start: int
+    reference_length: int
+    hypothesis_start: int
+    hypothesis_length: int
+
+
+class _Phrases(NamedTuple):
+    """The phrases of captions that are in the table."""
+
+    captions: Integers
+    starts: Integers
+    lengths: Integers
+    numbers: Integers
+
+
+class ParaphraseIndex:
+    """Looks up which phrases of two captions are paraphrases.
+
+    Args:
+        folder: where `build` has put the index.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        words = (folder / "words.txt").read_text(encoding="utf-8").split("\n")
+        self._words = {word: number for number, word in enumerate(words)}
+        # A phrase is found word by word: (number of the words before, word) at each level.
+        self._levels = [np.load(folder / f"level_{n}.npy", mmap_mode="r") for n in range(_MAX_PHRASE)]
+        self._first = np.cumsum([0, *map(len, self._levels)])
+        self._pairs = np.load(folder / "pairs.npy", mmap_mode="r")
+
+    def match(
+        self, captions: Sequence[Sequence[str]], pairs: Sequence[tuple[int, int]]
+    ) -> Iterator[list[PhraseMatch]]:
+        """Find the paraphrases in pairs of captions.
+
+        Args:
+            captions: words of captions.
+            pairs: (hypothesis, reference) as positions in `captions`.
+
+        Yields:
+            For each pair the matches: phrases of the reference whose paraphrase is in the hypothesis, then phrases of
+            the hypothesis whose paraphrase is in the reference. A match that is found both ways is listed twice.
+        """
+        phrases = self._find_phrases(captions)
+        counts = np.bincount(phrases.captions, minlength=len(captions))
+        firsts = np.cumsum(counts) - counts
+        sizes = np.array([counts[hypothesis] * counts[reference] for hypothesis, reference in pairs])
+        start = 0
+        while start < len(pairs):
+            stop = start + max(1, int(np.searchsorted(np.cumsum(sizes[start:]), _MAX_COMPARED)))
+            yield from self._match_some(phrases, counts, firsts, np.array(pairs[start:stop], dtype=np.int64))
+            start = stop
+
+    def _match_some(
+        self, phrases: _Phrases, counts: Integers, firsts: Integers, pairs: Integers
+    ) -> list[list[PhraseMatch]]:
+        hypotheses, references = pairs[:, 0], pairs[:, 1]
+        sizes = counts[hypotheses] * counts[references]
+        pair_of = np.repeat(np.arange(len(pairs)), sizes)
+        inside = np.arange(len(pair_of)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        in_reference, in_hypothesis = np.divmod(inside, counts[hypotheses][pair_of])
+        in_reference += firsts[references][pair_of]
+        in_hypothesis += firsts[hypotheses][pair_of]
+        theirs, mine = phrases.numbers[in_reference], phrases.numbers[in_hypothesis]
+        matches: list[list[PhraseMatch]] = [[] for _ in range(len(pairs))]
+        for keys in (theirs << 32 | mine, mine << 32 | theirs):
+            for hit in np.flatnonzero(_contains(self._pairs, keys)):
+                there, here = in_reference[hit], in_hypothesis[hit]
+                match = PhraseMatch(
+                    int(phrases.starts[there]),
+                    int(phrases.lengths[there]),
+                    int(phrases.starts[here]),
+                    int(phrases.lengths[here]),
+                )
+                matches[pair_of[hit]].append(match)
+        return matches
+
+    def _find_phrases(self, captions: Sequence[Sequence[str]]) -> _Phrases:
+        lengths = np.fromiter(map(len, captions), dtype=np.int64, count=len(captions))
+        words = np.array([self._words.get(word, -1) for caption in captions for word in caption], dtype=np.int64)
+        caption_of = np.repeat(np.arange(len(captions)), lengths)
+        place = np.arange(len(words)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        left = lengths[caption_of] - place  # words from here to the end of the caption
+        starts = np.flatnonzero(words >= 0)
+        nodes = np.zeros(len(starts), dtype=np.int64)
+        found: list[_Phrases] = []
+        for level, keys in enumerate(self._levels):
+            inside = (left[starts] > level) & (words[np.minimum(starts + level, len(words) - 1)] >= 0)
+            starts, nodes = starts[inside], nodes[inside]
+            wanted = nodes << _WORD_BITS | words[starts + level]
+            nodes = np.searchsorted(keys, wanted)
+            there = keys[np.minimum(nodes, len(keys) - 1)] == wanted if len(keys) else np.zeros(len(wanted), bool)
+            starts, nodes = starts[there], nodes[there]
+            size = np.full(len(starts), level + 1)
+            found.append(_Phrases(caption_of[starts], place[starts], size, nodes + self._first[level]))
+        joined = _Phrases(*map(np.concatenate, zip(*found, strict=True)))
+        order = np.lexsort((joined.lengths, joined.starts, joined.captions))
+        return _Phrases(*(part[order] for part in joined))
+
+
+def _contains(keys: Integers, wanted: Integers) -> np.ndarray:
+    distinct, places = np.unique(wanted, return_inverse=True)
+    at = np.minimum(np.searchsorted(keys, distinct), len(keys) - 1)
+    return (keys[at] == distinct)[places]
+
+
+def build(table: Path, folder: Path) -> None:
+    """Build the index of METEOR's paraphrase table.
+
+    Args:
+        table: `paraphrase-en.gz`: three lines an entry: probability, phrase, paraphrase.
+        folder: where to put the index; it appears only when it is complete.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
+    try:
+        words, phrases, pairs = _read(table)
+        (scratch / "words.txt").write_text("\n".join(words), encoding="utf-8")
+        numbers = np.empty(len(phrases), dtype=np.int64)
+        first = 0
+        for level, (keys, places) in enumerate(_levels(words, phrases)):
+            np.save(scratch / f"level_{level}.npy", keys)
+            whole = places >= 0
+            numbers[whole] = places[whole] + first
+            first += len(keys)
+        np.save(scratch / "pairs.npy", np.unique(numbers[pairs[0]] << 32 | numbers[pairs[1]]))
+        _publish(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _publish(scratch: Path, folder: Path) -> None:
+    try:
+        os.replace(scratch, folder)
+    except OSError:
+        if not folder.is_dir():  # otherwise another process was faster, with the same result
+            raise
+
+
+def _read(table: Path) -> tuple[dict[str, int], dict[str, int], tuple[Integers, Integers]]:
+    words: dict[str, int] = {}
+    phrases: dict[str, int] = {}
+    left: list[Integers] = []
+    right: list[Integers] = []
+    with (
+        gzip.open(table, "rt", encoding="utf-8", newline="\n") as lines,
+        tqdm(desc="Indexing METEOR's paraphrases (once)", unit=" entries", unit_scale=True, disable=None) as progress,
+    ):
+        while chunk := list(islice(lines, 3 * _CHUNK)):
+            entries = [line.rstrip("\n") for line in chunk]
+            for column, into in ((1, left), (2, right)):
+                numbers = [phrases.setdefault(phrase, len(phrases)) for phrase in entries[column::3]]
+                into.append(np.array(numbers, dtype=np.int64))
+            progress.update(len(chunk) // 3)
+    for phrase in phrases:
+        for word in phrase.split(" "):
+            words.setdefault(word, len(words))
+    return words, phrases, (np.concatenate(left), np.concatenate(right))
+
+
+def _levels(words: dict[str, int], phrases: dict[str, int]) -> Iterator[tuple[Integers, Integers]]:
+    """Yield for 1 to 7 words the sorted keys, and for each phrase its place if it ends at that level, else -1."""
+    rows = np.full((len(phrases), _MAX_PHRASE + 1), -1, dtype=np.int32)
+    for row, phrase in enumerate(phrases):
+        numbers = [words[word] for word in phrase.split(" ")]
+        rows[row, : len(numbers)] = numbers
+    nodes = np.zeros(len(rows), dtype=np.int64)
+    for level in range(_MAX_PHRASE):
+        open_rows = np.flatnonzero(rows[:, level] >= 0)
+        keys, inverse = np.unique(
+            nodes[open_rows] << _WORD_BITS | rows[open_rows, level].astype(np.int64), return_inverse=True
+        )
+        nodes[open_rows] = inverse
+        places = np.full(len(rows), -1, dtype=np.int64)
+        ends = open_rows[rows[open_rows, level + 1] < 0]
+        places[ends] = nodes[ends]
+        yield keys, places
