@@ -11,8 +11,8 @@ from transformers.utils import ModelOutput
 
 from .search_captioning import BOOKKEEPINGS, CaptionBeams
 
-# Inputs that the encoder has read; they belong to pictures, not to rows of text.
-ENCODER_INPUTS = ("pixel_values", "region_features", "region_boxes", "region_mask")
+# What belongs to pictures, not to rows of text.
+PICTURE_INPUTS = ("pixel_values", "region_features", "region_boxes", "region_mask", "encoder_outputs")
 
 
 @dataclass
@@ -84,6 +84,8 @@ class CaptionGenerationMixin(GenerationMixin):
         self, inputs: Tensor | None, bos_token_id: Any, model_kwargs: dict[str, Any]
     ) -> tuple[Tensor, str | None, dict[str, Any]]:
         """Region features are as good an input as pictures; stock would send begin tokens to the encoder instead."""
+        if inputs is not None and inputs.ndim == 3:  # so an assistant is handed what this model has read
+            inputs, model_kwargs = None, model_kwargs | {"region_features": inputs}
         has_pictures = inputs is not None or model_kwargs.get("pixel_values") is not None
         if model_kwargs.get("encoder_outputs") is not None:
             states = model_kwargs["encoder_outputs"][0]
@@ -105,14 +107,12 @@ class CaptionGenerationMixin(GenerationMixin):
         input_ids: Tensor | None = None,
         **model_kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
-        """Repeat the text rows only; what belongs to pictures has been read by the encoder."""
-        encoder_outputs = model_kwargs.pop("encoder_outputs", None)
-        for name in ENCODER_INPUTS:
-            model_kwargs.pop(name, None)
+        """Repeat the text rows only."""
+        of_pictures = {name: model_kwargs.pop(name) for name in PICTURE_INPUTS if name in model_kwargs}
         input_ids, model_kwargs = super()._expand_inputs_for_generation(
             expand_size=expand_size, is_encoder_decoder=False, input_ids=input_ids, **model_kwargs
         )
-        return input_ids, model_kwargs | {"encoder_outputs": encoder_outputs}
+        return input_ids, model_kwargs | of_pictures
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
