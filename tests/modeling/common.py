@@ -6,7 +6,9 @@ A test class of an architecture inherits `CaptionerChecks` and implements `make_
 
 from .common_configuration import ConfigurationChecks
 from .common_forward import AttentionChecks, EmbeddingChecks, MaskChecks, OutputChecks
+from .common_generation import CacheChecks, EncoderOnceChecks, ScoreChecks, StockChecks
 from .common_saving import FreshProcessChecks, SavingChecks
+from .common_search import SearchChecks
 from .common_training import LossChecks, TrainingChecks
 
 
@@ -20,5 +22,10 @@ class CaptionerChecks(
     EmbeddingChecks,
     LossChecks,
     TrainingChecks,
+    StockChecks,
+    EncoderOnceChecks,
+    CacheChecks,
+    ScoreChecks,
+    SearchChecks,
 ):
     """All checks, by topic in `common_*.py`."""

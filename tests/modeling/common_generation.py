@@ -1,0 +1,356 @@
+"""Checks of `generate()`: every mode equals transformers' own on the same weights, over pictures encoded once."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+from transformers.generation import BaseStreamer
+
+from .common_case import PICTURES, CaptionerCase, assert_close, both_ways_in, row
+from .stock import stock_generate
+
+NEW_TOKENS = 8
+MODES: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": {"do_sample": True, "top_k": 0},
+    "nucleus": {"do_sample": True, "top_p": 0.8, "temperature": 0.7},
+    "samples": {"do_sample": True, "top_k": 5, "num_return_sequences": 3},
+    "beams": {"num_beams": 3},
+    "beams_to_the_end": {"num_beams": 3, "early_stopping": "never", "length_penalty": 0.0},
+    "beams_stopped_early": {"num_beams": 3, "early_stopping": True, "length_penalty": 2.0},
+    "n_best": {"num_beams": 4, "num_return_sequences": 4},
+    "beam_sampling": {"num_beams": 3, "do_sample": True, "top_k": 0, "num_return_sequences": 2},
+    "no_repeats": {"num_beams": 3, "no_repeat_ngram_size": 2, "repetition_penalty": 1.3},
+    "length_limits": {"num_beams": 2, "min_new_tokens": 4, "max_length": 7, "max_new_tokens": None},
+    "min_length": {"min_length": 6},
+    "bad_words": {"num_beams": 2, "bad_words_ids": [[3], [5, 6]], "suppress_tokens": [7]},
+    "two_ends": {"num_beams": 3, "eos_token_id": [27, 4]},
+    "static_cache": {"cache_implementation": "static"},
+    "static_cache_beams": {"num_beams": 3, "cache_implementation": "static"},
+    "no_cache": {"use_cache": False},
+    "no_cache_beams": {"num_beams": 3, "use_cache": False},
+    "chunked_prompt": {"prefill_chunk_size": 2},
+}
+PROMPTED_MODES = ("greedy", "samples", "n_best", "beam_sampling", "static_cache_beams", "no_cache", "chunked_prompt")
+modes = pytest.mark.parametrize("mode", MODES)
+
+
+def assert_same_generation(ours: Any, theirs: Any) -> None:
+    """Equal tokens and ancestry, and scores within rounding."""
+    assert torch.equal(ours.sequences, theirs.sequences)
+    for name in ("sequences_scores", "beam_indices"):
+        if theirs.get(name) is not None:
+            assert_close(ours[name], theirs[name])
+    for name in ("scores", "logits"):
+        assert len(ours[name]) == len(theirs[name])
+        for step, (actual, expected) in enumerate(zip(ours[name], theirs[name], strict=True)):
+            assert torch.equal(actual.isinf(), expected.isinf()), f"{name} of step {step}"
+            assert_close(actual.nan_to_num(neginf=0.0), expected.nan_to_num(neginf=0.0), atol=1e-4)
+
+
+class Recorder(BaseStreamer):
+    """A streamer that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.ended = False
+
+    def put(self, value: torch.Tensor) -> None:
+        self.tokens += value.flatten().tolist()
+
+    def end(self) -> None:
+        self.ended = True
+
+
+class Favour(LogitsProcessor):
+    """Makes one token likelier."""
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        scores = scores.clone()
+        scores[:, self.token] += 2.0
+        return scores
+
+
+class EndsAfter(StoppingCriteria):
+    """Ends a row at a token."""
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        return input_ids[:, -1] == self.token
+
+
+class StockChecks(CaptionerCase):
+    """Checks 32 to 36 of the common suite: equal to stock `generate()` in every mode."""
+
+    def both(self, model: Any, inputs: dict[str, torch.Tensor], seed: int = 0, **options: Any) -> tuple[Any, Any]:
+        """What ours and transformers' own `generate()` return, from the same random numbers."""
+        options = {"max_new_tokens": NEW_TOKENS, "return_dict_in_generate": True} | options
+        options |= {"output_scores": True, "output_logits": True}
+        torch.manual_seed(seed)
+        ours = model.generate(**inputs, **options)
+        torch.manual_seed(seed)
+        return ours, stock_generate(model, inputs, **options)
+
+    @both_ways_in
+    @modes
+    def test_generate_equals_stock(self, model, mode, way_in):
+        for seed in range(2):
+            inputs = self.inputs(way_in, pictures=4, seed=seed)
+            assert_same_generation(*self.both(model, inputs, seed=seed, **MODES[mode]))
+
+    @pytest.mark.parametrize(
+        "mode", ["greedy", "samples", "n_best", "beam_sampling", "static_cache_beams", "no_cache"]
+    )
+    def test_prompted_generate_equals_stock(self, model, mode):
+        """Prompts of different lengths, padded on the left."""
+        prompt = self.captions(model, length=4)
+        mask = torch.ones_like(prompt)
+        mask[0, :2] = mask[2, :1] = 0
+        prompt = prompt.masked_fill(mask == 0, model.config.decoder_start_token_id)
+        options = MODES[mode] | {"decoder_input_ids": prompt, "decoder_attention_mask": mask}
+        ours, theirs = self.both(model, self.inputs("regions"), **options)
+        assert_same_generation(ours, theirs)
+        assert torch.equal(ours.sequences[:: len(ours.sequences) // PICTURES, :4], prompt)
+
+    @pytest.mark.parametrize("mode", ["greedy", "beams", "samples"])
+    def test_processors_and_criteria_equal_stock(self, model, mode):
+        ours, theirs = self.both(
+            model,
+            self.inputs("regions"),
+            **MODES[mode],
+            logits_processor=LogitsProcessorList([Favour(9)]),
+            stopping_criteria=StoppingCriteriaList([EndsAfter(12)]),
+            prefix_allowed_tokens_fn=lambda picture, tokens: list(range(picture, 28)),
+        )
+        assert_same_generation(ours, theirs)
+        assert (ours.sequences == 9).any()
+
+    def test_generation_config_equals_arguments(self, model):
+        config = GenerationConfig(num_beams=3, max_new_tokens=NEW_TOKENS, length_penalty=0.5)
+        inputs = self.inputs("regions")
+        expected = model.generate(**inputs, num_beams=3, max_new_tokens=NEW_TOKENS, length_penalty=0.5)
+        assert torch.equal(model.generate(**inputs, generation_config=config), expected)
+
+    @pytest.mark.parametrize("mode", ["greedy", "n_best"])
+    def test_recorded_states_equal_stock(self, mode):
+        """Attentions and hidden states of every step, in their shapes, and of the encoder for B pictures."""
+        model = self.make_model(attn_implementation="eager")
+        asked = {"output_attentions": True, "output_hidden_states": True}
+        ours, theirs = self.both(model, self.inputs("regions"), **MODES[mode], **asked)
+        for name in ("decoder_attentions", "cross_attentions", "decoder_hidden_states"):
+            for actual, expected in zip(ours[name], theirs[name], strict=True):
+                assert [state.shape for state in actual] == [state.shape for state in expected]
+                for state, other in zip(actual, expected, strict=True):
+                    assert_close(state, other, atol=1e-4)
+        assert {state.shape[0] for state in ours.encoder_hidden_states} == {PICTURES}
+
+    def test_streamer(self, model):
+        recorder, inputs = Recorder(), self.inputs("regions", pictures=1)
+        sequences = model.generate(**inputs, max_new_tokens=NEW_TOKENS, streamer=recorder)
+        assert recorder.tokens == sequences[0].tolist() and recorder.ended
+        with pytest.raises(ValueError, match="beam"):
+            model.generate(**inputs, num_beams=2, streamer=Recorder())
+
+    def test_refused_options_of_stock(self, model):
+        inputs = self.inputs("regions")
+        with pytest.raises(ValueError, match="low_memory"):
+            model.generate(**inputs, num_beams=2, low_memory=True)
+        with pytest.raises(ValueError, match="max_new_token'"):
+            model.generate(**inputs, max_new_token=3)
+        with pytest.raises(ValueError, match="num_return_sequences"):
+            model.generate(**inputs, num_beams=2, num_return_sequences=3)
+
+    def test_sampling_is_seeded(self, model):
+        inputs, options = self.inputs("regions"), {"do_sample": True, "top_k": 0, "max_new_tokens": NEW_TOKENS}
+        runs = []
+        for seed in (0, 0, 1):
+            torch.manual_seed(seed)
+            runs.append(model.generate(**inputs, **options))
+        assert torch.equal(runs[0], runs[1])
+        assert runs[0].shape != runs[2].shape or not torch.equal(runs[0], runs[2])
+
+
+class EncoderOnceChecks(CaptionerCase):
+    """The encoder gets the user's tensors, once, and nothing of it is repeated for beams."""
+
+    @both_ways_in
+    @pytest.mark.parametrize("mode", ["greedy", "samples", "n_best", "beam_sampling", "live", "pool"])
+    def test_encoder_runs_once_a_picture(self, way_in, mode):
+        model, inputs = self.make_model(), self.inputs(way_in)
+        options = MODES.get(mode) or ({"num_beams": 3, "bookkeeping": mode} if mode in ("live", "pool") else {})
+        received: list[dict[str, Any]] = []
+        encoded: list[tuple[int, int]] = []
+        model.get_encoder().register_forward_pre_hook(
+            lambda module, args, kwargs: received.append(kwargs), with_kwargs=True
+        )
+        model.register_forward_pre_hook(
+            lambda module, args, kwargs: encoded.append(
+                (len(kwargs["encoder_outputs"].last_hidden_state), len(kwargs["decoder_input_ids"]))
+            ),
+            with_kwargs=True,
+        )
+        model.generate(**inputs, **options, max_new_tokens=3)
+        assert len(received) == 1
+        given = {name: value for name, value in received[0].items() if isinstance(value, torch.Tensor)}
+        assert given.keys() == inputs.keys()
+        assert all(given[name] is tensor for name, tensor in inputs.items())
+        copies = max(options.get("num_beams", 1), options.get("num_return_sequences", 1))
+        assert set(encoded) == {(PICTURES, PICTURES * copies)}
+
+    def test_ways_to_give_pictures(self, model):
+        """By position, by name, or encoded."""
+        pixels = self.inputs("pixels")["pixel_values"]
+        expected = model.generate(pixel_values=pixels, max_new_tokens=NEW_TOKENS, num_beams=2)
+        encoded = model.get_encoder()(pixels)
+        for inputs in ({"inputs": pixels}, {"encoder_outputs": encoded}):
+            assert torch.equal(model.generate(**inputs, max_new_tokens=NEW_TOKENS, num_beams=2), expected)
+
+    def test_pictures_or_regions(self, model):
+        pixels, regions = self.inputs("pixels"), self.inputs("regions")
+        with pytest.raises(ValueError, match="not both"):
+            model.generate(**pixels, **regions)
+        with pytest.raises(ValueError, match="got none"):
+            model.generate(max_new_tokens=3)
+
+    @both_ways_in
+    def test_caption_alone_equals_caption_in_batch(self, model, way_in):
+        inputs = self.inputs(way_in)
+        options = {
+            "num_beams": 3,
+            "max_new_tokens": NEW_TOKENS,
+            "return_dict_in_generate": True,
+            "output_scores": True,
+        }
+        together = model.generate(**inputs, **options)
+        for index in range(PICTURES):
+            alone = model.generate(**row(inputs, index), **options)
+            length = alone.sequences.shape[1]
+            assert torch.equal(alone.sequences[0], together.sequences[index, :length])
+            assert_close(alone.sequences_scores[0], together.sequences_scores[index])
+
+
+class CacheChecks(CaptionerCase):
+    """Checks 37 to 39 of the common suite."""
+
+    def skip_stateful(self, model: Any) -> None:
+        if model._is_stateful:
+            pytest.skip("recurrent states cannot be cropped: assisted decoding raises")
+
+    @pytest.mark.parametrize("mode", ["greedy", "beams", "samples"])
+    def test_user_supplied_cache(self, model, mode):
+        """The user's cache is filled, and serves on: step by step, and in another `generate()`."""
+        inputs, options = self.inputs("regions"), MODES[mode] | {"max_new_tokens": NEW_TOKENS}
+        torch.manual_seed(0)
+        expected = model.generate(**inputs, **options)
+        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        torch.manual_seed(0)
+        assert torch.equal(model.generate(**inputs, **options, past_key_values=cache), expected)
+        assert cache.get_seq_length() >= expected.shape[1] - 1
+
+    def test_go_on_with_a_supplied_cache(self, model):
+        inputs, cache = self.inputs("regions"), EncoderDecoderCache(DynamicCache(), DynamicCache())
+        sequences = model.generate(**inputs, min_new_tokens=4, max_new_tokens=4, past_key_values=cache)
+        assert cache.get_seq_length() == sequences.shape[1] - 1
+        stepped = model(**inputs, decoder_input_ids=sequences[:, -1:], past_key_values=cache, use_cache=True)
+        assert_close(stepped.logits[:, -1], model(**inputs, decoder_input_ids=sequences).logits[:, -1])
+
+    @both_ways_in
+    def test_continue_from_past(self, model, way_in):
+        """3 tokens and then 5 more = 8 at once."""
+        inputs, options = self.inputs(way_in), {"return_dict_in_generate": True, "eos_token_id": None}
+        expected = model.generate(**inputs, **options, max_new_tokens=8).sequences
+        first = model.generate(**inputs, **options, max_new_tokens=3)
+        second = model.generate(
+            **inputs,
+            **options,
+            max_new_tokens=5,
+            decoder_input_ids=first.sequences,
+            decoder_attention_mask=torch.ones_like(first.sequences),
+            past_key_values=first.past_key_values,
+        )
+        assert torch.equal(second.sequences, expected)
+
+    @pytest.mark.parametrize("mode", ["greedy", "n_best", "no_repeats"])
+    @both_ways_in
+    def test_cached_equals_uncached(self, model, mode, way_in):
+        inputs, options = self.inputs(way_in), MODES[mode] | {"max_new_tokens": NEW_TOKENS}
+        options |= {"return_dict_in_generate": True, "output_scores": True}
+        cached, uncached = (model.generate(**inputs, **options, use_cache=flag) for flag in (True, False))
+        assert torch.equal(cached.sequences, uncached.sequences)
+        for one, other in zip(cached.scores, uncached.scores, strict=True):
+            assert_close(one.nan_to_num(neginf=0.0), other.nan_to_num(neginf=0.0), atol=1e-4)
+
+    @both_ways_in
+    def test_prompt_lookup_equals_greedy(self, model, way_in):
+        self.skip_stateful(model)
+        for index in range(PICTURES):
+            inputs = row(self.inputs(way_in), index)
+            prompt = {"decoder_input_ids": self.captions(model, rows=1).repeat(1, 2)}
+            expected = model.generate(**inputs, **prompt, max_new_tokens=NEW_TOKENS)
+            found = model.generate(**inputs, **prompt, max_new_tokens=NEW_TOKENS, prompt_lookup_num_tokens=3)
+            assert torch.equal(found, expected)
+
+    @both_ways_in
+    @pytest.mark.parametrize("assistant", ["itself", "another"])
+    def test_assisted_decoding_equals_greedy(self, model, way_in, assistant):
+        self.skip_stateful(model)
+        helper = model if assistant == "itself" else self.make_model(seed=1)
+        for index in range(PICTURES):
+            inputs = {name: tensor[index : index + 1] for name, tensor in self.inputs(way_in).items()}
+            expected = model.generate(**inputs, max_new_tokens=NEW_TOKENS)
+            assert torch.equal(model.generate(**inputs, max_new_tokens=NEW_TOKENS, assistant_model=helper), expected)
+
+    def test_assistant_sees_the_same_regions(self, model):
+        """The helper's drafts come from the real regions only."""
+        self.skip_stateful(model)
+        helper, received = self.make_model(), []
+        helper.get_encoder().register_forward_pre_hook(
+            lambda module, args, kwargs: received.append(kwargs), with_kwargs=True
+        )
+        inputs = {name: tensor[1:2] for name, tensor in self.inputs("regions").items()}
+        model.generate(**inputs, max_new_tokens=3, assistant_model=helper)
+        for name, tensor in inputs.items():
+            assert torch.equal(received[0][name], tensor), name
+
+
+class ScoreChecks(CaptionerCase):
+    """Scores are log-probabilities of the model; ancestry can be followed."""
+
+    @pytest.mark.parametrize("mode", ["greedy", "sampling", "n_best"])
+    def test_transition_scores_equal_teacher_forcing(self, model, mode):
+        inputs = self.inputs("regions")
+        options = {"return_dict_in_generate": True, "output_scores": True, "max_new_tokens": NEW_TOKENS}
+        torch.manual_seed(0)
+        out = model.generate(**inputs, **MODES[mode], **options)
+        found = model.compute_transition_scores(
+            out.sequences, out.scores, out.get("beam_indices"), normalize_logits=out.get("beam_indices") is None
+        )
+        expected, real = rescored(model, inputs, out.sequences)
+        assert_close(found[real], expected[real], atol=1e-4)
+        if mode == "n_best":
+            assert_close((found * real).sum(-1) / real.sum(-1), out.sequences_scores, atol=1e-4)
+
+
+@torch.no_grad()
+def rescored(
+    model: Any, inputs: dict[str, torch.Tensor], sequences: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probabilities `[rows, L]` of generated tokens in one parallel pass, and which belong to the caption."""
+    targets = sequences[:, 1:]
+    logprobs = model(**inputs, decoder_input_ids=sequences[:, :-1]).logits.log_softmax(-1)
+    ended = (targets == model.config.eos_token_id).long()
+    return logprobs.gather(-1, targets[..., None])[..., 0], ended.cumsum(-1) - ended == 0

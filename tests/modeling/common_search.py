@@ -1,0 +1,117 @@
+"""Checks of the bookkeepings of captioning code bases, through the model; test_search_captioning.py has them alone."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from .common_case import PICTURES, CaptionerCase, assert_close, both_ways_in, row
+from .common_generation import Favour, rescored
+
+BEAMS, NEW_TOKENS = 4, 8
+bookkeepings = pytest.mark.parametrize("bookkeeping", ["live", "pool"])
+
+
+class SearchChecks(CaptionerCase):
+    """`generate(bookkeeping="live")` and `"pool"`."""
+
+    def search(self, model: Any, inputs: dict[str, torch.Tensor], bookkeeping: str, **options: Any) -> Any:
+        """All beams, ranked by the plain sum of their log-probabilities."""
+        options = {"num_beams": BEAMS, "num_return_sequences": BEAMS, "max_new_tokens": NEW_TOKENS} | options
+        return model.generate(
+            **inputs,
+            **options,
+            bookkeeping=bookkeeping,
+            length_penalty=0.0,
+            return_dict_in_generate=True,
+            output_scores=True,
+        )
+
+    @both_ways_in
+    @bookkeepings
+    def test_scores_equal_teacher_forcing(self, model, bookkeeping, way_in):
+        """The score of a caption = the sum of its tokens' log-probabilities = those of one parallel pass."""
+        inputs = self.inputs(way_in)
+        out = self.search(model, inputs, bookkeeping)
+        expected, real = rescored(model, inputs, out.sequences)
+        assert out.sequences.shape == (PICTURES * BEAMS, 1 + out.token_logprobs.shape[1])
+        assert_close(out.token_logprobs, expected.where(real, 0.0), atol=1e-4)
+        assert_close(out.token_logprobs.sum(-1), out.sequences_scores, atol=1e-4)
+        assert (out.sequences[:, 1:][~real] == model.config.pad_token_id).all()
+        by_picture = out.sequences_scores.view(PICTURES, BEAMS)
+        assert torch.equal(by_picture, by_picture.sort(descending=True).values)
+
+    @bookkeepings
+    def test_ancestry_can_be_followed(self, model, bookkeeping):
+        """`beam_indices` name the row of each step whose scores gave the token; rows stay within their picture."""
+        out = self.search(model, self.inputs("regions"), bookkeeping)
+        generated = out.sequences[:, 1:]
+        for caption in range(PICTURES * BEAMS):
+            for step, parent in enumerate(out.beam_indices[caption].tolist()):
+                if parent == -1:
+                    assert out.token_logprobs[caption, step] == 0
+                    continue
+                assert parent // BEAMS == caption // BEAMS
+                logprob = out.scores[step][parent, generated[caption, step]]
+                assert_close(out.token_logprobs[caption, step], logprob)
+
+    @bookkeepings
+    def test_search_options(self, model, bookkeeping):
+        """Fewer captions are the first of all; the bare tensor is the output's; processors are honoured."""
+        inputs = self.inputs("regions")
+        every = self.search(model, inputs, bookkeeping)
+        best = self.search(model, inputs, bookkeeping, num_return_sequences=1)
+        assert_close(best.sequences_scores, every.sequences_scores[::BEAMS])
+        plain = model.generate(**inputs, num_beams=BEAMS, max_new_tokens=NEW_TOKENS, bookkeeping=bookkeeping)
+        assert plain.shape[0] == PICTURES
+        favoured = self.search(model, inputs, bookkeeping, logits_processor=[Favour(9)])
+        assert (favoured.sequences == 9).sum() > (every.sequences == 9).sum()
+
+    @bookkeepings
+    def test_search_alone_equals_in_batch(self, model, bookkeeping):
+        inputs = self.inputs("regions")
+        together = self.search(model, inputs, bookkeeping)
+        for index in range(PICTURES):
+            alone = self.search(model, row(inputs, index), bookkeeping)
+            rows = slice(index * BEAMS, (index + 1) * BEAMS)
+            length = alone.sequences.shape[1]
+            assert torch.equal(alone.sequences, together.sequences[rows, :length])
+            assert_close(alone.sequences_scores, together.sequences_scores[rows])
+
+    @bookkeepings
+    @pytest.mark.parametrize("option", [{"use_cache": False}, {"cache_implementation": "static"}], ids=str)
+    def test_search_with_other_caches(self, model, bookkeeping, option):
+        inputs = self.inputs("regions")
+        expected, found = (self.search(model, inputs, bookkeeping, **options) for options in ({}, option))
+        assert torch.equal(found.sequences, expected.sequences)
+        assert_close(found.sequences_scores, expected.sequences_scores, atol=1e-4)
+
+    @bookkeepings
+    def test_search_goes_on_from_a_prompt(self, model, bookkeeping):
+        """Prompts padded on the left: the same continuation as without the padding."""
+        inputs, prompt = self.inputs("regions"), self.captions(model, length=3)
+        expected = self.search(model, inputs, bookkeeping, decoder_input_ids=prompt)
+        padding = torch.full((PICTURES, 2), model.config.decoder_start_token_id)
+        mask = torch.cat((torch.zeros_like(padding), torch.ones_like(prompt)), dim=1)
+        padded = {"decoder_input_ids": torch.cat((padding, prompt), dim=1), "decoder_attention_mask": mask}
+        found = self.search(model, inputs, bookkeeping, **padded)
+        assert torch.equal(found.sequences[:, 2:], expected.sequences)
+        assert_close(found.sequences_scores, expected.sequences_scores, atol=1e-4)
+
+    def test_bookkeeping_of_the_generation_config(self, tmp_path):
+        """Set once, it holds for every call and survives saving."""
+        model, inputs = self.make_model(), self.inputs("regions")
+        options = {"num_beams": BEAMS, "max_new_tokens": NEW_TOKENS}
+        expected = model.generate(**inputs, **options, bookkeeping="live")
+        model.generation_config.bookkeeping = "live"
+        model.save_pretrained(tmp_path)
+        for one in (model, type(model).from_pretrained(tmp_path)):
+            assert torch.equal(one.generate(**inputs, **options), expected)
+        assert type(one.generate(**inputs, **options, return_dict_in_generate=True)).__name__ == "CaptionBeamOutput"
+
+    def test_bookkeepings_that_cannot_be(self, model):
+        inputs = self.inputs("regions")
+        with pytest.raises(ValueError, match="`bookkeeping` is 'dead'"):
+            model.generate(**inputs, bookkeeping="dead")
+        with pytest.raises(ValueError, match="deterministic"):
+            model.generate(**inputs, bookkeeping="live", num_beams=2, do_sample=True)

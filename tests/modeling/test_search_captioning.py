@@ -1,0 +1,130 @@
+"""The bookkeepings against plain Python, on random tables of log-probabilities instead of a model."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_captioners.modeling.search_captioning import BOOKKEEPINGS
+
+END, PAD, BEGIN, WORDS = 0, 1, 2, 7
+Scorer = Callable[[int, tuple[int, ...]], np.ndarray]
+
+
+def random_scorer(seed: int, end_bias: float) -> Scorer:
+    """Log-probabilities `[V]` that depend on the picture and on all tokens so far."""
+
+    def score(picture: int, tokens: tuple[int, ...]) -> np.ndarray:
+        logits = np.random.default_rng([seed, picture, *tokens]).normal(size=WORDS).astype(np.float32)
+        logits[END] += end_bias
+        return logits - np.log(np.exp(logits).sum())
+
+    return score
+
+
+def search(kind: str, score: Scorer, pictures: int, beams: int, steps: int, length_penalty: float):
+    """The loop of `generate()` around a bookkeeping."""
+    config = SimpleNamespace(
+        num_beams=beams,
+        length_penalty=length_penalty,
+        max_length=1 + steps,
+        _pad_token_tensor=torch.tensor(PAD),
+        _eos_token_tensor=torch.tensor([END]),
+    )
+    held = BOOKKEEPINGS[kind](torch.full((pictures * beams, 1), BEGIN), config)
+    for _ in range(steps):
+        rows = held.rows()[:, 1:].tolist()
+        scores = [score(index // beams, tuple(tokens)) for index, tokens in enumerate(rows)]
+        held.step(torch.from_numpy(np.stack(scores)))
+        rows = held.rows()
+        held.end_rows((rows[:, -1] == END) | (rows.shape[1] == 1 + steps))
+        if held.is_done():
+            break
+    return held.finish(beams)
+
+
+def live_reference(score: Scorer, picture: int, beams: int, steps: int, length_penalty: float) -> list:
+    """M2's search: K hypotheses at any time, the finished ones among them; `(tokens, score)`, best first."""
+    held: list[tuple[tuple[int, ...], float, bool]] = [((), 0.0, True)]
+    for _ in range(steps):
+        candidates = [one for one in held if not one[2]]
+        for tokens, total, alive in held:
+            if alive:
+                logprobs = score(picture, tokens)
+                candidates += [((*tokens, word), total + logprobs[word], word != END) for word in range(WORDS)]
+        held = sorted(candidates, key=lambda one: -one[1])[:beams]
+    return [(tokens, total) for tokens, total, _ in held]
+
+
+def pool_reference(score: Scorer, picture: int, beams: int, steps: int, length_penalty: float) -> list:
+    """The search of ImageCaptioning.pytorch: what ends is recorded, and its row goes on from -1000."""
+    held: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    recorded = []
+    for step in range(1, steps + 1):
+        candidates = []
+        for tokens, total in held:
+            logprobs = score(picture, tokens)
+            best = sorted(range(WORDS), key=lambda word: -logprobs[word])[:beams]
+            candidates += [((*tokens, word), total + logprobs[word]) for word in best]
+        held = sorted(candidates, key=lambda one: -one[1])[:beams]
+        for index, (tokens, total) in enumerate(held):
+            if tokens[-1] == END or step == steps:
+                recorded.append((tokens, total / step**length_penalty))
+                held[index] = (tokens, -1000.0)
+    return sorted(recorded, key=lambda one: -one[1])[:beams]
+
+
+def caption(tokens: list[int]) -> tuple[int, ...]:
+    """Tokens up to and including the first end token."""
+    return tuple(tokens[: tokens.index(END) + 1]) if END in tokens else tuple(tokens)
+
+
+REFERENCES = {"live": live_reference, "pool": pool_reference}
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    kind=st.sampled_from(sorted(REFERENCES)),
+    seed=st.integers(0, 10**6),
+    end_bias=st.floats(-2.0, 3.0),
+    pictures=st.integers(1, 2),
+    beams=st.integers(1, 4),
+    steps=st.integers(1, 6),
+    length_penalty=st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_search_equals_plain_python(kind, seed, end_bias, pictures, beams, steps, length_penalty):
+    """Tokens and scores of all beams; ours may stop early, the reference never does."""
+    score = random_scorer(seed, end_bias)
+    found = search(kind, score, pictures, beams, steps, length_penalty)
+    for picture in range(pictures):
+        rows = slice(picture * beams, (picture + 1) * beams)
+        expected = REFERENCES[kind](score, picture, beams, steps, length_penalty)
+        assert [caption(tokens) for tokens in found.tokens[rows, 1:].tolist()] == [
+            caption(list(tokens)) for tokens, _ in expected
+        ]
+        np.testing.assert_allclose(found.scores[rows], [total for _, total in expected], atol=1e-4)
+
+
+def test_one_beam_is_greedy():
+    score = random_scorer(3, -1.0)
+    expected: tuple[int, ...] = ()
+    while len(expected) < 5 and END not in expected:
+        expected = (*expected, int(score(0, expected).argmax()))
+    for kind in REFERENCES:
+        assert caption(search(kind, score, 1, 1, 5, 0.0).tokens[0, 1:].tolist()) == expected
+
+
+def test_all_beams_find_the_best_caption():
+    """With as many beams as words, two steps are searched completely."""
+    for seed in range(20):
+        score = random_scorer(seed, 0.5)
+        totals = {(END,): score(0, ())[END]}
+        for first in range(1, WORDS):
+            after = score(0, (first,))
+            totals |= {(first, second): score(0, ())[first] + after[second] for second in range(WORDS)}
+        best = max(totals, key=lambda tokens: totals[tokens])
+        for kind in REFERENCES:
+            assert caption(search(kind, score, 1, WORDS, 2, 0.0).tokens[0, 1:].tolist()) == best
