@@ -1,0 +1,171 @@
+"""Low-data subsets: some captions or pictures of a training split, drawn by seed, kept as a list that others reuse.
+
+subset = draw_subset(dataset, share=0.01, unit="caption", seed=42)
+subset.save("coco-1-percent-seed-42.json")
+small = CaptionSubset.load("coco-1-percent-seed-42.json").of(dataset)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from datasets import Dataset
+
+from .references import PER_CAPTION
+from .schema import CAPTIONS, IMAGE_ID
+
+# What the papers use: VisualGPT 0.1, 0.5 and 1 % (and 5 to 100 % in its Figure 7).
+PUBLISHED_SHARES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
+Unit = Literal["caption", "picture"]
+
+
+@dataclass(frozen=True)
+class CaptionSubset:
+    """A list of captions or pictures.
+
+    Attributes:
+        unit: `caption`: pairs of a picture and a caption, as VisualGPT counts; `picture`: pictures with all their
+            captions, as Kim et al. count.
+        share: the share that was asked for, in (0, 1].
+        seed: the seed it was drawn with.
+        method: how it was drawn, for people.
+        ids: ids of captions (`caption_ids`, or `<image_id>#<number from 0>` where a data set has none) or `image_id`s.
+    """
+
+    unit: Unit
+    share: float
+    seed: int
+    method: str
+    ids: tuple[str, ...]
+
+    def save(self, path: str | Path) -> None:
+        """Write the subset as JSON, atomically."""
+        path = Path(path)
+        unfinished = path.with_name(f".{path.name}.unfinished")
+        unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        os.replace(unfinished, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> CaptionSubset:
+        """Read a subset that `save` wrote.
+
+        Raises:
+            ValueError: the file is of another form.
+        """
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or set(content) != {"unit", "share", "seed", "method", "ids"}:
+            raise ValueError(f"{path} is no subset: expected unit, share, seed, method and ids.")
+        return cls(**{**content, "ids": tuple(content["ids"])})
+
+    def of(self, dataset: Dataset) -> Dataset:
+        """Return the part of a data set that is in the subset, in the order of the data set.
+
+        Raises:
+            ValueError: the data set lacks some of the ids.
+        """
+        wanted = set(self.ids)
+        keys = caption_keys(dataset)
+        ids = dataset[IMAGE_ID][:]
+        if self.unit == "picture":
+            rows = [row for row, image_id in enumerate(ids) if image_id in wanted]
+            found = {ids[row] for row in rows}
+        else:
+            rows = [row for row, captions in enumerate(keys) if not wanted.isdisjoint(captions)]
+            found = {key for row in rows for key in keys[row]} & wanted
+        if missing := wanted - found:
+            raise ValueError(
+                f"The data set lacks {len(missing):,} of the {len(wanted):,} {self.unit}s of the subset, such as "
+                f"{', '.join(sorted(missing)[:3])}. Was the subset drawn from another data set or split?"
+            )
+        chosen = dataset.select(rows)
+        if self.unit == "picture" or all(wanted.issuperset(keys[row]) for row in rows):
+            return chosen
+        columns = [CAPTIONS, *(name for name in PER_CAPTION if name in dataset.features)]
+        places = [[place for place, key in enumerate(keys[row]) if key in wanted] for row in rows]
+        return _with_cut_captions(chosen, columns, places)
+
+
+def draw_subset(
+    dataset: Dataset, share: float, unit: Unit = "caption", seed: int = 42, nested: bool = True
+) -> CaptionSubset:
+    """Draw a share of the captions or pictures of a data set.
+
+    Args:
+        dataset: a training split.
+        share: in (0, 1]; `int(count * share)` are taken, at least one.
+        unit: what is counted.
+        seed: which.
+        nested: subsets of the same seed hold each other, the smaller in the larger; otherwise each share is drawn on
+            its own.
+
+    Raises:
+        ValueError: `share` or `unit` is out of range.
+    """
+    if unit not in ("caption", "picture"):
+        raise ValueError(f"`unit` is {unit!r}; expected caption or picture.")
+    ids = [key for keys in caption_keys(dataset) for key in keys] if unit == "caption" else list(dataset[IMAGE_ID])
+    ids = list(dict.fromkeys(ids))
+    count = max(1, _count(len(ids), share))
+    rng = np.random.default_rng([seed] if nested else [seed, round(share * 10**9)])
+    order = rng.permutation(len(ids))[:count]
+    method = "nested" if nested else "independent"
+    return CaptionSubset(unit, share, seed, method, tuple(ids[place] for place in sorted(order)))
+
+
+def released_subset(
+    train_ids: Sequence[int], restval_ids: Sequence[int], share: float, seed: int = 42
+) -> CaptionSubset:
+    """Draw captions exactly as VisualGPT's released script does.
+
+    One generator shuffles the caption ids of train, then those of restval, and the first `int(count * share)` of each
+    are taken. The order of the ids matters: it is that of `coco_train_ids.npy` and `coco_restval_ids.npy`.
+
+    Args:
+        train_ids: annotation ids of train.
+        restval_ids: annotation ids of restval.
+        share: in (0, 1].
+        seed: the script's default is 42; the seeds of the paper's runs are not known.
+
+    Raises:
+        ValueError: `share` is out of range.
+    """
+    rng = np.random.RandomState(seed)
+    chosen: list[int] = []
+    for ids in (train_ids, restval_ids):
+        shuffled = np.array(ids)
+        rng.shuffle(shuffled)
+        chosen += shuffled[: _count(len(shuffled), share)].tolist()
+    return CaptionSubset("caption", share, seed, "released script of VisualGPT", tuple(map(str, chosen)))
+
+
+def caption_keys(dataset: Dataset) -> list[list[str]]:
+    """Return a name for each caption of each row: its id in the source, or the picture's id and its number."""
+    if "caption_ids" in dataset.features:
+        return [[str(caption_id) for caption_id in ids] for ids in dataset["caption_ids"]]
+    pairs = zip(dataset[IMAGE_ID], dataset[CAPTIONS], strict=True)
+    return [[f"{image_id}#{number}" for number in range(len(captions))] for image_id, captions in pairs]
+
+
+def _count(available: int, share: float) -> int:
+    if not 0 < share <= 1:
+        raise ValueError(f"`share` is {share}; expected more than 0, at most 1 (1 % is 0.01).")
+    return int(available * share)
+
+
+def _with_cut_captions(dataset: Dataset, columns: list[str], places: list[list[int]]) -> Dataset:
+    def cut(row: dict[str, Any], index: int) -> dict[str, Any]:
+        return {name: [row[name][place] for place in places[index]] for name in columns}
+
+    # Only the columns of captions are read and written; pictures stay what they are.
+    return dataset.map(
+        lambda *values: cut(dict(zip(columns, values[:-1], strict=True)), values[-1]),
+        with_indices=True,
+        input_columns=columns,
+        desc="Choosing captions",
+    )
