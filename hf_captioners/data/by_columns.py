@@ -85,7 +85,7 @@ class ByColumns(LoadedElsewhere):
     def _bring(
         self, dataset: Dataset | IterableDataset, split: str, strict: bool, report: DataReport
     ) -> Dataset | IterableDataset:
-        features = dataset.features or next(iter(dataset.take(1)), {})
+        features: Mapping[str, Any] = dataset.features or next(iter(dataset.take(1)), {})
         wanted = [self.image_column, *self.caption_columns, *([self.id_column] if self.id_column else [])]
         if missing := [column for column in wanted if column not in features]:
             raise ValueError(f"{self.path!r} has no column {', '.join(missing)}; it has {', '.join(features)}.")

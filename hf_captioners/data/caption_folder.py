@@ -179,7 +179,7 @@ def _captions_of(
         found += value if isinstance(value, list) else [value]
     captions = [caption for caption in found if isinstance(caption, str) and caption.strip()]
     if len(captions) < len(found) or not found:
-        bad = next((caption for caption in found if caption not in captions), [])
+        bad: Any = next((caption for caption in found if caption not in captions), [])
         report.add(ProblemKind.MISSING_CAPTION, table, line, f"expected text in {', '.join(columns)}, found {bad!r}")
     return captions
 

@@ -20,12 +20,12 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, overload
+from typing import ClassVar
 
 from datasets import Features, Value
 
 from .pictures import list_pictures
-from .reader import Annotations, CaptionReader, SourceCard
+from .reader import Annotations, CaptionReader, LazyRows, SourceCard
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
 from .tables import open_annotation
@@ -96,7 +96,7 @@ class ConceptualCaptions(CaptionReader):
         splits: dict[str, Sequence[CaptionRow]] = {}
         for split, path in self.tables().items():
             lines = TsvLines(path, report)
-            chosen = {split: range(len(lines))}
+            chosen: dict[str, Sequence[int]] = {split: range(len(lines))}
             if self.held_out and split == "train":
                 chosen = _held_out(len(lines), self.held_out, self.held_out_seed)
             elif self.held_out:
@@ -105,9 +105,9 @@ class ConceptualCaptions(CaptionReader):
                 splits[name] = self._rows(lines, indices, self.picture_folder(split), report)
         return Annotations(splits, Features({"url": Value("string")}))
 
-    def _rows(self, lines: TsvLines, indices: Iterable[int], folder: Path, report: DataReport) -> PairRows:
+    def _rows(self, lines: TsvLines, indices: Sequence[int], folder: Path, report: DataReport) -> PairRows:
         if not self.with_pictures:
-            return PairRows(lines, list(indices), None, self.lower_case)
+            return PairRows(lines, indices, None, self.lower_case)
         by_stem = {path.stem.lstrip("0") or "0": str(path) for path in list_pictures(folder)}
         hashed = any(not stem.isdigit() for stem in by_stem)
         kept, pictures = array("Q"), []
@@ -190,8 +190,8 @@ def _fault(line: bytes) -> str | None:
     return None
 
 
-class PairRows(Sequence[CaptionRow]):
-    """The rows of a split, made when they are asked for."""
+class PairRows(LazyRows):
+    """The rows of a split: some of the lines, with their pictures or without any."""
 
     def __init__(self, lines: TsvLines, indices: Sequence[int], pictures: list[str] | None, lower_case: bool) -> None:
         self.lines, self.indices, self.pictures, self.lower_case = lines, indices, pictures, lower_case
@@ -199,20 +199,15 @@ class PairRows(Sequence[CaptionRow]):
     def __len__(self) -> int:
         return len(self.indices)
 
-    @overload
-    def __getitem__(self, index: int) -> CaptionRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[CaptionRow]: ...
-    def __getitem__(self, index: int | slice) -> CaptionRow | Sequence[CaptionRow]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
+    def row(self, index: int) -> CaptionRow:
+        """Read one pair."""
         number, caption, url = self.lines[self.indices[index]]
         picture = None if self.pictures is None else self.pictures[index]
         caption = caption.lower() if self.lower_case else caption
         return CaptionRow(f"{number - 1:09d}", picture, [caption], str(self.lines.path), number, {"url": url})
 
 
-def _held_out(count: int, held_out: int, seed: int) -> dict[str, list[int]]:
+def _held_out(count: int, held_out: int, seed: int) -> dict[str, Sequence[int]]:
     if not 0 < held_out < count:
         raise ValueError(
             f"`held_out` is {held_out}; expected 1 to {count - 1}, as there are {count:,} training pairs."

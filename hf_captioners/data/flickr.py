@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from datasets import Features, List, Value
 
@@ -146,7 +146,7 @@ class Flickr(CaptionReader):
                 report.add(ProblemKind.MISSING_CAPTION, path, line, f"{name} has an empty caption")
                 continue
             if name not in rows:
-                extra = {"file_name": name, "caption_ids": []}
+                extra: dict[str, Any] = {"file_name": name, "caption_ids": []}
                 rows[name] = CaptionRow(name, self._picture("", name), [], str(path), line, extra)
             rows[name].captions.append(caption)
             rows[name].extra["caption_ids"].append(line - 1)

@@ -6,14 +6,14 @@ import abc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeAlias, overload
 
 from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict
 
 from .report import DataReport
 from .schema import CaptionRow
 
-CaptionDatasets = Dataset | DatasetDict | IterableDataset | IterableDatasetDict
+CaptionDatasets: TypeAlias = Dataset | DatasetDict | IterableDataset | IterableDatasetDict
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,29 @@ class SourceCard:
     homepage: str = ""
 
 
+class LazyRows(abc.ABC, Sequence[CaptionRow]):
+    """Rows that are made when they are asked for, so that millions of them, or their pictures, need no memory."""
+
+    @abc.abstractmethod
+    def row(self, index: int) -> CaptionRow:
+        """Make one row."""
+
+    @overload
+    def __getitem__(self, index: int) -> CaptionRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[CaptionRow]: ...
+    def __getitem__(self, index: int | slice) -> CaptionRow | Sequence[CaptionRow]:
+        if isinstance(index, slice):
+            return [self.row(place) for place in range(*index.indices(len(self)))]
+        return self.row(index)
+
+
 @dataclass
 class Annotations:
     """What a reader found.
 
     Attributes:
-        splits: the rows of each split, in order. A sequence may make its rows when they are asked for, so that
-            millions of rows need no memory.
+        splits: the rows of each split, in order: a list, or `LazyRows`.
         extra: features of the source's own columns.
         views: whether rows hold lists of pictures.
         expected: how many rows splits must have in the end, where a protocol says so; fewer or more is an error.

@@ -45,8 +45,9 @@ def with_regions(
         )
     if not present:
         raise ValueError(f"{source.name} has regions of none of the {len(ids):,} pictures (such as {ids[0]}).")
-    for image_id in missing if report is not None else ():
-        report.add(ProblemKind.MISSING_PICTURE, source.name, None, f"no regions of {image_id}")
+    if report is not None:
+        for image_id in missing:
+            report.add(ProblemKind.MISSING_PICTURE, source.name, None, f"no regions of {image_id}")
     chosen = dataset.select(present) if missing else dataset
     if IMAGE in chosen.column_names:
         chosen = chosen.remove_columns(IMAGE)

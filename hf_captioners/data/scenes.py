@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar
 
 import PIL.Image
 from datasets import ClassLabel, Dataset, Features, Image, Value
 
-from .reader import Annotations, CaptionReader, SourceCard
+from .reader import Annotations, CaptionReader, LazyRows, SourceCard
 from .report import DataReport
 from .scene_captions import caption_scene
 from .scene_drawing import draw_scene
@@ -70,22 +70,17 @@ class Scenes(CaptionReader):
         return Annotations(splits, Features({"scene": Value("string")}))
 
 
-class _DrawnRows(Sequence[CaptionRow]):
-    """The rows of a split, each drawn anew from its seed and index when it is asked for."""
+class _DrawnRows(LazyRows):
+    """The rows of a split, each drawn anew from its seed and index."""
 
-    def __init__(self, split: str, count: int, image_size: int, seed: int) -> None:
-        self.split, self.count, self.image_size, self.seed = split, count, image_size, seed
+    def __init__(self, split: str, num_images: int, image_size: int, seed: int) -> None:
+        self.split, self.num_images, self.image_size, self.seed = split, num_images, image_size, seed
 
     def __len__(self) -> int:
-        return self.count
+        return self.num_images
 
-    @overload
-    def __getitem__(self, index: int) -> CaptionRow: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[CaptionRow]: ...
-    def __getitem__(self, index: int | slice) -> CaptionRow | Sequence[CaptionRow]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self.count))]
+    def row(self, index: int) -> CaptionRow:
+        """Draw one picture."""
         scene, picture, captions = draw_example(self.seed, index, self.split, self.image_size)
         name = f"{self.split}-{self.seed}-{index:06d}"
         image = {"bytes": png_bytes(picture), "path": f"{name}.png"}

@@ -1,8 +1,10 @@
 """Low-data subsets: some captions or pictures of a training split, drawn by seed, kept as a list that others reuse.
 
-subset = draw_subset(dataset, share=0.01, unit="caption", seed=42)
-subset.save("coco-1-percent-seed-42.json")
-small = CaptionSubset.load("coco-1-percent-seed-42.json").of(dataset)
+    subset = draw_subset(dataset, share=0.01, unit="caption", seed=42)
+    subset.save("coco-1-percent-seed-42.json")
+    small = CaptionSubset.load("coco-1-percent-seed-42.json").of(dataset)
+
+A subset names captions or pictures; the data set stays where it is.
 """
 
 from __future__ import annotations

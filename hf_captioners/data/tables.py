@@ -148,8 +148,10 @@ def separated_rows(path: Path, report: DataReport, separator: str) -> Iterator[N
         for last[0], line in text_lines(path, report):
             yield line
 
-    quoting = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
-    rows = csv.reader(texts(), delimiter=separator, quoting=quoting, strict=True)
+    quoted = separator == ","
+    rows = csv.reader(
+        texts(), delimiter=separator, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=True
+    )
     header = [name.strip() for name in next(rows, [])]
     while True:
         first = last[0] + 1
