@@ -1,21 +1,47 @@
 """All caption metrics in one call."""
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from .bleu import bleu_counts, bleu_from_counts, corpus_bleu
 from .cider import CiderD, CiderOriginal
 from .document_frequency import DocumentFrequency
 from .input_checks import check_pairs
+from .meteor import STAGES, Meteor
+from .meteor_tables import MeteorTables
 from .ngrams import ORDERS
 from .ptb_tokenizer import PTBTokenizer
 from .rouge import rouge_l
+from .scene_rules import RuleParser
+from .scene_spacy import SpacyParser
+from .spice import OriginalSpice, ParseCaption, SpiceResult, score_scenes
 
 TOKENIZERS = ("ptb", "none")
+"""What can be done to captions before they are compared."""
+
+
+class _Job(NamedTuple):
+    """What a metric gets: tokenised captions, and the tables that the caller has chosen."""
+
+    predictions: Sequence[str]
+    references: Sequence[Sequence[str]]
+    document_frequency: DocumentFrequency | None
+    meteor: Meteor | None
+    tables: MeteorTables | None
+    spice: OriginalSpice | None
+
+
+class _Figure(NamedTuple):
+    """One line of the result."""
+
+    name: str
+    corpus: float
+    variant: str
+    per_picture: NDArray[Any] | None = None
+    document_frequency: str | None = None
 
 
 def compute_caption_metrics(
@@ -24,6 +50,9 @@ def compute_caption_metrics(
     metrics: Sequence[str] = ("bleu", "rouge_l", "cider_d"),
     tokenizer: str = "ptb",
     document_frequency: DocumentFrequency | None = None,
+    meteor: Meteor | None = None,
+    tables: MeteorTables | None = None,
+    spice: OriginalSpice | None = None,
 ) -> dict[str, Any]:
     """Score one caption a picture against its references.
 
@@ -34,99 +63,135 @@ def compute_caption_metrics(
         tokenizer: `"ptb"` for the tokenizer of the COCO evaluation (English); `"none"` if the captions are words
             separated by blanks already, or for other languages after a tokenizer of their own.
         document_frequency: for the CIDEr family; without it n-grams are counted in these references.
+        meteor: for `meteor`, if not all stages are wanted or the tables are somewhere else.
+        tables: for `meteor`, `spice_rules` and `spice_spacy`; without them the installed pycocoevalcap is used.
+        spice: for `spice`, the original program.
 
     Returns:
         Corpus figures in natural units (CIDEr-D 1.2 is what papers print as 120) under `bleu_1` .. `bleu_4`,
         `rouge_l`, `cider_d`, ...; under `per_picture` a mapping with a list of figures for each of them; under
-        `variants` what each metric is exactly; under `tokenizer` and `document_frequency` what was used.
+        `variants` what each figure is exactly; under `tokenizer` and `document_frequency` what was used.
 
     Raises:
         TypeError: something is not a string, or a string stands where a list is expected.
-        ValueError: lengths differ, something is empty, or a metric or tokenizer is unknown.
+        ValueError: lengths differ, something is empty, a metric or tokenizer is unknown, or `spice` is missing.
+        FileNotFoundError: METEOR's tables are not installed.
     """
     check_pairs(predictions, references)
-    unknown = [name for name in metrics if name not in METRICS]
-    if isinstance(metrics, str) or unknown:
-        raise ValueError(f"`metrics` is {metrics!r}, expected a list of names among {', '.join(METRICS)}.")
-    if tokenizer not in TOKENIZERS:
-        raise ValueError(f"`tokenizer` is {tokenizer!r}, expected one of {', '.join(map(repr, TOKENIZERS))}.")
+    _check_choice(metrics, tokenizer)
     if len(predictions) < 2 and document_frequency is None and any(name.startswith("cider") for name in metrics):
         warnings.warn(
             "CIDEr over a single picture is always 0, because its n-grams are in all of the documents. Score more "
             "pictures together or pass `document_frequency`.",
             stacklevel=2,
         )
-    result: dict[str, Any] = {"per_picture": {}, "variants": {}, "tokenizer": tokenizer}
     if tokenizer == "ptb":
         tokenize = PTBTokenizer()
         predictions, references = tokenize(predictions), [tokenize(captions) for captions in references]
+    job = _Job(predictions, references, document_frequency, meteor, tables, spice)
+    result: dict[str, Any] = {"per_picture": {}, "variants": {}, "tokenizer": tokenizer}
     for name in metrics:
-        METRICS[name](result, predictions, references, document_frequency)
+        for figure in METRICS[name](job):
+            result[figure.name] = float(figure.corpus)
+            result["variants"][figure.name] = figure.variant
+            if figure.per_picture is not None:
+                result["per_picture"][figure.name] = figure.per_picture.tolist()
+            if figure.document_frequency is not None:
+                result["document_frequency"] = figure.document_frequency
     return result
 
 
-def _store(result: dict[str, Any], name: str, figure: float, per_picture: NDArray[np.float64], variant: str) -> None:
-    result[name] = float(figure)
-    result["per_picture"][name] = per_picture.tolist()
-    result["variants"][name] = variant
+def _check_choice(metrics: Sequence[str], tokenizer: str) -> None:
+    if isinstance(metrics, str) or any(name not in METRICS for name in metrics):
+        raise ValueError(f"`metrics` is {metrics!r}, expected a list of names among {', '.join(METRICS)}.")
+    if tokenizer not in TOKENIZERS:
+        raise ValueError(f"`tokenizer` is {tokenizer!r}, expected one of {', '.join(map(repr, TOKENIZERS))}.")
 
 
-def _bleu(
-    result: dict[str, Any],
-    predictions: Sequence[str],
-    references: Sequence[Sequence[str]],
-    document_frequency: DocumentFrequency | None,
-    brevity_penalty: bool = True,
-) -> None:
-    counts = bleu_counts(predictions, references)
-    figures, per_picture = corpus_bleu(counts, brevity_penalty), bleu_from_counts(counts, brevity_penalty)
-    suffix = "" if brevity_penalty else "_no_penalty"
-    variant = "closest reference length" if brevity_penalty else "without brevity penalty"
+def _bleu(job: _Job) -> Iterator[_Figure]:
+    return _bleu_figures(job, True, "", "closest reference length")
+
+
+def _bleu_without_penalty(job: _Job) -> Iterator[_Figure]:
+    return _bleu_figures(job, False, "_no_penalty", "without brevity penalty")
+
+
+def _bleu_figures(job: _Job, brevity_penalty: bool, suffix: str, variant: str) -> Iterator[_Figure]:
+    counts = bleu_counts(job.predictions, job.references)
+    corpus, per_picture = corpus_bleu(counts, brevity_penalty), bleu_from_counts(counts, brevity_penalty)
     for order in range(ORDERS):
-        _store(result, f"bleu_{order + 1}{suffix}", figures[order], per_picture[order], f"BLEU-{order + 1}, {variant}")
+        name = f"bleu_{order + 1}{suffix}"
+        yield _Figure(name, corpus[order], f"BLEU-{order + 1}, {variant}", per_picture[order])
 
 
-def _bleu_without_penalty(
-    result: dict[str, Any],
-    predictions: Sequence[str],
-    references: Sequence[Sequence[str]],
-    document_frequency: DocumentFrequency | None,
-) -> None:
-    _bleu(result, predictions, references, document_frequency, brevity_penalty=False)
+def _rouge_l(job: _Job) -> Iterator[_Figure]:
+    scores = rouge_l(job.predictions, job.references)
+    yield _Figure("rouge_l", scores.mean(), "ROUGE-L, beta 1.2", scores)
 
 
-def _rouge_l(
-    result: dict[str, Any],
-    predictions: Sequence[str],
-    references: Sequence[Sequence[str]],
-    document_frequency: DocumentFrequency | None,
-) -> None:
-    scores = rouge_l(predictions, references)
-    _store(result, "rouge_l", scores.mean(), scores, "ROUGE-L, beta 1.2")
-
-
-def _cider(name: str, kind: type[CiderD] | type[CiderOriginal], variant: str) -> Callable[..., None]:
-    def run(
-        result: dict[str, Any],
-        predictions: Sequence[str],
-        references: Sequence[Sequence[str]],
-        document_frequency: DocumentFrequency | None,
-    ) -> None:
-        scorer = kind(references, document_frequency)
-        scores = scorer.score(predictions)
-        _store(result, name, scores.mean(), scores, variant)
-        origin = "the references of this set" if document_frequency is None else "a given corpus"
-        result["document_frequency"] = f"{origin}: {scorer.document_frequency.source}"
+def _cider(name: str, kind: type[CiderD] | type[CiderOriginal], variant: str) -> Callable[[_Job], Iterator[_Figure]]:
+    def run(job: _Job) -> Iterator[_Figure]:
+        scorer = kind(job.references, job.document_frequency)
+        scores = scorer.score(job.predictions)
+        origin = "the references of this set" if job.document_frequency is None else "a given corpus"
+        source = f"{origin}: {scorer.document_frequency.source}"
+        yield _Figure(name, scores.mean(), variant, scores, source)
 
     return run
 
 
-METRICS: dict[str, Callable[..., None]] = {
+def _meteor(job: _Job) -> Iterator[_Figure]:
+    scorer = job.meteor or Meteor(STAGES, job.tables)
+    result = scorer.score(job.predictions, job.references)
+    variant = f"METEOR 1.5, English, stages {', '.join(scorer.stages)}"
+    yield _Figure("meteor", result.corpus, variant, result.per_picture)
+
+
+def _spice(job: _Job) -> Iterator[_Figure]:
+    if job.spice is None:
+        raise ValueError(
+            "The metric `spice` needs the original Java program: pass spice=OriginalSpice('.../spice-1.0.jar'). "
+            "`spice_rules` needs no Java."
+        )
+    return _scene_figures("spice", job.spice.score(job.predictions, job.references), "SPICE 1.0, original program")
+
+
+def _spice_with(
+    name: str, load_parser: Callable[[MeteorTables], ParseCaption], variant: str
+) -> Callable[[_Job], Iterator[_Figure]]:
+    def run(job: _Job) -> Iterator[_Figure]:
+        tables = job.tables or MeteorTables()
+        parse, find = load_parser(tables), tables.synonyms.find
+        return _scene_figures(name, score_scenes(job.predictions, job.references, parse, find), variant)
+
+    return run
+
+
+def _scene_figures(name: str, result: SpiceResult, variant: str) -> Iterator[_Figure]:
+    yield _Figure(name, result.corpus, variant, result.per_picture)
+    for category, figure in result.categories.items():
+        if category != "All":
+            yield _Figure(f"{name}_{category.lower()}", figure, f"{variant}; {category} only, pictures that have any")
+
+
+METRICS: dict[str, Callable[[_Job], Iterator[_Figure]]] = {
     "bleu": _bleu,
     "bleu_no_penalty": _bleu_without_penalty,
     "rouge_l": _rouge_l,
     "cider_d": _cider("cider_d", CiderD, "CIDEr-D (clipped, sigma 6)"),
     "cider": _cider("cider", CiderD, "CIDEr-D (clipped, sigma 6), which papers and coco-caption print as CIDEr"),
     "cider_original": _cider("cider_original", CiderOriginal, "original CIDEr (no clipping, no length penalty)"),
+    "meteor": _meteor,
+    "spice": _spice,
+    "spice_rules": _spice_with(
+        "spice_rules",
+        lambda tables: RuleParser(tables.synonyms),
+        "SPICE's comparison of scenes parsed by built-in rules; not comparable with SPICE",
+    ),
+    "spice_spacy": _spice_with(
+        "spice_spacy",
+        lambda tables: SpacyParser.load(),
+        "SPICE's comparison of scenes parsed by spaCy; not comparable with SPICE",
+    ),
 }
 """The metrics by name."""

@@ -35,11 +35,26 @@ def split_captions(captions: Iterable[Caption], end_token: Hashable | None = Non
         captions: tokenised captions; strings are split at white space.
         end_token: a token to append to every caption, for document frequencies that count the end.
     """
-    rows = [caption.split() if isinstance(caption, str) else list(caption) for caption in captions]
+    rows = [caption.split() if isinstance(caption, str) else _ids(caption) for caption in captions]
     if end_token is not None:
         rows = [[*row, end_token] for row in rows]
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
     return Words([token for row in rows for token in row], lengths)
+
+
+def _ids(caption: Sequence[int]) -> list[int]:
+    return caption.tolist() if isinstance(caption, np.ndarray) else list(caption)
+
+
+def cut_at_end(rows: Iterable[Sequence[int]], end_id: int) -> list[list[int]]:
+    """Cut each row of token ids behind its first end id, which stays: the captions that self-critical training scores.
+
+    Args:
+        rows: token ids, `[captions, tokens]` or rows of any lengths; a row without end id stays whole.
+        end_id: the id that ends a caption.
+    """
+    captions = map(_ids, rows)
+    return [row[: row.index(end_id) + 1] if end_id in row else row for row in captions]
 
 
 class NGrams(NamedTuple):

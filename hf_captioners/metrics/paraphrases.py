@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from .integer_map import Integers
 
@@ -163,6 +162,8 @@ def _publish(scratch: Path, folder: Path) -> None:
 
 
 def _read(table: Path) -> tuple[dict[str, int], dict[str, int], tuple[Integers, Integers]]:
+    from tqdm.auto import tqdm  # needed once only
+
     words: dict[str, int] = {}
     phrases: dict[str, int] = {}
     left: list[Integers] = []
