@@ -1,8 +1,6 @@
-"""Pictures made by code, a cache for each test, and real data sets where there are any."""
+"""Pictures made by code, and a cache for each test."""
 
-import os
 from functools import partial
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -10,8 +8,6 @@ import PIL.Image
 import pytest
 
 from hf_captioners.data import load_captions
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -37,12 +33,3 @@ def picture():
         return path
 
     return write
-
-
-@pytest.fixture(scope="session")
-def material():
-    """Folder of real data sets, for tests that look at the world; they are skipped where it is not there."""
-    folder = Path(os.environ.get("HF_CAPTIONERS_DATA_DIR") or REPOSITORY.parent / "shared" / "data")
-    if not folder.is_dir():
-        pytest.skip(f"no real data at {folder} (set HF_CAPTIONERS_DATA_DIR)")
-    return folder
