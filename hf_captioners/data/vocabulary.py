@@ -1,0 +1,51 @@
+"""Words of captions and vocabularies by the rules of the papers.
+
+| who | words are counted in | kept | rest |
+|---|---|---|---|
+| ImageCaptioning.pytorch, AoANet, Image Transformer, ZoDIAC | all splits, Karpathy's tokens | more than 5 times | `UNK` |
+| M2, Transformer | train and restval | 5 times or more | `<unk>` |
+| R2Gen (IU X-ray) | train, cleaned reports split at blanks | 3 times or more | `<unk>` |
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+DELETED = str.maketrans("", "", "'.")
+SEPARATORS = re.compile(r'[,;!?"()\-/\r\n]')
+
+
+def karpathy_words(caption: str) -> list[str]:
+    """Split a caption as Karpathy's files do: lower-case, `'` and `.` deleted, other punctuation made blank.
+
+    Returns:
+        The words; `&`, `#`, `:` and `$` stay.
+    """
+    return SEPARATORS.sub(" ", caption.lower().translate(DELETED)).split()
+
+
+def count_words(captions: Iterable[Sequence[str]]) -> Counter[str]:
+    """Count words.
+
+    Args:
+        captions: the words of each caption.
+    """
+    return Counter(word for words in captions for word in words)
+
+
+def vocabulary(counts: Counter[str], at_least: int) -> list[str]:
+    """Return the words that occur at least so many times, the most frequent first, equal ones by the alphabet.
+
+    Raises:
+        ValueError: no word occurs so often.
+    """
+    kept = sorted(
+        (word for word, count in counts.items() if count >= at_least), key=lambda word: (-counts[word], word)
+    )
+    if not kept:
+        raise ValueError(
+            f"No word occurs {at_least} times; the most frequent occurs {max(counts.values(), default=0)}."
+        )
+    return kept
