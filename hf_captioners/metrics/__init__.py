@@ -4,6 +4,7 @@ Names load their module on first use, so that the tokenizer alone does not load 
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ __all__ = [
     "compute_caption_metrics",
     "corpus_bleu",
     "cut_at_end",
+    "module_path",
     "rouge_l",
     "score_scenes",
     "set_diversity",
@@ -73,3 +75,19 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return [*globals(), *_MODULES]
+
+
+def module_path(name: str) -> str:
+    """Return the folder of a metric's `evaluate` module: `evaluate.load(module_path("cider_d"))`.
+
+    Args:
+        name: `bleu`, `rouge_l`, `cider_d`, `cider_original`, `meteor`, `spice` or `spice_rules`.
+
+    Raises:
+        ValueError: there is no such module.
+    """
+    modules = Path(__file__).parent / "modules"
+    if not (modules / name / f"{name}.py").is_file():
+        names = sorted(folder.name for folder in modules.iterdir() if (folder / f"{folder.name}.py").is_file())
+        raise ValueError(f"There is no module {name!r}, expected one of {', '.join(names)}.")
+    return str(modules / name)
