@@ -5,6 +5,7 @@ A test class of an architecture inherits `CaptionerChecks` and implements `make_
 """
 
 from .common_configuration import ConfigurationChecks
+from .common_deployment import AdapterChecks, CompilerChecks, PlacementChecks
 from .common_forward import AttentionChecks, EmbeddingChecks, MaskChecks, OutputChecks
 from .common_generation import CacheChecks, EncoderOnceChecks, ScoreChecks, StockChecks
 from .common_saving import FreshProcessChecks, SavingChecks
@@ -27,5 +28,8 @@ class CaptionerChecks(
     CacheChecks,
     ScoreChecks,
     SearchChecks,
+    AdapterChecks,
+    PlacementChecks,
+    CompilerChecks,
 ):
     """All checks, by topic in `common_*.py`."""

@@ -1,0 +1,115 @@
+"""Checks of what is built around a model: adapters, offloading, compilers, exporters."""
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from .common_case import WAYS_IN, CaptionerCase, assert_close, both_ways_in, clone
+from .common_training import assert_same_gradients, gradients_of
+
+
+class AdapterChecks(CaptionerCase):
+    """PEFT."""
+
+    @both_ways_in
+    def test_lora(self, model, way_in, tmp_path):
+        """Only adapters learn; the loss falls; saved and loaded adapters give the same logits and captions."""
+        peft = pytest.importorskip("peft")
+        config = peft.LoraConfig(r=4, target_modules="all-linear", task_type="SEQ_2_SEQ_LM")
+        adapted = peft.get_peft_model(clone(model), config).train()
+        names = [name for name, parameter in adapted.named_parameters() if parameter.requires_grad]
+        assert names and all("lora_" in name for name in names)
+        inputs = {**self.inputs(way_in), "labels": self.labels(model)}
+        optimizer = torch.optim.AdamW((p for p in adapted.parameters() if p.requires_grad), lr=1e-2)
+        losses = []
+        for step in range(8):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            loss = adapted(**inputs).loss
+            loss.backward()
+            losses.append(loss.item())
+            optimizer.step()
+        assert losses[-1] < losses[0]
+        adapted.eval().save_pretrained(tmp_path)
+        again = peft.PeftModel.from_pretrained(clone(model), tmp_path).eval()
+        assert_close(again(**inputs).logits, adapted(**inputs).logits, atol=1e-5)
+        assert not torch.allclose(again(**inputs).logits, model(**inputs).logits, atol=1e-2)
+        options = {**self.inputs(way_in), "num_beams": 2, "max_new_tokens": 5}
+        assert torch.equal(again.generate(**options), adapted.generate(**options))
+
+
+class PlacementChecks(CaptionerCase):
+    """Check 28 of the common suite, as far as a machine without accelerator can tell."""
+
+    def test_device_map(self, model, checkpoint):
+        loaded = AutoModelForImageTextToText.from_pretrained(checkpoint, device_map={"": "cpu"})
+        inputs = {**self.inputs("pixels"), "decoder_input_ids": self.captions(model)}
+        assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+
+    def test_disk_offload(self, model, checkpoint, tmp_path):
+        """Every module of `_no_split_modules` on disk, fetched when it is its turn, and the rest in memory."""
+        unsplittable = {
+            name: "disk" for name, module in model.named_modules() if type(module).__name__ in model._no_split_modules
+        }
+        owners = {name.rpartition(".")[0] for name in (*dict(model.named_parameters()), "lm_head.weight")}
+        others = {name: "cpu" for name in owners if not name.startswith(tuple(f"{one}." for one in unsplittable))}
+        loaded = AutoModelForImageTextToText.from_pretrained(
+            checkpoint, device_map=unsplittable | others, offload_folder=tmp_path
+        )
+        assert {parameter.device.type for parameter in loaded.parameters()} == {"cpu", "meta"}
+        for way_in in WAYS_IN:
+            inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
+            assert_close(loaded(**inputs).logits, model(**inputs).logits)
+
+    def test_unsplittable_modules_exist(self, model):
+        """Every name in `_no_split_modules` is a class in the model."""
+        assert set(model._no_split_modules) <= {type(module).__name__ for module in model.modules()}
+
+
+@pytest.mark.slow
+class CompilerChecks(CaptionerCase):
+    """Check 29 of the common suite."""
+
+    @pytest.mark.parametrize(("way_in", "backend"), [("pixels", "aot_eager"), ("regions", "inductor")])
+    def test_compiled_forward(self, model, way_in, backend):
+        """One graph without breaks, once with the compiler that writes C++."""
+        inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
+        compiled = torch.compile(clone(model), fullgraph=True, backend=backend)
+        with torch.no_grad():
+            assert_close(compiled(**inputs, use_cache=False).logits, model(**inputs).logits)
+
+    @both_ways_in
+    def test_compiled_gradients(self, model, way_in):
+        inputs = {**self.inputs(way_in), "labels": self.labels(model)}
+        compiled, expected = clone(model), clone(model)
+        torch.compile(compiled, backend="aot_eager")(**inputs).loss.backward()
+        expected(**inputs).loss.backward()
+        assert_same_gradients(gradients_of(compiled), gradients_of(expected))
+
+    @both_ways_in
+    def test_exported_program(self, model, way_in):
+        """Exported with free numbers of pictures and tokens, it gives the logits of other sizes."""
+        inputs = self.inputs(way_in)
+        program = torch.export.export(
+            WithoutCache(model),
+            (inputs, self.captions(model)),
+            dynamic_shapes=(
+                {name: {0: torch.export.Dim.AUTO} for name in inputs},
+                {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO},
+            ),
+            strict=False,
+        )
+        other, captions = self.inputs(way_in, pictures=5, seed=1), self.captions(model, rows=5, length=9)
+        found = program.module()(other, captions)
+        assert_close(found, model(**other, decoder_input_ids=captions).logits)
+
+
+class WithoutCache(torch.nn.Module):
+    """A captioner as a function of tensors alone."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: dict[str, torch.Tensor], captions: torch.Tensor) -> torch.Tensor:
+        return self.model(**inputs, decoder_input_ids=captions, use_cache=False).logits
