@@ -67,9 +67,10 @@ class CaptioningTrainer(Seq2SeqTrainer):
             raise ValueError(
                 f"`train_sampling_strategy={args.train_sampling_strategy!r}` is not supported, expected 'random'."
             )
-        if args.group_captions and not hasattr(processing_class, "encode_captions"):
+        is_own = hasattr(processing_class, "encode_captions")
+        if args.group_captions and not is_own:
             raise ValueError(f"`group_captions` needs a captioner of this library, got a {type(model).__name__}.")
-        _smooth_inside(model, args.label_smoothing_factor)
+        _smooth_inside(model, args.label_smoothing_factor, is_own)
         self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
         self._feature_cache: FeatureCache | None = None
         super().__init__(
@@ -249,17 +250,16 @@ class CaptioningTrainer(Seq2SeqTrainer):
             yield self._prepare_inputs(batch)
 
 
-def _smooth_inside(model: PreTrainedModel, label_smoothing: float) -> None:
+def _smooth_inside(model: PreTrainedModel, label_smoothing: float, is_own: bool) -> None:
     """Let the model smooth its own loss: the trainer's smoother takes labels away that captioners need.
 
     Raises:
-        ValueError: the model cannot.
+        ValueError: it is no captioner of this library, whose loss asks the configuration in every step.
     """
     if not label_smoothing:
         return
-    if not hasattr(model.config, "label_smoothing"):
+    if not is_own:
         raise ValueError(
-            f"`label_smoothing_factor={label_smoothing}` is not supported by {type(model).__name__}, whose "
-            "configuration has no `label_smoothing`; leave it 0."
+            f"`label_smoothing_factor={label_smoothing}` is not supported for a {type(model).__name__}; leave it 0."
         )
     model.config.label_smoothing = label_smoothing

@@ -1,0 +1,145 @@
+"""Captioners of transformers itself: labels as their models want them, and a training that learns."""
+
+import pytest
+import torch
+from transformers import (
+    BlipConfig,
+    BlipForConditionalGeneration,
+    BlipImageProcessor,
+    GitConfig,
+    GitForCausalLM,
+    GPT2Config,
+    VisionEncoderDecoderConfig,
+    VisionEncoderDecoderModel,
+    ViTConfig,
+)
+
+from hf_captioners.training import PictureTextProcessor
+from hf_captioners.training import trainer as trainer_module
+from hf_captioners.training.caption_encoding import caption_encoder
+from hf_captioners.training.starting import load_captioner
+
+SIDE = 32
+VISION = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "image_size": SIDE,
+    "patch_size": 8,
+}
+
+
+def tiny_ved(tokenizer):
+    text = GPT2Config(vocab_size=len(tokenizer), n_positions=96, n_embd=16, n_layer=1, n_head=2)
+    config = VisionEncoderDecoderConfig.from_encoder_decoder_configs(ViTConfig(**VISION), text)
+    config.decoder_start_token_id, config.pad_token_id = tokenizer.bos_token_id, tokenizer.pad_token_id
+    config.eos_token_id = tokenizer.eos_token_id
+    return VisionEncoderDecoderModel(config)
+
+
+def tiny_blip(tokenizer):
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 16,
+        "encoder_hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "max_position_embeddings": 96,
+        "bos_token_id": tokenizer.bos_token_id,
+        "sep_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    return BlipForConditionalGeneration(BlipConfig(text_config=text, vision_config=VISION, projection_dim=16))
+
+
+def tiny_git(tokenizer):
+    config = GitConfig(
+        vision_config=VISION,
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=96,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return GitForCausalLM(config)
+
+
+@pytest.fixture(params=[tiny_ved, tiny_blip, tiny_git], ids=["vision-encoder-decoder", "blip", "git"])
+def foreign(request, tokenizer):
+    torch.manual_seed(0)
+    pictures = BlipImageProcessor(size={"height": SIDE, "width": SIDE})
+    return request.param(tokenizer), PictureTextProcessor(pictures, tokenizer)
+
+
+def test_labels_keep_the_end_token_and_lose_the_padding(foreign, tokenizer):
+    model, processor = foreign
+    batch = caption_encoder(processor, model).encode_captions(["a red circle", "two small squares left of a star"])
+    words = tokenizer("a red circle", add_special_tokens=False)["input_ids"]
+    learned = [label for label in batch["labels"][0].tolist() if label != -100]
+    assert learned == [*words, tokenizer.eos_token_id]
+    if "input_ids" in batch:
+        assert batch["input_ids"][0, : len(words) + 2].tolist() == [tokenizer.bos_token_id, *learned]
+        assert batch["attention_mask"][0].tolist() == [1] * (len(words) + 2) + [0] * (
+            batch["labels"].shape[1] - len(words) - 2
+        )
+    cut = caption_encoder(processor, model, max_tokens=3).encode_captions(["a red circle"])["labels"][0].tolist()
+    assert [label for label in cut if label != -100] == [*words[:2], tokenizer.eos_token_id]
+
+
+def test_the_loss_is_that_of_the_next_token(foreign, tokenizer, scenes):
+    """The loss of one caption equals the mean over its tokens, each predicted from those before it."""
+    model, processor = foreign
+    model.eval()
+    encoder = caption_encoder(processor, model)
+    pictures = encoder.encode_pictures([scenes["train"][0]])
+    batch = encoder.encode_captions(["a red circle"])
+    row = [encoder.begin, *[label for label in batch["labels"][0].tolist() if label != -100]]
+    name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
+    expected = 0.0
+    with torch.no_grad():
+        loss = model(**pictures, **batch).loss.item()
+        for length in range(1, len(row)):
+            logits = model(**pictures, **{name: torch.tensor([row[:length]])}).logits
+            expected -= logits[0, -1].log_softmax(-1)[row[length]].item() / (len(row) - 1)
+    assert loss == pytest.approx(expected, rel=1e-4)
+
+
+def test_trains_evaluates_and_loads_again(foreign, make_trainer, monkeypatch, scenes, tmp_path):
+    calls = []
+    monkeypatch.setattr(
+        trainer_module, "score_captions", lambda captions, refs: calls.append(captions) or {"cider_d": 0.0}
+    )
+    model, processor = foreign
+    trainer = make_trainer(
+        model, processing_class=processor, num_train_epochs=6, learning_rate=1e-2, gradient_accumulation_steps=2
+    )
+    trainer.train()
+    curve = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert curve[-1] < curve[0] - 0.5
+    assert curve[0] < 7  # of the order of log(300), not times the number of accumulated batches
+    assert [len(captions) for captions in calls] == [6] * 6
+    trainer.save_model(tmp_path / "saved")
+    loaded, loaded_processor = load_captioner(str(tmp_path / "saved"))
+    assert type(loaded) is type(model)
+    pictures = loaded_processor.image_processor(scenes["validation"][0]["image"], return_tensors="pt")
+    assert loaded.eval().generate(**pictures, max_new_tokens=3).shape[0] == 1
+
+
+def test_what_only_own_captioners_can_do_is_refused(foreign, make_trainer):
+    model, processor = foreign
+    with pytest.raises(ValueError, match="group_captions"):
+        make_trainer(model, processing_class=processor, group_captions=True)
+    with pytest.raises(ValueError, match="label_smoothing"):
+        make_trainer(model, processing_class=processor, label_smoothing_factor=0.1)
+
+
+def test_half_a_processor_is_refused(foreign, make_trainer):
+    model, processor = foreign
+    with pytest.raises(ValueError, match="tokenizer"):
+        make_trainer(model, processing_class=processor.image_processor)
