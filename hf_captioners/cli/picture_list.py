@@ -1,0 +1,57 @@
+"""The pictures of a captioning job, and the part of them that one machine does."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hf_captioners.data.pictures import is_picture_name, list_pictures
+
+LIST_KINDS = (".txt", ".lst")
+
+
+def find_pictures(inputs: Sequence[str]) -> list[str]:
+    """Paths of all pictures of some inputs, in order and each once.
+
+    Args:
+        inputs: picture files, folders (with those in them), and lists (`.txt`, `.lst`) of paths, one a line, relative
+            to the list.
+
+    Raises:
+        FileNotFoundError: an input is missing.
+        ValueError: a folder or list has no pictures, or an input is none of these.
+    """
+    found: dict[str, None] = {}
+    for text in inputs:
+        found.update(dict.fromkeys(_pictures_of(Path(text))))
+    return list(found)
+
+
+def _pictures_of(path: Path) -> list[str]:
+    if path.is_dir():
+        pictures = [str(picture) for picture in list_pictures(path)]
+    elif not path.exists():
+        raise FileNotFoundError(f"There is no picture, folder or list {path}.")
+    elif path.suffix.lower() in LIST_KINDS:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        pictures = [str(path.parent / line) for line in lines if line]
+    elif is_picture_name(path.name):
+        return [str(path)]
+    else:
+        raise ValueError(f"{path} is no picture by its name; expected a picture, a folder, or a .txt list of paths.")
+    if not pictures:
+        raise ValueError(f"{path} has no pictures.")
+    return pictures
+
+
+def shard_of(pictures: Sequence[str], shard: str | None) -> list[str]:
+    """The part `i/n` of a job, i from 1 to n: every n-th picture; all parts together are the whole job.
+
+    Raises:
+        ValueError: the shard is not written so.
+    """
+    if shard is None:
+        return list(pictures)
+    match = re.fullmatch(r"(\d+)/(\d+)", shard)
+    if not match or not 1 <= int(match[1]) <= int(match[2]):
+        raise ValueError(f"`--shard` is {shard!r}, expected i/n with i from 1 to n, for instance 1/4.")
+    return list(pictures[int(match[1]) - 1 :: int(match[2])])
