@@ -57,7 +57,7 @@ class DataReport:
 
     Attributes:
         name: the name of the data set.
-        kept: rows (one a picture) that are in the data set, by split.
+        kept: rows (one a picture) that are in the data set, by split; of a stream, those handed out.
         problems: all problems in the order in which they were found.
         notes: counts of what is normal and yet should be known, such as dead links.
     """
@@ -66,16 +66,21 @@ class DataReport:
     kept: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
+    _known: set[Problem] = field(default_factory=set, repr=False, compare=False)
 
     def add(self, kind: ProblemKind, file: str | Path, line: int | None, message: str, dropped: bool = True) -> None:
-        """Note one problem."""
-        self.problems.append(Problem(kind, str(file), line, message, dropped))
+        """Note one problem; one that is known, from an earlier pass over a stream, is not noted again."""
+        problem = Problem(kind, str(file), line, message, dropped)
+        if problem not in self._known:
+            self._known.add(problem)
+            self.problems.append(problem)
 
     def begin(self, name: str) -> None:
         """Empty the report for the data set `name`."""
         self.name = name
         self.kept.clear()
         self.problems.clear()
+        self._known.clear()
         self.notes.clear()
 
     def counts(self) -> dict[str, int]:

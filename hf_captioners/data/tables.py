@@ -140,40 +140,49 @@ def _coco_rows(content: dict[str, Any], path: Path, report: DataReport) -> Itera
 
 
 def separated_rows(path: Path, report: DataReport, separator: str) -> Iterator[Numbered]:
-    """Read CSV or TSV with a header. CSV fields may be in double quotes and then hold commas and line feeds; TSV has
-    no quoting."""
-    last = [0]  # the line that the csv module was given last: where the current row ends
+    """Read CSV or TSV with a header.
 
-    def texts() -> Iterator[str]:
-        for last[0], line in text_lines(path, report):
+    CSV fields may be in double quotes and then hold commas and line feeds; TSV has no quoting. The number of a row is
+    that of its first line.
+    """
+    header: list[str] = []
+    for number, fields in _separated_fields(path, report, separator):
+        if not header:
+            header = [name.strip() for name in fields]
+        elif len(fields) == len(header):
+            yield number, dict(zip(header, fields, strict=True))
+        else:
+            advice = ". Put captions with commas in double quotes." if separator == "," else ""
+            report.add(
+                ProblemKind.MALFORMED_ROW,
+                path,
+                number,
+                f"{len(fields)} fields where the header has {len(header)}: {separator.join(fields)[:80]!r}{advice}",
+            )
+
+
+def _separated_fields(path: Path, report: DataReport, separator: str) -> Iterator[tuple[int, list[str]]]:
+    taken: list[int] = []  # lines that the current row was made of so far
+
+    def lines() -> Iterator[str]:
+        for number, line in text_lines(path, report):
+            taken.append(number)
             yield line
 
-    quoted = separator == ","
-    rows = csv.reader(
-        texts(), delimiter=separator, quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=True
-    )
-    header = [name.strip() for name in next(rows, [])]
+    quoting = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
+    rows = csv.reader(lines(), delimiter=separator, quoting=quoting, strict=True)  # type: ignore[arg-type]
     while True:
-        first = last[0] + 1
+        taken.clear()
         try:
             fields = next(rows)
         except StopIteration:
             return
         except csv.Error as error:
-            report.add(
-                ProblemKind.MALFORMED_ROW, path, first, f"{error}: are double quotes in a field doubled and closed?"
-            )
+            message = f"{error}: are double quotes in a field doubled and closed?"
+            report.add(ProblemKind.MALFORMED_ROW, path, taken[0], message)
             continue
-        if len(fields) == len(header):
-            yield first, dict(zip(header, fields, strict=True))
-        elif fields:
-            report.add(
-                ProblemKind.MALFORMED_ROW,
-                path,
-                first,
-                f"{len(fields)} fields where the header has {len(header)}: {separator.join(fields)[:80]!r}"
-                + (". Put captions with commas in double quotes." if separator == "," else ""),
-            )
+        if fields:
+            yield taken[0], fields
 
 
 def caption_lines(path: Path, report: DataReport) -> Iterator[Numbered]:

@@ -2,7 +2,7 @@
 
 | who | words are counted in | kept | rest |
 |---|---|---|---|
-| ImageCaptioning.pytorch, AoANet, Image Transformer, ZoDIAC | all splits, Karpathy's tokens | more than 5 times | `UNK` |
+| AoANet, Image Transformer, ZoDIAC and their family | all splits, Karpathy's tokens | more than 5 times | `UNK` |
 | M2, Transformer | train and restval | 5 times or more | `<unk>` |
 | R2Gen (IU X-ray) | train, cleaned reports split at blanks | 3 times or more | `<unk>` |
 """

@@ -7,7 +7,7 @@ from datasets import Dataset, load_from_disk
 from datasets.distributed import split_dataset_by_node
 from torch.utils.data import DataLoader
 
-from hf_captioners.data import list_datasets, load_captions
+from hf_captioners.data import DataReport, list_datasets, load_captions
 from hf_captioners.data.loading import option_names
 
 SMALL = {"num_images": {"train": 150}, "image_size": 32, "split": "train"}
@@ -72,6 +72,16 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(load, monkeypatch, tmp_pa
             load("scenes", **SMALL)
     assert not list((tmp_path / "cache").rglob("*.arrow"))
     assert len(load("scenes", **SMALL)) == 150
+
+
+def test_passes_over_a_stream_note_a_problem_once(load, tmp_path, picture):
+    picture(tmp_path / "own" / "a.png")
+    (tmp_path / "own" / "captions.txt").write_text("a.png\tA dog\ngone.png\tA cat\nbroken\n")
+    report = DataReport()
+    stream = load("caption_folder", tmp_path / "own", "train", streaming=True, report=report)
+    for _ in range(3):
+        assert ids(stream) == ["a.png"]
+    assert report.counts() == {"malformed row": 1, "missing picture": 1} and report.kept == {"train": 3}
 
 
 def test_every_data_set_says_its_options():
