@@ -1,0 +1,85 @@
+"""`hf-captioners evaluate`: caption a data set with a model and score the captions, in one go."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .score import add_metric_arguments, score_and_report
+
+if TYPE_CHECKING:
+    from hf_captioners.metrics.caption_files import MatchedCaptions
+
+NAME = "evaluate"
+HELP = "caption a data set and score the captions"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Model, data, decoding, metrics."""
+    parser.add_argument("model", help="captioner: name or directory")
+    parser.add_argument("data", help="a data set of `load_captions`, or a folder of pictures with captions")
+    parser.add_argument("--data_dir", "--data-dir", help="folder of a named data set")
+    parser.add_argument("--split", default="test", help="default: test")
+    parser.add_argument("--max_pictures", "--max-pictures", type=int, help="only the first so many")
+    parser.add_argument("--batch_size", "--batch-size", type=int, default=16, help="pictures at a time")
+    parser.add_argument("--num_beams", "--num-beams", type=int, help="default: the model's own setting")
+    parser.add_argument("--max_new_tokens", "--max-new-tokens", type=int, help="default: the model's own setting")
+    parser.add_argument("--device", help="for instance cpu or cuda:0; default: an accelerator if there is one")
+    parser.add_argument("--dtype", default="auto", help="number format of the weights, for instance bfloat16")
+    parser.add_argument(
+        "--trust_remote_code", "--trust-remote-code", action="store_true", help="run code that the model brings along"
+    )
+    add_metric_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Caption and score; 1 if the data set has pictures without references."""
+    if args.batch_size < 1:
+        raise ValueError(f"`--batch_size` is {args.batch_size}, expected at least 1.")
+    return score_and_report(_captioned(args), args)
+
+
+def _captioned(args: argparse.Namespace) -> "MatchedCaptions":
+    from tqdm.auto import tqdm
+
+    from hf_captioners.metrics.caption_files import MatchedCaptions
+
+    from .caption import load_pipeline
+
+    rows = _rows(args)
+    captioner = load_pipeline(args)
+    options = {name: getattr(args, name) for name in ("num_beams", "max_new_tokens") if getattr(args, name)}
+    matched = MatchedCaptions([], [], [], [], [])
+    with tqdm(total=len(rows), desc="captions", unit="picture", disable=None) as progress:
+        for batch in _batches(rows, args.batch_size):
+            results = captioner([row["image"] for row in batch], batch_size=len(batch), **options)
+            for row, best in zip(batch, results, strict=True):
+                if row["captions"]:
+                    matched.pictures.append(row["image_id"])
+                    matched.predictions.append(best[0]["generated_text"])
+                    matched.references.append(list(row["captions"]))
+                else:
+                    matched.extra.append(row["image_id"])
+            progress.update(len(batch))
+    if not matched.pictures:
+        raise ValueError(f"The split {args.split!r} of {args.data} has no references to score against.")
+    return matched
+
+
+def _rows(args: argparse.Namespace) -> Any:
+    from hf_captioners.data import load_captions
+
+    if Path(args.data).is_dir():
+        rows = load_captions("caption_folder", data_dir=args.data, split=args.split)
+    else:
+        rows = load_captions(args.data, data_dir=args.data_dir, split=args.split)
+    if args.max_pictures is not None and args.max_pictures < len(rows):
+        print(f"only the first {args.max_pictures:,} of {len(rows):,} pictures", file=sys.stderr)
+        rows = rows.select(range(args.max_pictures))
+    return rows
+
+
+def _batches(rows: Any, size: int) -> Iterator[list[dict[str, Any]]]:
+    for first in range(0, len(rows), size):
+        yield [rows[place] for place in range(first, min(first + size, len(rows)))]

@@ -1,0 +1,209 @@
+"""Reads files of predicted and reference captions, and brings the two together picture by picture.
+
+| ending | what is in it |
+|---|---|
+| `.json` | COCO results (a list of `image_id`, `caption`), COCO annotations, a list of objects, `{picture: captions}` |
+| `.jsonl` | one object a line |
+| `.csv`, `.tsv` | columns with names, a row for each caption or one a picture |
+| `.txt` | `picture TAB caption` (`picture#0 TAB caption` for several) |
+
+A folder stands for its `metadata.jsonl` (or `.csv`). A picture is named by `image_id`, `image`, `file_name` or `id`; a
+caption by `caption`, `captions`, `text`, `generated_text` or `references`.
+"""
+
+import csv
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePath
+from typing import Any, NamedTuple
+
+_PICTURE_KEYS = ("image_id", "image", "file_name", "filename", "id")
+_NAME_KEYS = ("file_name", "filename", "image")
+_CAPTION_KEYS = ("caption", "captions", "text", "generated_text", "references")
+_TABLES = tuple(stem + ending for stem in ("metadata", "captions") for ending in (".jsonl", ".csv", ".json"))
+
+
+class CaptionTable(NamedTuple):
+    """The captions of a file.
+
+    Attributes:
+        captions: for each picture its captions, in the order of the file.
+        file_names: other names of pictures, where the file gives both a number and a name.
+    """
+
+    captions: dict[str, list[str]]
+    file_names: dict[str, str]
+
+
+class MatchedCaptions(NamedTuple):
+    """Predictions and references of the pictures that both files have, in the order of the references."""
+
+    pictures: list[str]
+    predictions: list[str]
+    references: list[list[str]]
+    missing: list[str]  # pictures with references but without a prediction
+    extra: list[str]  # predicted pictures without references
+
+
+def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
+    """Read a file of captions, or the table of a folder.
+
+    Raises:
+        FileNotFoundError: there is no such file, or no table in the folder.
+        ValueError: the file is empty, of an unknown kind, or a row of it lacks a picture or a caption; the message
+            says which row.
+    """
+    file = _table_of(Path(path))
+    readers = {".json": _json_rows, ".jsonl": _jsonl_rows, ".csv": _csv_rows, ".tsv": _csv_rows, ".txt": _txt_rows}
+    if file.suffix.lower() not in readers:
+        raise ValueError(f"{file} ends in {file.suffix!r}, expected one of {', '.join(readers)}.")
+    table = CaptionTable({}, {})
+    for place, row in readers[file.suffix.lower()](file):
+        if "names" in row:
+            table.file_names.update(row["names"])
+            continue
+        picture = str(_value(row, _PICTURE_KEYS, "the picture", file, place))
+        table.captions.setdefault(picture, []).extend(_captions(row, file, place))
+        for name in (row[key] for key in _NAME_KEYS if isinstance(row.get(key), str)):
+            table.file_names.setdefault(picture, name)
+    if not table.captions:
+        raise ValueError(f"{file} holds no captions.")
+    return table
+
+
+def match_captions(predictions: CaptionTable, references: CaptionTable) -> MatchedCaptions:
+    """Bring predictions and references together.
+
+    A predicted picture belongs to the references of the same name; where there are none, to those of the same file
+    name without folders (what `hf-captioners caption` writes has paths).
+
+    Raises:
+        ValueError: a picture has several predictions, two pictures have the same file name, or none is in both files.
+    """
+    several = [picture for picture, captions in predictions.captions.items() if len(captions) > 1]
+    if several:
+        raise ValueError(
+            f"{len(several)} picture(s) have more than one prediction, first {several[0]!r} with "
+            f"{predictions.captions[several[0]]}. Keep one caption a picture."
+        )
+    wanted = _by_any_name(references)
+    found: dict[str, str] = {}
+    extra: list[str] = []
+    for picture, captions in predictions.captions.items():
+        name = wanted.get(picture) or wanted.get(PurePath(predictions.file_names.get(picture, picture)).name)
+        if name is None:
+            extra.append(picture)
+        elif name in found:
+            raise ValueError(f"Two predictions are for the picture {name!r}, the second under the name {picture!r}.")
+        else:
+            found[name] = captions[0]
+    if not found:
+        raise ValueError(
+            f"No picture is in both files: predictions are for {_some(predictions.captions)}, references for "
+            f"{_some(references.captions)}."
+        )
+    pictures = [picture for picture in references.captions if picture in found]
+    return MatchedCaptions(
+        pictures,
+        [found[picture] for picture in pictures],
+        [references.captions[picture] for picture in pictures],
+        [picture for picture in references.captions if picture not in found],
+        extra,
+    )
+
+
+def _by_any_name(table: CaptionTable) -> dict[str, str]:
+    """Return every name under which a picture may be asked for; a file name that is not unique names nothing."""
+    short: dict[str, str | None] = {}
+    for picture in table.captions:
+        name = PurePath(table.file_names.get(picture, picture)).name
+        short[name] = None if name in short else picture
+    unique = {name: picture for name, picture in short.items() if picture is not None}
+    return unique | {picture: picture for picture in table.captions}
+
+
+def _some(names: Iterable[str]) -> str:
+    names = list(names)
+    return ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+
+
+def _table_of(path: Path) -> Path:
+    if path.is_dir():
+        tables = [path / name for name in _TABLES if (path / name).is_file()]
+        if not tables:
+            raise FileNotFoundError(f"The folder {path} has none of {', '.join(_TABLES)}. Pass the file itself.")
+        return tables[0]
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {path}.")
+    return path
+
+
+Row = tuple[str, Mapping[str, Any]]
+
+
+def _json_rows(file: Path) -> Iterator[Row]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file} is not JSON: {error}.") from error
+    if isinstance(content, dict) and isinstance(content.get("annotations"), list):
+        names = {str(image["id"]): image["file_name"] for image in content.get("images", []) if "file_name" in image}
+        yield "images", {"names": names}
+        content = content["annotations"]
+        for row in content:
+            if isinstance(row, dict):
+                row.pop("id", None)  # of the annotation, not of the picture
+    elif isinstance(content, dict):
+        content = [{"image_id": picture, "captions": captions} for picture, captions in content.items()]
+    if not isinstance(content, list):
+        raise ValueError(f"{file} holds a {type(content).__name__}, expected a list of objects or an object.")
+    yield from ((f"entry {number}", row) for number, row in enumerate(content, 1))
+
+
+def _jsonl_rows(file: Path) -> Iterator[Row]:
+    with open(file, encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                try:
+                    yield f"line {number}", json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise ValueError(f"{file}, line {number} is not JSON: {error}.") from error
+
+
+def _csv_rows(file: Path) -> Iterator[Row]:
+    with open(file, encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
+        for row in reader:
+            yield f"line {reader.line_num}", row
+
+
+def _txt_rows(file: Path) -> Iterator[Row]:
+    with open(file, encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                picture, tab, caption = line.rstrip("\r\n").partition("\t")
+                if not tab:
+                    raise ValueError(f"{file}, line {number} is {line.rstrip()!r}, expected `picture TAB caption`.")
+                yield f"line {number}", {"image": re.sub(r"#\d+$", "", picture), "caption": caption}
+
+
+def _value(row: Mapping[str, Any], keys: tuple[str, ...], what: str, file: Path, place: str) -> Any:
+    if not isinstance(row, Mapping):
+        raise ValueError(f"{file}, {place} is {row!r}, expected an object with a picture and a caption.")
+    for key in keys:
+        if row.get(key) is not None:
+            return row[key]
+    raise ValueError(f"{file}, {place} has {sorted(map(str, row))}, expected {what} under one of {', '.join(keys)}.")
+
+
+def _captions(row: Mapping[str, Any], file: Path, place: str) -> list[str]:
+    value = _value(row, _CAPTION_KEYS, "the caption", file, place)
+    captions = value if isinstance(value, list) else [value]
+    for caption in captions:
+        if not isinstance(caption, str):
+            raise ValueError(f"{file}, {place} has the caption {caption!r}, expected a string or a list of strings.")
+    if not captions:
+        raise ValueError(f"{file}, {place} has an empty list of captions.")
+    return captions
