@@ -6,7 +6,7 @@ A test class of an architecture inherits `CaptionerChecks` and implements `make_
 
 from .common_configuration import ConfigurationChecks
 from .common_deployment import AdapterChecks, CompilerChecks, PlacementChecks
-from .common_forward import AttentionChecks, EmbeddingChecks, MaskChecks, OutputChecks
+from .common_forward import AttentionChecks, BadInputChecks, EmbeddingChecks, MaskChecks, OutputChecks
 from .common_generation import CacheChecks, EncoderOnceChecks, ScoreChecks, StockChecks
 from .common_saving import FreshProcessChecks, SavingChecks
 from .common_search import SearchChecks
@@ -18,6 +18,7 @@ class CaptionerChecks(
     SavingChecks,
     FreshProcessChecks,
     OutputChecks,
+    BadInputChecks,
     MaskChecks,
     AttentionChecks,
     EmbeddingChecks,

@@ -66,10 +66,10 @@ class PlacementChecks(CaptionerCase):
         assert set(model._no_split_modules) <= {type(module).__name__ for module in model.modules()}
 
 
-@pytest.mark.slow
 class CompilerChecks(CaptionerCase):
     """Check 29 of the common suite."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("way_in", "backend"), [("pixels", "aot_eager"), ("regions", "inductor")])
     def test_compiled_forward(self, model, way_in, backend):
         """One graph without breaks, once with the compiler that writes C++."""
@@ -78,6 +78,7 @@ class CompilerChecks(CaptionerCase):
         with torch.no_grad():
             assert_close(compiled(**inputs, use_cache=False).logits, model(**inputs).logits)
 
+    @pytest.mark.slow
     @both_ways_in
     def test_compiled_gradients(self, model, way_in):
         inputs = {**self.inputs(way_in), "labels": self.labels(model)}
@@ -86,6 +87,7 @@ class CompilerChecks(CaptionerCase):
         expected(**inputs).loss.backward()
         assert_same_gradients(gradients_of(compiled), gradients_of(expected))
 
+    @pytest.mark.slow
     @both_ways_in
     def test_exported_program(self, model, way_in):
         """Exported with free numbers of pictures and tokens, it gives the logits of other sizes."""

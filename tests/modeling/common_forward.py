@@ -128,6 +128,49 @@ class OutputChecks(CaptionerCase):
             model(**inputs, decoder_input_ids=captions[:-1])
 
 
+class BadInputChecks(CaptionerCase):
+    """What is wrong is said, with the value seen."""
+
+    def test_pictures_or_regions_not_both_not_neither(self, model):
+        captions = self.captions(model)
+        with pytest.raises(ValueError, match="got both"):
+            model(**self.inputs("pixels"), **self.inputs("regions"), decoder_input_ids=captions)
+        with pytest.raises(ValueError, match="got neither"):
+            model(decoder_input_ids=captions)
+
+    def test_captions_are_missing(self, model):
+        with pytest.raises(ValueError, match="`decoder_input_ids` is missing"):
+            model(**self.inputs("regions"))
+
+    @pytest.mark.parametrize(
+        ("name", "change", "message"),
+        [
+            ("region_features", lambda features: features.fill_(torch.nan), r"NaN or infinite.*row\(s\) \[0, 1, 2\]"),
+            ("region_features", lambda features: features[:, :0], "zero regions"),
+            ("region_features", lambda features: features[..., 1:], "has 23 features.*trained on 24"),
+            ("region_features", lambda features: features[0], r"shape \(5, 24\), expected"),
+            ("region_mask", lambda mask: mask[:, 1:], r"`region_mask` has the shape \(3, 4\), expected \(3, 5\)"),
+            ("region_mask", lambda mask: mask.fill_(False), r"hides every region of row\(s\) \[0, 1, 2\]"),
+            ("region_boxes", lambda boxes: boxes[..., :3], r"`region_boxes` has the shape \(3, 5, 3\)"),
+        ],
+        ids=["nan", "no_regions", "feature_size", "no_batch", "mask_shape", "all_hidden", "box_shape"],
+    )
+    def test_wrong_regions(self, model, name, change, message):
+        inputs = self.inputs("regions")
+        inputs[name] = change(inputs[name])
+        with pytest.raises(ValueError, match=message):
+            model(**inputs, decoder_input_ids=self.captions(model))
+
+    def test_wrong_pictures(self, model):
+        """Features in the place of pictures, and pictures for a captioner without a backbone."""
+        captions = self.captions(model)
+        with pytest.raises(ValueError, match=r"`pixel_values` has the shape \(3, 5, 24\)"):
+            model(pixel_values=self.inputs("regions")["region_features"], decoder_input_ids=captions)
+        blind = self.make_model(vision_config=None)
+        with pytest.raises(ValueError, match="no vision model"):
+            blind(**self.inputs("pixels"), decoder_input_ids=captions)
+
+
 class MaskChecks(CaptionerCase):
     """Checks 12, 37 and 40 of the common suite: what is hidden, or elsewhere in the batch, changes nothing."""
 
