@@ -79,7 +79,7 @@ class CaptionReader(abc.ABC):
     def __post_init__(self) -> None:
         """Make a path of the folder and see that it is there."""
         if self.data_dir is not None:
-            self.data_dir = Path(self.data_dir)
+            self.data_dir = Path(self.data_dir).expanduser()
 
     @property
     def folder(self) -> Path:
