@@ -138,11 +138,22 @@ class VisionBackbone(nn.Module):
         )
 
 
+def native_picture_size(model: PreTrainedModel) -> tuple[int, int]:
+    """Height and width in pixels that a vision model is made for; 224 x 224 when it does not say."""
+    timm_model = getattr(model, "timm_model", None)
+    side = getattr(model.config, "image_size", None)
+    if timm_model is not None:
+        side = getattr(getattr(timm_model, "patch_embed", None), "img_size", None)
+        side = side or tuple(timm_model.pretrained_cfg.get("input_size", ())[-2:])
+    side = side or 224
+    return (side, side) if isinstance(side, int) else tuple(side)
+
+
 def load_vision_model(source: Any) -> PreTrainedModel:
     """A vision model with its weights.
 
     Args:
-        source: a `PreTrainedModel`; or the name or directory of a checkpoint of transformers (of a two-tower model
+        source: a `PreTrainedModel`, or the name or directory of a checkpoint of transformers (of a two-tower model
             the vision half is taken); or `"timm:ARCHITECTURE"` for timm's own weights, or
             `"timm:ARCHITECTURE:FILE"` for weights in a file.
 
@@ -150,7 +161,7 @@ def load_vision_model(source: Any) -> PreTrainedModel:
         ValueError: the checkpoint is no vision model.
     """
     if isinstance(source, PreTrainedModel):
-        return source
+        return getattr(source, "vision_model", source)
     if str(source).startswith(TIMM_PREFIX):
         return load_timm_model(str(source).removeprefix(TIMM_PREFIX))
     config = vision_tower_config(AutoConfig.from_pretrained(source))

@@ -12,7 +12,7 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_captioning import CaptioningConfig
 from .generation_captioning import CaptionGenerationMixin
-from .layers_vision import RegionFeatures, VisionBackbone, load_vision_model
+from .layers_vision import RegionFeatures, VisionBackbone, load_vision_model, native_picture_size
 
 IGNORED_LABEL = -100
 
@@ -459,10 +459,8 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             vision_grid_size=fields.get("vision_grid_size"),
         )
         probe = VisionBackbone(probe_config)
-        side = getattr(loaded.config, "image_size", None) or 224
-        height, width = (side, side) if isinstance(side, int) else side
         with torch.no_grad():
-            regions = probe.eval()(torch.zeros(1, 3, height, width))
+            regions = probe.eval()(torch.zeros(1, 3, *native_picture_size(loaded)))
         found = regions.region_features.shape[-1]
         if fields.setdefault("region_feature_size", found) != found:
             raise ValueError(
