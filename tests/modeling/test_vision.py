@@ -1,0 +1,210 @@
+"""Regions from every kind of backbone: any stage, any grid, boxes, fixed statistics, loading."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModel, TimmWrapperConfig
+
+from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
+from hf_captioners.modeling.layers_vision import VisionBackbone, grid_boxes, load_vision_model, token_grid
+from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
+
+from .common_case import assert_close, disturb
+from .gpt2_parts import TEXT, random_gpt2
+
+SIDE = 64
+VIT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "image_size": SIDE,
+    "patch_size": 16,
+}
+RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 12, 16, 24], "depths": [1] * 4}
+SWIN = {
+    "model_type": "swin",
+    "embed_dim": 8,
+    "depths": [1] * 3,
+    "num_heads": [1, 2, 2],
+    "window_size": 4,
+    "image_size": SIDE,
+    "patch_size": 4,
+}
+TEXT_TOWER = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 10}
+
+
+def timm_config(architecture: str, **model_args: Any) -> dict[str, Any]:
+    return {"model_type": "timm_wrapper", "architecture": architecture, "num_labels": 0, "model_args": model_args}
+
+
+# Configuration, layer, and the expected map: width, rows, columns.
+BACKBONES: dict[str, tuple[dict[str, Any], int, tuple[int, int, int]]] = {
+    "vit": ({"model_type": "vit", **VIT}, -1, (16, 4, 4)),
+    "vit_first_layer": ({"model_type": "vit", **VIT}, 1, (16, 4, 4)),
+    "clip": ({"model_type": "clip", "vision_config": VIT, "text_config": TEXT_TOWER}, -1, (16, 4, 4)),
+    "clip_vision_model": ({"model_type": "clip_vision_model", **VIT}, -2, (16, 4, 4)),
+    "siglip": ({"model_type": "siglip_vision_model", **VIT}, -1, (16, 4, 4)),
+    "dinov2": ({"model_type": "dinov2", **VIT}, -1, (16, 4, 4)),
+    "dinov2_with_registers": ({"model_type": "dinov2_with_registers", **VIT}, -1, (16, 4, 4)),
+    "mobilenet_v2": ({"model_type": "mobilenet_v2", "depth_multiplier": 0.35, "image_size": SIDE}, -1, (1280, 2, 2)),
+    "resnet": (RESNET, -1, (24, 2, 2)),
+    "resnet_second_stage": (RESNET, 2, (12, 8, 8)),
+    "swin": (SWIN, -1, (32, 4, 4)),
+    "swin_first_stage": (SWIN, 1, (16, 8, 8)),
+    "timm_resnet": (timm_config("resnet10t"), -1, (512, 2, 2)),
+    "timm_vit": (timm_config("vit_tiny_patch16_224", img_size=SIDE, depth=2), -1, (192, 4, 4)),
+    "timm_swin": (
+        timm_config("swin_tiny_patch4_window7_224", img_size=SIDE, embed_dim=16, depths=[1] * 4, window_size=2),
+        -1,
+        (128, 2, 2),
+    ),
+}
+# With random weights, nothing of the picture gets through networks this deep.
+SILENT = ("mobilenet_v2", "timm_resnet")
+backbones = pytest.mark.parametrize("name", BACKBONES)
+
+
+def make_backbone(name: str, **fields: Any) -> VisionBackbone:
+    """A random backbone in which every parameter matters."""
+    vision_config, layer, _ = BACKBONES[name]
+    torch.manual_seed(0)
+    config = VisualGPTConfig(**{"vision_config": dict(vision_config), "vision_feature_layer": layer} | fields)
+    return disturb(VisionBackbone(config), scale=0.02).eval()
+
+
+def pictures(number: int = 2) -> torch.Tensor:
+    return torch.randn(number, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+
+
+@backbones
+@torch.no_grad()
+def test_regions_are_the_cells_of_the_map(name):
+    """Number, width and order: region i of a map of w columns is row i // w, column i % w."""
+    backbone, (width, rows, columns) = make_backbone(name), BACKBONES[name][2]
+    features = backbone.feature_map(pictures())
+    assert features.shape == (2, width, rows, columns)
+    regions = backbone(pictures())
+    assert regions.region_features.shape == (2, rows * columns, width)
+    assert torch.isfinite(regions.region_features).all()
+    for index in range(rows * columns):
+        assert torch.equal(regions.region_features[:, index], features[:, :, index // columns, index % columns])
+    assert regions.region_boxes.shape == (2, rows * columns, 4)
+    assert regions.region_mask.all()
+
+
+@pytest.mark.parametrize("name", [name for name in BACKBONES if name not in SILENT])
+@torch.no_grad()
+def test_cells_see_their_place(name):
+    """A change in one corner of the picture changes that corner's cell more than the opposite one's."""
+    backbone = make_backbone(name)
+    plain, changed = pictures(1), pictures(1)
+    changed[..., : SIDE // 4, : SIDE // 4] += 1.0
+    difference = (backbone(changed).region_features - backbone(plain).region_features).norm(dim=-1)[0]
+    assert difference[0] > 1.2 * difference[-1]
+
+
+@pytest.mark.parametrize("grid", [1, 3, 14])
+@pytest.mark.parametrize("name", ["vit", "resnet", "timm_vit"])
+@torch.no_grad()
+def test_pooling_to_a_grid(name, grid):
+    """n x n cells by adaptive averages, from smaller maps too."""
+    regions = make_backbone(name, vision_grid_size=grid)(pictures())
+    features = make_backbone(name).feature_map(pictures())
+    pooled = torch.nn.functional.adaptive_avg_pool2d(features, grid)
+    assert_close(regions.region_features, pooled.flatten(2).transpose(1, 2))
+    assert regions.region_boxes.shape == (2, grid * grid, 4)
+
+
+def test_boxes_tile_the_picture():
+    boxes = grid_boxes(2, 3, "cpu", torch.float32)
+    assert boxes[0].tolist() == pytest.approx([0, 0, 1 / 3, 1 / 2])
+    assert boxes[2].tolist() == pytest.approx([2 / 3, 0, 1, 1 / 2])
+    assert boxes[3].tolist() == pytest.approx([0, 1 / 2, 1 / 3, 1])
+    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+    assert areas.sum().item() == pytest.approx(1.0)
+
+
+def test_tokens_form_a_grid():
+    assert token_grid(50, 7, 7) == (7, 7)  # one prefix token
+    assert token_grid(12, 3, 4) == (3, 4)
+    assert token_grid(16, 16, 16) == (4, 4)  # two halvings
+    with pytest.raises(ValueError, match="15 tokens .* 16 x 16 patches"):
+        token_grid(15, 16, 16)
+
+
+def test_pictures_need_not_be_square():
+    regions = make_backbone("resnet")(torch.randn(1, 3, 64, 96))
+    assert regions.region_features.shape == (1, 6, 24)
+    assert regions.region_boxes[0, -1].tolist() == pytest.approx([2 / 3, 1 / 2, 1, 1])
+
+
+@pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "trained"])
+@pytest.mark.parametrize("name", ["resnet", "mobilenet_v2", "timm_resnet"])
+def test_statistics_of_batch_normalisation_are_fixed(name, frozen):
+    """Training or not, a picture has the same regions, whatever else is in the batch."""
+    backbone = make_backbone(name, freeze_vision=frozen)
+    expected = backbone(pictures()).region_features
+    statistics = {key: value.clone() for key, value in backbone.named_buffers()}
+    assert any("running_mean" in key for key in statistics)
+    backbone.train()
+    for number in (2, 5):
+        regions = backbone(
+            pictures(number) if number == 2 else torch.cat((pictures(), 9 * torch.ones(3, 3, SIDE, SIDE)))
+        )
+        assert_close(regions.region_features[:2], expected, atol=1e-4)
+        assert regions.region_features.requires_grad != frozen
+    assert all(torch.equal(value, statistics[key]) for key, value in backbone.named_buffers())
+    assert backbone.model.training != frozen
+
+
+@pytest.mark.parametrize("name", ["clip", "dinov2_with_registers", "timm_vit", "mobilenet_v2"])
+def test_captioner_from_a_vision_checkpoint(name, tmp_path):
+    """Weights arrive, of two towers those of the one that sees, and the captioner's own checkpoint is enough after."""
+    vision_config, layer, (width, rows, columns) = BACKBONES[name]
+    vision_config = dict(vision_config)
+    whole = disturb(AutoModel.from_config(AutoConfig.for_model(vision_config.pop("model_type"), **vision_config)))
+    whole.save_pretrained(tmp_path / "vision")
+    model = VisualGPTForConditionalGeneration.from_pretrained_parts(
+        random_gpt2(TEXT), str(tmp_path / "vision"), vision_feature_layer=layer, encoder_layers=1, encoder_ffn_dim=16
+    )
+    assert model.config.region_feature_size == width
+    tower = getattr(whole, "vision_model", whole)
+    expected = tower.eval()(pixel_values=pictures()).last_hidden_state
+    found = model.model.encoder.vision.model(pixel_values=pictures()).last_hidden_state
+    assert torch.equal(found, expected)
+    assert model.get_region_features(pictures()).region_features.shape == (2, rows * columns, width)
+    model.save_pretrained(tmp_path / "captioner")
+    again = VisualGPTForConditionalGeneration.from_pretrained(tmp_path / "captioner")
+    assert torch.equal(
+        again.get_region_features(pictures()).region_features, model.get_region_features(pictures()).region_features
+    )
+    from_object = VisualGPTForConditionalGeneration.from_pretrained_parts(random_gpt2(TEXT), whole, encoder_layers=1)
+    assert torch.equal(from_object.model.encoder.vision.model(pixel_values=pictures()).last_hidden_state, expected)
+    with pytest.raises(ValueError, match=f"the vision model gives {width} features"):
+        VisualGPTForConditionalGeneration.from_pretrained_parts(random_gpt2(TEXT), whole, region_feature_size=1)
+
+
+def test_language_models_do_not_see(tmp_path):
+    random_gpt2(TEXT).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="'gpt2' model, which reads `input_ids`"):
+        load_vision_model(str(tmp_path))
+
+
+@torch.no_grad()
+def test_mobilenet_of_transformers_equals_timm(material):
+    """One set of ImageNet weights through both libraries: the same map of a picture."""
+    folder = material / "mobilenetv2"
+    if not folder.is_dir():
+        pytest.skip(f"no trained backbone at {folder}")
+    maps = []
+    for source in (str(folder / "hf"), f"timm:mobilenetv2_100:{folder / 'timm.safetensors'}"):
+        loaded = load_vision_model(source)
+        assert isinstance(loaded.config, TimmWrapperConfig) == source.startswith("timm:")
+        backbone = VisionBackbone(VisualGPTConfig(vision_config=loaded.config, vision_grid_size=7)).eval()
+        backbone.model.load_state_dict(loaded.state_dict())
+        maps.append(backbone(torch.rand(1, 3, 224, 224, generator=torch.Generator().manual_seed(0))).region_features)
+    assert maps[0].shape == (1, 49, 1280)
+    assert maps[0].std() > 0.1
+    assert_close(maps[0], maps[1], atol=1e-4)
