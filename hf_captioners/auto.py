@@ -31,7 +31,7 @@ class Architecture:
     tokenizer: str
     paper: str
 
-    def load(self, kind: str) -> type:
+    def load(self, kind: str) -> Any:
         """A class of this architecture; kind is "Config", "Model", "ForConditionalGeneration" or "Processor"."""
         return getattr(import_module(self.module(kind)), self.prefix + kind)
 

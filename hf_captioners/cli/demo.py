@@ -36,8 +36,8 @@ class Scale:
     sight_epochs: int = 14
     texts: int = 4000
     language_steps: int = 500
-    pictures: int = 100
-    epochs: int = 10
+    pictures: int = 120
+    epochs: int = 4
     unseen: int = 150
     runs: int = 2
     image_size: int = 64

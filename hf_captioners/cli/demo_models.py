@@ -64,7 +64,8 @@ def train_backbone(num_pictures: int, epochs: int, image_size: int, seed: int) -
     for _ in range(epochs):
         for batch in torch.randperm(num_pictures)[: num_pictures // batch_size * batch_size].split(batch_size):
             logits = model(pixels[batch])
-            loss = sum(nn.functional.cross_entropy(logits[name], labels[name][batch]) for name in LABELS)
+            losses = [nn.functional.cross_entropy(logits[name], labels[name][batch]) for name in LABELS]
+            loss = torch.stack(losses).sum()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

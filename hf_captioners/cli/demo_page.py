@@ -84,7 +84,8 @@ def curve_top(runs: list[Run]) -> float:
 def curve_ticks(runs: list[Run]) -> list[tuple[float, str]]:
     """Heights and labels of the vertical axis."""
     top = curve_top(runs)
-    values = [top * part / 4 for part in range(5)]
+    step = 0.25 if top <= 1 else 0.5
+    values = [step * index for index in range(int(top / step) + 1)]
     return [(position(0, value, top)[1], f"{value:.2f}") for value in values]
 
 
