@@ -9,7 +9,7 @@ from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGen
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
 
-from .starting import StartingPoint
+from .starting import StartingPoint, reading
 
 
 def start(parts: StartingPoint) -> tuple[VisualGPTForConditionalGeneration, VisualGPTProcessor]:
@@ -21,11 +21,12 @@ def start(parts: StartingPoint) -> tuple[VisualGPTForConditionalGeneration, Visu
     for name in ("language_model", "vision_model"):
         if getattr(parts, name) is None:
             raise ValueError(f"`--{name}` is missing: VisualGPT starts from a GPT-2 and a vision model.")
-    vision = load_vision_model(parts.vision_model)
-    tokenizer = prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(parts.tokenizer or parts.language_model))
-    pictures = CaptioningImageProcessor.from_backbone(
-        data_source(parts.vision_model, vision), **parts.picture_settings()
-    )
+    with reading(parts.vision_model):
+        vision = load_vision_model(parts.vision_model)
+        source = data_source(parts.vision_model, vision)
+        pictures = CaptioningImageProcessor.from_backbone(source, **parts.picture_settings())
+    with reading(parts.tokenizer or parts.language_model):
+        tokenizer = prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(parts.tokenizer or parts.language_model))
     model = VisualGPTForConditionalGeneration.from_pretrained_parts(
         language_model=parts.language_model, vision_model=vision, tokenizer=tokenizer, **parts.config_fields()
     )

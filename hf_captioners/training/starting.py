@@ -1,6 +1,8 @@
 """A captioner to train: from a language model and a vision model, or from another captioner."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
@@ -91,6 +93,20 @@ def start_captioner(start: StartingPoint) -> tuple[Any, Any]:
     return import_module(f"{__package__}.start_{name}").start(start)
 
 
+@contextmanager
+def reading(source: str) -> Iterator[None]:
+    """Name the checkpoint that cannot be read; the libraries' own messages often do not.
+
+    Raises:
+        FileNotFoundError: instead of an `OSError` inside.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = str(error).splitlines()[0]
+        raise FileNotFoundError(f"{source} is no checkpoint that can be read here or on the Hub ({reason})") from error
+
+
 def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
     """Load a captioner and its processor.
 
@@ -103,7 +119,8 @@ def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
         OSError: it cannot be read.
     """
     try:
-        model = AutoModelForImageTextToText.from_pretrained(source, **options)
+        with reading(source):
+            model = AutoModelForImageTextToText.from_pretrained(source, **options)
     except (ValueError, KeyError) as error:
         if "configuration class" not in str(error) and "model_type" not in str(error):
             raise

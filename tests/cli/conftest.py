@@ -1,0 +1,89 @@
+"""What a person has at hand: a folder of pictures with captions, a small GPT-2, a small vision model, a captioner."""
+
+import json
+
+import pytest
+import torch
+from tokenizers import ByteLevelBPETokenizer
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    PreTrainedTokenizerFast,
+    ViTConfig,
+    ViTImageProcessor,
+    ViTModel,
+)
+
+from hf_captioners.data import load_captions
+from hf_captioners.training.starting import StartingPoint, start_captioner
+
+SIDE = 32
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """A name that is no directory is not looked for in the network."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory):
+    """The folder that everything lies in."""
+    return tmp_path_factory.mktemp("made")
+
+
+@pytest.fixture(scope="session")
+def scenes(made):
+    """10 drawn pictures with five captions each."""
+    return load_captions("scenes", num_images={"train": 10}, image_size=SIDE, split="train", cache_dir=made / "cache")
+
+
+@pytest.fixture(scope="session")
+def pictures(made, scenes):
+    """A folder of pictures with metadata.jsonl."""
+    folder = made / "pictures"
+    folder.mkdir()
+    with open(folder / "metadata.jsonl", "w") as file:
+        for index, row in enumerate(scenes):
+            row["image"].save(folder / f"scene_{index:03d}.png")
+            file.write(json.dumps({"file_name": f"scene_{index:03d}.png", "captions": row["captions"]}) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def language_model(made, scenes):
+    """A GPT-2 of two layers with a byte-level BPE."""
+    base = ByteLevelBPETokenizer()
+    texts = [f" {caption}" for captions in scenes["captions"] for caption in captions]
+    end = "<|endoftext|>"
+    base.train_from_iterator(texts, vocab_size=300, special_tokens=[end], show_progress=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=base._tokenizer, bos_token=end, eos_token=end, unk_token=end)
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=len(tokenizer), n_positions=96, n_embd=32, n_layer=2, n_head=2, eos_token_id=0)
+    GPT2LMHeadModel(config).save_pretrained(made / "language_model")
+    tokenizer.save_pretrained(made / "language_model")
+    return str(made / "language_model")
+
+
+@pytest.fixture(scope="session")
+def vision_model(made):
+    """A ViT of one layer and 16 patches."""
+    torch.manual_seed(1)
+    config = ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=SIDE, patch_size=8
+    )
+    ViTModel(config).save_pretrained(made / "vision_model")
+    ViTImageProcessor(size={"height": SIDE, "width": SIDE}).save_pretrained(made / "vision_model")
+    return str(made / "vision_model")
+
+
+@pytest.fixture(scope="session")
+def captioner(made, language_model, vision_model):
+    """An untrained VisualGPT of these parts, saved."""
+    torch.manual_seed(2)
+    parts = StartingPoint(language_model=language_model, vision_model=vision_model)
+    model, processor = start_captioner(parts)
+    model.generation_config.update(max_new_tokens=6, num_beams=2)
+    model.save_pretrained(made / "captioner")
+    processor.save_pretrained(made / "captioner")
+    return str(made / "captioner")

@@ -1,0 +1,126 @@
+"""`hf-captioners train` on a folder of drawn pictures."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from safetensors.torch import save_file
+
+from hf_captioners.cli import main
+from hf_captioners.training.starting import StartingPoint, load_captioner, start_captioner
+
+FAST = ["--use_cpu", "--disable_tqdm", "true", "--generation_num_beams", "1", "--generation_max_new_tokens", "5"]
+
+
+@pytest.fixture
+def parts(language_model, vision_model):
+    return ["--language_model", language_model, "--vision_model", vision_model, *FAST]
+
+
+def log_of(output):
+    return json.loads(Path(output, "trainer_state.json").read_text())["log_history"]
+
+
+def test_from_a_folder_to_a_captioner(pictures, parts, tmp_path, capsys):
+    output = tmp_path / "run"
+    arguments = ["train", "--train_dir", str(pictures), "--output_dir", str(output), "--validation_share", "0.3"]
+    assert main([*arguments, *parts, "--num_train_epochs", "2", "--model_config", "encoder_layers=2"]) == 0
+    assert "Best evaluation, at epoch" in capsys.readouterr().out
+    model, processor = load_captioner(str(output))
+    assert model.config.encoder_layers == 2
+    assert (model.generation_config.num_beams, model.generation_config.max_new_tokens) == (5, 20)
+    assert [entry["epoch"] for entry in log_of(output) if "eval_cider_d" in entry] == [1.0, 2.0]
+    assert main(["caption", str(pictures / "scene_000.png"), "--model", str(output)]) == 0
+    assert capsys.readouterr().out.strip()
+
+
+def test_pictures_held_out_are_told(pictures, parts, tmp_path, caplog):
+    arguments = ["train", "--train_dir", str(pictures), "--output_dir", str(tmp_path / "run")]
+    assert main([*arguments, *parts, "--max_steps", "1", "--validation_share", "0.3"]) == 0
+    assert "3 of 10 were held out at random (seed 42)" in caplog.text
+
+
+def test_split_folders_and_a_recipe(pictures, language_model, vision_model, tmp_path):
+    for split in ("train", "val"):
+        shutil.copytree(pictures, tmp_path / "data" / split)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"train_dir: {tmp_path}/data\nlanguage_model: {language_model}\nvision_model: {vision_model}\n"
+        f"output_dir: {tmp_path}/run\nnum_train_epochs: 7\nlearning_rate: 1e-3\n"
+        "model_config: {srau_threshold: 0.3}\n"
+    )
+    assert main(["train", str(recipe), "--num_train_epochs", "1", *FAST]) == 0
+    assert load_captioner(f"{tmp_path}/run")[0].config.srau_threshold == 0.3
+    captions = [json.loads(line) for line in next(Path(tmp_path, "run/captions").glob("*.jsonl")).open()]
+    assert len(captions) == 10
+    assert max(entry["epoch"] for entry in log_of(tmp_path / "run")) == 1.0
+
+
+def test_an_earlier_run_is_resumed_or_left_alone(pictures, parts, tmp_path, capsys):
+    arguments = ["train", "--train_dir", str(pictures), "--output_dir", str(tmp_path / "run"), *parts]
+    arguments += ["--validation_dir", str(pictures)]
+    assert main([*arguments, "--resume", "--num_train_epochs", "1"]) == 0
+    assert "starting anew" in capsys.readouterr().out
+    assert main([*arguments, "--num_train_epochs", "2"]) == 2
+    assert "--resume" in capsys.readouterr().err
+    assert main([*arguments, "--num_train_epochs", "2", "--resume"]) == 0
+    assert "Going on from" in capsys.readouterr().out
+    assert [entry["epoch"] for entry in log_of(tmp_path / "run") if "eval_cider_d" in entry] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"train_dir": None}, "--train_dir"),
+        ({"train_dir": "missing"}, "no folder"),
+        ({"train_dir": "empty"}, "metadata.jsonl"),
+        ({"language_model": None}, "--language_model"),
+        ({"language_model": "vision"}, "'gpt2' language model"),
+        ({"vision_model": "language"}, "vision model"),
+        ({"vision_model": "nowhere"}, "nowhere is no checkpoint"),
+        ({"tokenizer": "nowhere"}, "nowhere is no checkpoint"),
+        ({"output_dir": "file"}, "is a file"),
+        ({"architecture": "cubism"}, "'cubism'"),
+        ({"model": "language"}, "is no captioner"),
+        ({"model_config": "encoder_layers"}, "name=value"),
+        ({"model_config": "srau_threshold=0.7"}, "srau_threshold"),
+        ({"validation_share": "0.01"}, "at least 2"),
+    ],
+)
+def test_bad_input_is_answered(pictures, language_model, vision_model, tmp_path, capsys, changed, said):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    given = {
+        "train_dir": str(pictures),
+        "language_model": language_model,
+        "vision_model": vision_model,
+        "output_dir": str(tmp_path / "run"),
+        "tokenizer": language_model,
+        "validation_share": "0.3",
+    }
+    places = {
+        "missing": tmp_path / "missing",
+        "empty": tmp_path / "empty",
+        "file": tmp_path / "file",
+        "vision": vision_model,
+        "language": language_model,
+    }
+    given |= {name: places.get(value, value) for name, value in changed.items()}
+    arguments = [text for name, value in given.items() if value is not None for text in (f"--{name}", str(value))]
+    assert main(["train", *arguments, *FAST]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_timm_backbone_with_its_own_picture_preparation(language_model, tmp_path):
+    import timm
+
+    backbone = timm.create_model("test_resnet", num_classes=0)
+    save_file(backbone.state_dict(), tmp_path / "weights.safetensors")
+    source = f"timm:test_resnet:{tmp_path}/weights.safetensors"
+    model, processor = start_captioner(StartingPoint(language_model=language_model, vision_model=source))
+    expected = timm.data.resolve_model_data_config(backbone)
+    assert list(processor.image_processor.image_mean) == list(expected["mean"])
+    assert model.config.region_feature_size == backbone.num_features
+    _, resized = start_captioner(StartingPoint(language_model=language_model, vision_model=source, image_size=64))
+    assert resized.image_processor.crop_size["height"] == 64
