@@ -1,0 +1,42 @@
+"""The table of checks in the documentation agrees with the tests."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from .common import CaptionerChecks
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "common_checks.md").read_text(encoding="utf-8")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")] for line in TEXT.splitlines() if re.match(r"\| \d", line)
+]
+OURS = {name for name in dir(CaptionerChecks) if name.startswith("test_")}
+
+
+def names_of_tests(path: str) -> set[str]:
+    """Names of the test functions of a file."""
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    return {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+
+
+def test_every_check_of_the_suite_has_a_row():
+    assert [int(row[0]) for row in ROWS] == list(range(1, 45))
+    assert all(len(row) == 3 and row[2] for row in ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_named_tests_exist(row):
+    named = re.findall(r"`([^`]*test_\w+)`", row[2])
+    assert named or "Not applicable" in row[2]
+    for name in named:
+        path, _, function = name.rpartition("::")
+        assert function in (names_of_tests(path) if path else OURS), name
+
+
+def test_every_common_test_is_mentioned():
+    assert OURS - set(re.findall(r"`(test_\w+)`", TEXT)) == set()
