@@ -1,0 +1,92 @@
+"""Decoding speed: this library's `generate()` against two rivals on the same weights, in the same run.
+
+    python benchmarks/decoding.py [--width 768 --layers 12] [--output benchmarks/results/decoding.json]
+
+Rivals: stock `generate()` of transformers, which repeats encoder results for every beam; and the way of the released
+VisualGPT code, which keeps the cache of self-attention but projects cross-attention keys and values anew for every
+beam and step. Captions are forced to the same length; times are medians of process CPU time.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
+
+from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
+from hf_captioners.modeling.layers_attention import BeamFoldingCrossAttention
+from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
+
+
+class StockVisualGPT(VisualGPTForConditionalGeneration):
+    """The same model with the `generate()` of transformers."""
+
+    _expand_inputs_for_generation = GenerationMixin._expand_inputs_for_generation
+    _get_top_k_continuations = GenerationMixin._get_top_k_continuations
+
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
+        model_kwargs["past_key_values"] = EncoderDecoderCache(
+            DynamicCache(config=self.config.text_config), DynamicCache()
+        )
+
+
+def project_always(self: Any, levels: Any, cache: Any) -> Any:
+    """Cross-attention without a cache."""
+    return self.project_levels(levels())
+
+
+def seconds(model: Any, features: torch.Tensor, beams: int, tokens: int, repeats: int) -> float:
+    """Median CPU seconds of one call of `generate()`."""
+    times = []
+    encoded = model.model.encoder(region_features=features)
+    for _ in range(repeats + 1):
+        start = time.process_time()
+        model.generate(encoder_outputs=encoded.copy(), num_beams=beams, max_new_tokens=tokens, min_new_tokens=tokens)
+        times.append(time.process_time() - start)
+    return statistics.median(times[1:])
+
+
+def main() -> None:
+    """Measure, print a table, write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--beams", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--batch_sizes", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--output", default="benchmarks/results/decoding.json")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    text = {"n_embd": args.width, "n_layer": args.layers, "n_head": args.width // 64}
+    ours = VisualGPTForConditionalGeneration(VisualGPTConfig(text_config=text)).eval()
+    stock = StockVisualGPT(ours.config).eval()
+    stock.load_state_dict(ours.state_dict())
+    rows = []
+    with torch.no_grad():
+        for batch in args.batch_sizes:
+            features = torch.rand(batch, 50, 2048)
+            measured = [("this library", seconds(ours, features, args.beams, args.tokens, args.repeats))]
+            measured.append(("stock generate", seconds(stock, features, args.beams, args.tokens, args.repeats)))
+            with patch.object(BeamFoldingCrossAttention, "keys_and_values", project_always):
+                released = seconds(stock, features, args.beams, args.tokens, args.repeats)
+            measured.append(("as released", released))
+            for name, value in measured:
+                ratio = value / measured[0][1]
+                rows.append({"batch": batch, "decoder": name, "seconds": round(value, 3), "ratio": round(ratio, 2)})
+                print(f"batch {batch:>2}  {name:<15} {value:8.3f} s   {ratio:5.2f} x", flush=True)
+    setting = {"width": args.width, "layers": args.layers, "beams": args.beams, "tokens": args.tokens, "regions": 50}
+    machine = f"{platform.machine()}, 1 thread, torch {torch.__version__.split('+')[0]}"
+    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
+    Path(args.output).write_text(json.dumps({"setting": setting, "machine": machine, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

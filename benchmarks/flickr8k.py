@@ -1,0 +1,81 @@
+"""Judge a captioner trained on Flickr8k by its 1,000 validation photographs.
+
+    python benchmarks/flickr8k.py runs/flickr8k --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k
+
+Captions every photograph with beam search, scores the captions against all five references, and again dealt to other
+photographs (rolled by one). Writes the figures with what the training run recorded of itself.
+"""
+
+import argparse
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+import hf_captioners
+from hf_captioners.data import load_captions
+from hf_captioners.metrics import compute_caption_metrics
+
+
+def write_captions(model_dir: str, rows, beams: int, batch_size: int) -> list[str]:
+    """Captions of all pictures."""
+    model = AutoModelForImageTextToText.from_pretrained(model_dir)
+    processor = AutoProcessor.from_pretrained(model_dir)
+    captions = []
+    for start in range(0, len(rows), batch_size):
+        inputs = processor(images=rows[start : start + batch_size]["image"], return_tensors="pt")
+        captions += processor.batch_decode(model.generate(**inputs, num_beams=beams, max_new_tokens=20))
+    return captions
+
+
+def training_record(model_dir: Path) -> dict:
+    """Length and duration of the run, from the files that it left."""
+    state = json.loads((model_dir / "trainer_state.json").read_text())
+    best = max((entry for entry in state["log_history"] if "eval_cider_d" in entry), key=lambda e: e["eval_cider_d"])
+    seconds = sum(entry["train_runtime"] for entry in state["log_history"] if "train_runtime" in entry)
+    return {"epochs": state["epoch"], "best_epoch": best["epoch"], "steps": state["global_step"], "seconds": seconds}
+
+
+def main() -> None:
+    """Caption, score, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="directory of the trained captioner")
+    parser.add_argument("--data_dir", required=True)
+    parser.add_argument("--beams", type=int, default=5)
+    parser.add_argument("--batch_size", type=int, default=50)
+    parser.add_argument("--commands", help="text file with the commands that made the captioner")
+    parser.add_argument("--output", default="benchmarks/results/flickr8k_visualgpt.json")
+    args = parser.parse_args()
+    rows = load_captions("caption_folder", data_dir=args.data_dir, split="validation")
+    start = time.time()
+    captions = write_captions(args.model, rows, args.beams, args.batch_size)
+    seconds = time.time() - start
+    references = rows["captions"]
+    own = compute_caption_metrics(captions, references, metrics=("bleu", "cider_d"))
+    dealt = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
+    result = {
+        "model": "VisualGPT",
+        "pictures": len(rows),
+        "beams": args.beams,
+        "bleu_4": own["bleu_4"],
+        "cider_d": own["cider_d"],
+        "cider_d_dealt": dealt["cider_d"],
+        "distinct_captions": len(set(captions)),
+        "training": training_record(Path(args.model)),
+        "captioning_seconds": round(seconds),
+        "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU, shared with other work",
+        "versions": {"hf_captioners": hf_captioners.__version__, "torch": torch.__version__.split("+")[0]},
+        "commands": Path(args.commands).read_text() if args.commands else None,
+        "examples": captions[:5],
+    }
+    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
+    Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"CIDEr-D {own['cider_d']:.4f}, dealt {dealt['cider_d']:.4f}, BLEU-4 {own['bleu_4']:.4f}")
+
+
+if __name__ == "__main__":
+    main()
