@@ -30,8 +30,8 @@ def flickr8k(figures: dict) -> list[str]:
         "nearest neighbours (same backbone) reaches BLEU-4 0.154 and CIDEr-D 0.361.",
         "",
         f"Training: {training['epochs']:g} epochs, {training['steps']:,} steps, {training['seconds'] / 60:.0f} "
-        f"minutes; best evaluation after epoch {training['best_epoch']:g}. Hardware: {figures['hardware']}. Captioning the "
-        f"photographs took {figures['captioning_seconds']} s.",
+        f"minutes; best evaluation after epoch {training['best_epoch']:g}. Hardware: {figures['hardware']}. "
+        f"Captioning the photographs took {figures['captioning_seconds']} s.",
         "",
         "Commands (`HF_CAPTIONERS_DATA_DIR` is the data folder):",
         "",
@@ -51,8 +51,8 @@ def decoding(figures: dict) -> list[str]:
         "## Decoding",
         "",
         f"Random weights, width {setting['width']}, {setting['layers']} layers, 50,257 token types, "
-        f"{setting['regions']} regions, beam {setting['beams']}, {setting['tokens']} tokens; {figures['machine']}; made "
-        "by `make bench`.",
+        f"{setting['regions']} regions, beam {setting['beams']}, {setting['tokens']} tokens; {figures['machine']}; "
+        "made by `make bench`.",
         "",
         "| pictures at once | decoder | CPU seconds | relative to ours |",
         "|---|---|---|---|",
