@@ -2,7 +2,7 @@
 
 | ending | what is in it |
 |---|---|
-| `.json` | COCO results (a list of `image_id`, `caption`), COCO annotations, a list of objects, `{picture: captions}` |
+| `.json` | COCO results (a list of `image_id`, `caption`), COCO annotations, objects, `{picture: captions}` |
 | `.jsonl` | one object a line |
 | `.csv`, `.tsv` | columns with names, a row for each caption or one a picture |
 | `.txt` | `picture TAB caption` (`picture#0 TAB caption` for several) |

@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+
+from hf_captioners.metrics import Meteor, MeteorTables
+from hf_captioners.metrics.meteor import STAGES
+from hf_captioners.metrics.meteor_alignment import Match, align, count_chunks
+
+
+def test_figures_of_the_original(score_sets, tables):
+    meteor = Meteor(tables=tables)
+    assert meteor.stages == STAGES
+    errors, same_statistics = [], []
+    for one in score_sets:
+        expected = one["expected"]["meteor"]
+        result = meteor.score(one["candidates"], one["references"])
+        assert abs(result.corpus - expected["corpus"]) < 1e-4, one["set"]
+        errors += np.abs(result.per_picture - np.array(expected["per_image"])).tolist()
+        statistics = [[float(number) for number in row.split()] for row in expected["stats"]]
+        same_statistics += (result.statistics == np.array(statistics)).all(axis=1).tolist()
+    assert len(errors) > 500
+    assert np.mean(np.array(errors) < 1e-6) >= 0.999, f"{np.sum(np.array(errors) >= 1e-6)} of {len(errors)} differ"
+    assert np.mean(same_statistics) >= 0.999
+
+
+def test_without_tables():
+    result = Meteor(stages=("exact", "stem")).score(["a dog runs", "x"], [["the dogs run", "a dog"], ["y"]])
+    assert result.statistics[0, [4, 8, 21, 22]].tolist() == [1, 0, 2, 2]  # `a dog` has the higher score
+    assert result.per_picture[0] > 0.4
+    assert result.per_picture[1] == 0
+
+
+def test_identical_captions_have_the_highest_score():
+    result = Meteor(stages=("exact",)).score(["a dog runs"] * 2, [["a dog runs"], ["a dog runs fast"]])
+    assert result.per_picture[0] == 1.0
+    assert result.per_picture[1] < 1.0
+
+
+def test_stages_are_a_beginning():
+    with pytest.raises(ValueError, match="expected a beginning of"):
+        Meteor(stages=("stem",))
+    with pytest.raises(ValueError, match="expected a beginning of"):
+        Meteor(stages=())
+
+
+def test_missing_tables_say_what_to_install(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"pip install 'hf-captioners\[metrics-data\]'"):
+        MeteorTables(tmp_path)
+
+
+def test_alignment_prefers_few_chunks():
+    """`a b a`: the second `a` of the hypothesis follows `b`, so the reference `b a` matches in one chunk."""
+    matches = [Match(0, 0, 1, 1, 1), Match(0, 1, 1, 0, 1), Match(0, 1, 1, 2, 1)]
+    chosen = align(matches, 2, 3)
+    assert chosen == [Match(0, 0, 1, 1, 1), Match(0, 1, 1, 2, 1)]
+    assert count_chunks(chosen) == 1
+
+
+def test_a_gap_in_the_reference_ends_a_chunk():
+    assert count_chunks([Match(0, 0, 1, 0, 1), Match(0, 2, 1, 1, 1)]) == 2
