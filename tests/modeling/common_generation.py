@@ -34,6 +34,7 @@ MODES: dict[str, dict[str, Any]] = {
     "min_length": {"min_length": 6},
     "bad_words": {"num_beams": 2, "bad_words_ids": [[3], [5, 6]], "suppress_tokens": [7]},
     "two_ends": {"num_beams": 3, "eos_token_id": [27, 4]},
+    "ends_soon": {"num_beams": 4, "num_return_sequences": 4, "sequence_bias": [[[27], 4.0]]},
     "static_cache": {"cache_implementation": "static"},
     "static_cache_beams": {"num_beams": 3, "cache_implementation": "static"},
     "no_cache": {"use_cache": False},

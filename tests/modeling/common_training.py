@@ -145,9 +145,9 @@ class TrainingChecks(CaptionerCase):
     @both_ways_in
     @pytest.mark.parametrize("reentrant", [None, False, True])
     def test_activation_checkpointing_keeps_gradients(self, way_in, reentrant):
-        """Same loss and gradients with the same random numbers, while layers run once more."""
+        """Same loss and gradients with the same random numbers, while layers run once more and nothing is cached."""
         model = self.make_model(freeze_vision=False).train()
-        inputs = {**self.inputs(way_in), "labels": self.labels(model)}
+        inputs = {**self.inputs(way_in), "labels": self.labels(model), "use_cache": True}  # it must not be honoured
         runs = count_runs(model)
         loss, expected = gradients(model, **inputs)
         plain = sum(runs)
