@@ -40,23 +40,27 @@ def bleu_counts(predictions: Sequence[str], references: Sequence[Sequence[str]])
     theirs = split_captions([caption for captions in references for caption in captions])
     mine = split_captions(predictions)
     known = NGramTable(theirs)
-    table = NGramTable(mine, base=known)
-    correct = np.stack([_clipped(order, known, table, pictures, len(predictions)) for order in range(ORDERS)], axis=1)
+    correct = _clipped(NGramTable(mine, base=known), known, pictures, len(predictions))
     total = np.maximum(0, mine.lengths[:, None] - np.arange(ORDERS))
     return BleuCounts(correct, total, mine.lengths, _closest(mine.lengths, theirs.lengths, n_references, pictures))
 
 
-def _clipped(order: int, known: NGramTable, table: NGramTable, pictures: Integers, n_pictures: int) -> Integers:
-    size = max(1, table.sizes[order])
-    reference_keys, reference_counts = count(known.grams[order].captions * size + known.grams[order].numbers)
-    captions, numbers = np.divmod(reference_keys, size)
-    keys, counts = count(table.grams[order].captions * size + table.grams[order].numbers)
-    place = pictures[captions] * size + numbers
-    at = np.minimum(np.searchsorted(keys, place), max(0, len(keys) - 1))
-    hits = np.flatnonzero(keys[at] == place) if len(keys) else at[:0]
+def _clipped(table: NGramTable, known: NGramTable, pictures: Integers, n_pictures: int) -> Integers:
+    """Return `[pictures, orders]` how many n-grams of the candidates in `table` count."""
+    size = max(1, ORDERS * table.size)
+    keys, counts = count(table.captions * size + table.grams)
+    if not len(keys):
+        return np.zeros((n_pictures, ORDERS), dtype=np.int64)
+    reference_keys, reference_counts = count(known.captions * size + known.grams)
+    captions, grams = np.divmod(reference_keys, size)
+    wanted = pictures[captions] * size + grams
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    hits = np.flatnonzero(keys[at] == wanted)
     best = np.zeros(len(keys), dtype=np.int64)
     np.maximum.at(best, at[hits], reference_counts[hits])
-    return np.bincount(keys // size, np.minimum(counts, best), minlength=n_pictures).astype(np.int64)
+    slots = keys // size * ORDERS + keys % ORDERS
+    sums = np.bincount(slots, np.minimum(counts, best), minlength=n_pictures * ORDERS)
+    return sums.astype(np.int64).reshape(n_pictures, ORDERS)
 
 
 def _closest(lengths: Integers, references: Integers, n_references: Integers, pictures: Integers) -> Integers:

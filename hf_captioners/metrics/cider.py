@@ -17,13 +17,13 @@ from .ngrams import ORDERS, Caption, NGramTable, count, split_captions
 Floats = NDArray[np.float64]
 
 
-class _References(NamedTuple):
-    """The weighted n-grams of one order of all references."""
+class _Weighted(NamedTuple):
+    """The distinct n-grams of captions, sorted by caption."""
 
-    keys: Integers  # [entries], ascending: picture and n-gram
-    captions: Integers  # [entries], the reference among those of its picture
-    weights: Floats  # [entries]
-    norms: Floats  # [references]
+    grams: Integers  # [entries], numbers of an `NGramTable`
+    captions: Integers  # [entries]
+    weights: Floats  # [entries], tf-idf
+    norms: Floats  # [captions, orders]
 
 
 class _Cider:
@@ -40,7 +40,19 @@ class _Cider:
         words = split_captions(flat, self.document_frequency.end_token)
         self._bigrams = np.maximum(0, words.lengths - 1)
         self._table = NGramTable(words, base=self.document_frequency.table)
-        self._orders = [self._prepare(order) for order in range(ORDERS)]
+        weighted = self._weigh(self._table, len(flat))
+        self._norms = weighted.norms
+        self._present = np.zeros(self._table.size, dtype=bool)  # of each n-gram, whether any reference holds it
+        self._present[weighted.grams // ORDERS] = True
+        # Entries in the order of picture and n-gram, so that those of a candidate's n-gram lie side by side.
+        pictures = np.repeat(np.arange(len(references)), self._n_references)[weighted.captions]
+        keys = pictures * self._size + weighted.grams
+        rank = np.argsort(keys, kind="stable")
+        self._weights = weighted.weights[rank]
+        # Of each entry the reference in its picture, times the number of orders.
+        self._places = ORDERS * (weighted.captions - self._first_reference[pictures])[rank]
+        self._keys, self._lengths = count(keys)
+        self._starts = np.cumsum(self._lengths) - self._lengths
 
     def score(self, candidates: Sequence[Caption], pictures: Sequence[int] | Integers | None = None) -> Floats:
         """Score candidates, each against all references of its picture.
@@ -59,20 +71,15 @@ class _Cider:
         """
         own = self._pictures_of(candidates, pictures)
         words = split_captions(candidates, self.document_frequency.end_token)
-        table = NGramTable(words, base=self._table)
+        weighted = self._weigh(NGramTable(words, base=self._table), len(own))
         n_pairs = self._n_references[own]
         first_pair = np.cumsum(n_pairs) - n_pairs
         candidate_of = np.repeat(np.arange(len(own)), n_pairs)
-        reference_of = (
-            np.arange(len(candidate_of)) - first_pair[candidate_of] + self._first_reference[own[candidate_of]]
-        )
-        total = np.zeros(len(candidate_of))
-        for order, stored in enumerate(self._orders):
-            numbers, captions, weights = self._weigh(order, table)
-            norms = np.sqrt(np.bincount(captions, weights**2, minlength=len(own)))
-            dots = self._compare(order, stored, numbers, own[captions], weights, first_pair[captions], len(total))
-            scale = norms[candidate_of] * stored.norms[reference_of]
-            total += np.divide(dots, scale, out=dots, where=scale != 0)
+        reference_of = np.arange(len(candidate_of)) + (self._first_reference[own] - first_pair)[candidate_of]
+        similarity = self._dots(weighted, own, first_pair, len(candidate_of))
+        scale = weighted.norms[candidate_of] * self._norms[reference_of]
+        similarity /= np.where(scale != 0, scale, 1)
+        total = similarity.sum(axis=1)
         total *= self._length_penalty(np.maximum(0, words.lengths - 1)[candidate_of] - self._bigrams[reference_of])
         return 10.0 * np.bincount(candidate_of, total, minlength=len(own)) / (ORDERS * n_pairs)
 
@@ -92,49 +99,33 @@ class _Cider:
             raise IndexError(f"`pictures` runs from {own.min()} to {own.max()}, expected 0 to {n_pictures - 1}.")
         return own
 
-    def _idf(self, order: int, numbers: Integers) -> Floats:
-        counts = self.document_frequency.counts[order]
-        known = numbers < len(counts)
-        frequency = np.ones(len(numbers))
-        frequency[known] = np.maximum(1, counts[numbers[known]])
-        return np.log(self.document_frequency.n_documents) - np.log(frequency)
+    @property
+    def _size(self) -> int:
+        """Numbers of n-grams of the references are below this."""
+        return ORDERS * self._table.size
 
-    def _weigh(self, order: int, table: NGramTable) -> tuple[Integers, Integers, Floats]:
-        """Return the distinct n-grams of each caption: their numbers, their captions and their tf-idf."""
-        grams, size = table.grams[order], max(1, table.sizes[order])
-        keys, counts = count(grams.captions * size + grams.numbers)
-        captions, numbers = np.divmod(keys, size)
-        return numbers, captions, counts * self._idf(order, numbers)
+    def _weigh(self, table: NGramTable, n_captions: int) -> _Weighted:
+        keys, counts = count(table.captions * (ORDERS * table.size) + table.grams)
+        captions, grams = np.divmod(keys, max(1, ORDERS * table.size))
+        weights = counts * self.document_frequency.inverse(grams // ORDERS)
+        squares = np.bincount(captions * ORDERS + grams % ORDERS, weights**2, minlength=n_captions * ORDERS)
+        return _Weighted(grams, captions, weights, np.sqrt(squares).reshape(n_captions, ORDERS))
 
-    def _prepare(self, order: int) -> _References:
-        numbers, captions, weights = self._weigh(order, self._table)
-        norms = np.sqrt(np.bincount(captions, weights**2, minlength=len(self._bigrams)))
-        pictures = np.repeat(np.arange(len(self._n_references)), self._n_references)[captions]
-        keys = pictures * self._table.sizes[order] + numbers
-        rank = np.argsort(keys, kind="stable")
-        return _References(keys[rank], (captions - self._first_reference[pictures])[rank], weights[rank], norms)
-
-    def _compare(
-        self,
-        order: int,
-        stored: _References,
-        numbers: Integers,
-        pictures: Integers,
-        weights: Floats,
-        first_pair: Integers,
-        n_pairs: int,
-    ) -> Floats:
-        """Return `[candidate-reference pairs]` sums over the n-grams that both captions hold."""
-        size = self._table.sizes[order]
-        known = np.flatnonzero(numbers < size)
-        keys = pictures[known] * size + numbers[known]
-        starts = np.searchsorted(stored.keys, keys, side="left")
-        lengths = np.searchsorted(stored.keys, keys, side="right") - starts
-        mine = np.repeat(known, lengths)
-        theirs = np.arange(len(mine)) - np.repeat(np.cumsum(lengths) - lengths - starts, lengths)
-        products = self._product(weights[mine], stored.weights[theirs])
-        sums = np.bincount(first_pair[mine] + stored.captions[theirs], products, minlength=n_pairs)
-        return sums.astype(np.float64)  # without any entry `bincount` counts in integers
+    def _dots(self, candidates: _Weighted, pictures: Integers, first_pair: Integers, n_pairs: int) -> Floats:
+        """Return `[candidate-reference pairs, orders]` sums over the n-grams that both captions hold."""
+        known = np.flatnonzero(candidates.grams < self._size)
+        known = known[self._present[candidates.grams[known] // ORDERS]]
+        captions, grams = candidates.captions[known], candidates.grams[known]
+        keys = pictures[captions] * self._size + grams
+        at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        hits = np.flatnonzero(self._keys[at] == keys) if len(self._keys) else at
+        known, at, slots = known[hits], at[hits], ORDERS * first_pair[captions[hits]] + grams[hits] % ORDERS
+        lengths = self._lengths[at]
+        theirs = np.arange(lengths.sum()) + np.repeat(self._starts[at] - np.cumsum(lengths) + lengths, lengths)
+        products = self._product(np.repeat(candidates.weights[known], lengths), self._weights[theirs])
+        slots = np.repeat(slots, lengths) + self._places[theirs]
+        sums = np.bincount(slots, products, minlength=n_pairs * ORDERS)
+        return sums.astype(np.float64).reshape(n_pairs, ORDERS)  # without any entry `bincount` counts in integers
 
     def _product(self, candidate: Floats, reference: Floats) -> Floats:
         raise NotImplementedError

@@ -7,9 +7,11 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Hashable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .input_checks import check_references
 from .integer_map import Integers
@@ -27,14 +29,14 @@ class DocumentFrequency:
     Attributes:
         n_documents: N, the number of documents.
         table: the numbered n-grams.
-        counts: for each order, `[n-grams]` documents that hold the n-gram.
+        counts: `[n-grams]` documents that hold the n-gram, by its index.
         end_token: the token that was appended to every caption, if any. Scores that use this object append it to
             candidates and references too.
         source: what was counted, in words.
     """
 
     def __init__(
-        self, table: NGramTable, counts: list[Integers], n_documents: int, unit: str, end_token: Hashable | None
+        self, table: NGramTable, counts: Integers, n_documents: int, unit: str, end_token: Hashable | None
     ) -> None:
         self.table = table
         self.counts = counts
@@ -70,6 +72,17 @@ class DocumentFrequency:
         ending = "" if self.end_token is None else f", each caption ending in {self.end_token!r}"
         return f"{self.n_documents} {self._unit}{ending}"
 
+    @cached_property
+    def _inverse(self) -> NDArray[np.float64]:
+        return np.log(self.n_documents) - np.log(np.maximum(1, self.counts))
+
+    def inverse(self, indices: Integers) -> NDArray[np.float64]:
+        """Return log(N / df) of n-grams by their indices; one that is in no document counts as if it were in one."""
+        inside = np.flatnonzero(indices < len(self.counts))
+        values = np.full(len(indices), np.log(self.n_documents))
+        values[inside] = self._inverse[indices[inside]]
+        return values
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the frequencies to one file (numpy's `.npz`, nothing pickled); `load` reads it."""
         about = {
@@ -79,12 +92,10 @@ class DocumentFrequency:
             "end_token": self.end_token,
             "words": self.table.words,
         }
-        arrays = {f"keys_{order}": keys for order, keys in enumerate(self.table.keys)}
-        arrays |= {f"counts_{order}": counts for order, counts in enumerate(self.counts)}
-        arrays["about"] = np.frombuffer(json.dumps(about, default=int).encode(), dtype=np.uint8)
+        header = np.frombuffer(json.dumps(about, default=int).encode(), dtype=np.uint8)
         path = Path(path)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            np.savez_compressed(file, about=header, keys=self.table.keys, counts=self.counts)
         os.replace(file.name, path)
 
     @classmethod
@@ -97,8 +108,7 @@ class DocumentFrequency:
         try:
             with np.load(path, allow_pickle=False) as file:
                 about = json.loads(file["about"].tobytes())
-                keys = [file[f"keys_{order}"] for order in range(ORDERS)]
-                counts = [file[f"counts_{order}"] for order in range(ORDERS)]
+                keys, counts = file["keys"], file["counts"]
         except (zipfile.BadZipFile, KeyError, ValueError) as error:
             raise ValueError(
                 f"{path} is not a file of document frequencies. Make one with "
@@ -112,10 +122,7 @@ class DocumentFrequency:
         return cls(table, counts, about["n_documents"], about["unit"], about["end_token"])
 
 
-def _count(table: NGramTable, documents: Integers) -> list[Integers]:
-    """Return for each order in how many documents each n-gram is; `documents` gives the document of each caption."""
-    counts = []
-    for grams, size in zip(table.grams, table.sizes, strict=True):
-        keys, _ = count(documents[grams.captions] * size + grams.numbers)
-        counts.append(np.bincount(keys % max(1, size), minlength=size))
-    return counts
+def _count(table: NGramTable, documents: Integers) -> Integers:
+    """Return in how many documents each n-gram is; `documents` gives the document of each caption."""
+    keys, _ = count(documents[table.captions] * max(1, table.size) + table.grams // ORDERS)
+    return np.bincount(keys % max(1, table.size), minlength=table.size)

@@ -5,6 +5,7 @@ of the vocabulary, and nothing is hashed that could collide.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import chain, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,7 @@ def split_captions(captions: Iterable[Caption], end_token: Hashable | None = Non
     if end_token is not None:
         rows = [[*row, end_token] for row in rows]
     lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-    return Words([token for row in rows for token in row], lengths)
+    return Words(list(chain.from_iterable(rows)), lengths)
 
 
 def _ids(caption: Sequence[int]) -> list[int]:
@@ -57,42 +58,43 @@ def cut_at_end(rows: Iterable[Sequence[int]], end_id: int) -> list[list[int]]:
     return [row[: row.index(end_id) + 1] if end_id in row else row for row in captions]
 
 
-class NGrams(NamedTuple):
-    """All n-grams of one order, in the order in which they stand in the captions."""
-
-    numbers: Integers  # [n-grams]
-    captions: Integers  # [n-grams], the caption each one stands in
-
-
 class NGramTable:
     """Numbers n-grams of 1 to 4 words, on top of the numbers of another table if there is one.
+
+    The number of an n-gram is `4 * index + n - 1`: indices run from 0 over the n-grams of all orders.
 
     Args:
         words: the captions whose n-grams the table holds.
         base: a table whose numbers stay as they are; it is not changed.
 
     Attributes:
-        grams: for n = 1 to 4 the n-grams of `words`.
-        sizes: how many distinct n-grams of each order are numbered, the base's included.
+        grams: `[n-grams]` the numbers of all n-grams of `words`.
+        captions: `[n-grams]` the caption that each of them stands in.
+        size: how many distinct n-grams are numbered, the base's included.
     """
 
     def __init__(self, words: Words, base: "NGramTable | None" = None) -> None:
         self._base = base
         self._first_word: int = base.n_words if base is not None else 0
+        self._first_index: int = base.size if base is not None else 0
         self._words: dict[Hashable, int] = {}
-        self._maps: list[IntegerMap] = []
-        self.sizes: list[int] = []
-        self.grams: list[NGrams] = []
-        self._number_captions(words)
+        self.size: int = self._first_index
+        self._own_keys = [np.empty(0, dtype=np.int64)]
+        self.grams, self.captions = self._number_captions(words)
+        self._map = IntegerMap(np.concatenate(self._own_keys))
 
     @classmethod
-    def of_keys(cls, words: Sequence[Hashable], keys: Sequence[Integers]) -> "NGramTable":
+    def of_keys(cls, words: Sequence[Hashable], keys: Integers) -> "NGramTable":
         """Make a table again from the `words` and `keys` of one that had no base."""
         table = cls(Words([], np.empty(0, dtype=np.int64)))
         table._words = {word: number for number, word in enumerate(words)}
-        table._maps = [IntegerMap(of_order) for of_order in keys]
-        table.sizes = [len(of_order) for of_order in keys]
+        table._map, table.size = IntegerMap(keys), len(keys)
         return table
+
+    @property
+    def n_words(self) -> int:
+        """How many distinct words are numbered, the base's included."""
+        return self._first_word + len(self._words)
 
     @property
     def words(self) -> list[Hashable]:
@@ -100,64 +102,66 @@ class NGramTable:
         return list(self._words)
 
     @property
-    def keys(self) -> list[Integers]:
-        """For each order the (prefix, word) keys of this table alone, in the order of their numbers."""
-        return [own.keys for own in self._maps]
+    def keys(self) -> Integers:
+        """The (first words, last word) keys of this table alone, in the order of their indices."""
+        return self._map.keys
 
-    @property
-    def n_words(self) -> int:
-        """How many distinct words are numbered."""
-        return self._first_word + len(self._words)
-
-    def _number_captions(self, words: Words) -> None:
-        last = np.array(self._number_words(words.tokens), dtype=np.int64)
+    def _number_captions(self, words: Words) -> tuple[Integers, Integers]:
+        last = self._number_words(words.tokens)
         if self.n_words > MAX_WORDS:
             raise ValueError(f"{self.n_words} distinct words, at most {MAX_WORDS} can be numbered.")
-        captions = np.repeat(np.arange(len(words.lengths)), words.lengths)
-        prefix = np.zeros(len(last), dtype=np.int64)
-        inside = np.arange(len(last))  # where an n-gram of this order ends
+        caption_of = np.repeat(np.arange(len(words.lengths)), words.lengths)
+        left = (
+            np.repeat(np.cumsum(words.lengths), words.lengths) - np.arange(len(last)) - 1
+        )  # words behind, in the caption
+        ends = np.arange(len(last))  # where an n-gram of this order ends
+        keys = last
+        grams, captions = [], []
         for order in range(ORDERS):
-            keys = prefix << _WORD_BITS | last[inside]
-            numbers = self._number_keys(order, keys)
-            self.grams.append(NGrams(numbers, captions[inside]))
-            goes_on = np.flatnonzero(inside + 1 < len(last))
-            goes_on = goes_on[captions[inside[goes_on] + 1] == captions[inside[goes_on]]]
-            prefix, inside = numbers[goes_on], inside[goes_on] + 1
+            numbers = self._number_keys(keys) * ORDERS + order
+            grams.append(numbers)
+            captions.append(caption_of[ends])
+            goes_on = np.flatnonzero(left[ends] > 0)
+            ends = ends[goes_on] + 1
+            keys = (numbers[goes_on] + 1) << _WORD_BITS | last[ends]
+        return np.concatenate(grams), np.concatenate(captions)
 
-    def _number_words(self, tokens: list[Hashable]) -> list[int | None]:
-        numbers: list[int | None]
-        numbers = self._base.find_words(tokens) if self._base is not None else [None] * len(tokens)
-        own, first = self._words, self._first_word
-        return [
-            own.setdefault(token, first + len(own)) if number is None else number
-            for token, number in zip(tokens, numbers, strict=True)
-        ]
-
-    def find_words(self, tokens: list[Hashable]) -> list[int | None]:
-        """Return the number of each word, None for words that are not in the table."""
-        own = list(map(self._words.get, tokens))
-        if self._base is None:
-            return own
-        below = self._base.find_words(tokens)
-        return [mine if number is None else number for number, mine in zip(below, own, strict=True)]
-
-    def _number_keys(self, order: int, keys: Integers) -> Integers:
-        numbers = self._base.find_keys(order, keys) if self._base is not None else np.full(len(keys), -1)
-        offset = self._base.sizes[order] if self._base is not None else 0
-        new = np.flatnonzero(numbers < 0)
-        distinct, positions = np.unique(keys[new], return_inverse=True)
-        numbers[new] = positions + offset
-        self._maps.append(IntegerMap(distinct))
-        self.sizes.append(offset + len(distinct))
+    def _number_words(self, tokens: list[Hashable]) -> Integers:
+        numbers = self.find_words(tokens)
+        for place in np.flatnonzero(numbers < 0).tolist():
+            numbers[place] = self._words.setdefault(tokens[place], self.n_words)
         return numbers
 
-    def find_keys(self, order: int, keys: Integers) -> Integers:
-        """Return the number of each (prefix, word) key of n-grams of `order` + 1 words, -1 if the table lacks it."""
-        found = self._maps[order].find(keys)
+    def find_words(self, tokens: list[Hashable]) -> Integers:
+        """Return `[tokens]` the number of each word, -1 for words that are not in the table."""
         if self._base is None:
-            return found
-        below = self._base.find_keys(order, keys)
-        return np.where(below >= 0, below, np.where(found >= 0, found + self._base.sizes[order], -1))
+            return np.fromiter(map(self._words.get, tokens, repeat(-1)), dtype=np.int64, count=len(tokens))
+        numbers = self._base.find_words(tokens)
+        if self._words:
+            for place in np.flatnonzero(numbers < 0).tolist():
+                numbers[place] = self._words.get(tokens[place], -1)
+        return numbers
+
+    def _number_keys(self, keys: Integers) -> Integers:
+        indices = self._base.find_keys(keys) if self._base is not None else np.full(len(keys), -1)
+        new = np.flatnonzero(indices < 0)
+        if len(new):
+            distinct, places = np.unique(keys[new], return_inverse=True)
+            indices[new] = places + self.size
+            self._own_keys.append(distinct)
+            self.size += len(distinct)
+        return indices
+
+    def find_keys(self, keys: Integers) -> Integers:
+        """Return the index of each (first words, last word) key, -1 if the table lacks it."""
+        if self._base is None:
+            return self._map.find(keys)
+        indices = self._base.find_keys(keys)
+        unknown = np.flatnonzero(indices < 0)
+        if len(unknown) and len(self._map):
+            own = self._map.find(keys[unknown])
+            indices[unknown] = np.where(own >= 0, own + self._first_index, -1)
+        return indices
 
 
 def count(keys: Integers) -> tuple[Integers, Integers]:

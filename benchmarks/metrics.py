@@ -1,0 +1,297 @@
+"""Time the caption metrics against the unmodified original programs, all in one run on one core.
+
+python benchmarks/metrics.py --references captions_val2014.json \
+    --pycocoevalcap SITE_PACKAGES --ciderd cider/pyciderevalcap/ciderD --m2 meshed-memory-transformer
+
+`--references` is an annotation file of COCO; a picture's last caption is the candidate, the others are references. The
+originals that are given are run: `--pycocoevalcap` is the folder that holds that package, `--ciderd` the folder of
+`ciderD_scorer.py`, `--m2` the root of meshed-memory-transformer with the tokenizer's jar in place.
+
+Figures are CPU seconds, children included, medians; strings go in and floats come out.
+"""
+
+import argparse
+import contextlib
+import gzip
+import io
+import json
+import os
+import pickle
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import numpy as np  # noqa: E402
+
+from hf_captioners.metrics import (  # noqa: E402
+    CiderD,
+    DocumentFrequency,
+    Meteor,
+    MeteorTables,
+    PTBTokenizer,
+    bleu_counts,
+    bleu_from_counts,
+    compute_caption_metrics,
+    corpus_bleu,
+    rouge_l,
+)
+
+RESULTS = Path(__file__).parent / "results" / "metrics.json"
+OURS_TOKENIZE = """
+import json, sys
+from hf_captioners.metrics import PTBTokenizer
+PTBTokenizer()(json.load(open(sys.argv[1])))
+"""
+OURS_METEOR = """
+import json, sys
+from hf_captioners.metrics import Meteor, MeteorTables
+predictions, references = json.load(open(sys.argv[1]))
+Meteor(tables=MeteorTables(sys.argv[2])).score(predictions, references)
+"""
+THEIR_METEOR = """
+import json, sys
+sys.path.insert(0, sys.argv[2])
+from pycocoevalcap.meteor.meteor import Meteor
+predictions, references = json.load(open(sys.argv[1]))
+meteor = Meteor()
+meteor.compute_score(dict(enumerate(references)), dict(enumerate([p] for p in predictions)))
+meteor.meteor_p.stdin.close(); meteor.meteor_p.wait()
+"""
+
+
+class Data:
+    """Raw and tokenised captions of pictures."""
+
+    def __init__(self, path: Path) -> None:
+        opener = gzip.open if path.suffix == ".gz" else open
+        with opener(path, "rt", encoding="utf-8") as file:
+            annotations = json.load(file)["annotations"]
+        captions: dict[int, list[str]] = {}
+        for row in annotations:
+            captions.setdefault(row["image_id"], []).append(row["caption"].replace("\n", " "))
+        rows = [texts for texts in captions.values() if len(texts) > 1]
+        self.raw_references = [texts[:5] for texts in rows]
+        self.raw_predictions = [texts[-1] for texts in rows]
+        tokenize = PTBTokenizer()
+        self.references = [tokenize(texts) for texts in self.raw_references]
+        self.predictions = tokenize(self.raw_predictions)
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of those that it has waited for."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def median(run: Callable[[], Any], repeats: int) -> float:
+    """Median CPU seconds of some runs."""
+    seconds = []
+    for _ in range(repeats):
+        start = cpu_seconds()
+        with contextlib.redirect_stdout(io.StringIO()):
+            run()
+        seconds.append(cpu_seconds() - start)
+    return statistics.median(seconds)
+
+
+def mean_of_many(run: Callable[[], Any], repeats: int, times: int) -> float:
+    """As `median`, of something too short to be timed alone."""
+    return median(lambda: [run() for _ in range(times)], repeats) / times
+
+
+def in_process(code: str, *arguments: str) -> None:
+    """Run code in a fresh Python."""
+    subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
+
+
+class Report:
+    """Collects and prints figures."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def compare(self, name: str, original: float, ours: float, wanted: float) -> None:
+        """Note the seconds of both and their ratio."""
+        ratio = original / ours
+        row = {"what": name, "original_seconds": original, "our_seconds": ours, "ratio": ratio, "wanted": wanted}
+        self.rows.append(row)
+        print(f"{name:<64} {original:9.4f} {ours:9.5f} {ratio:7.1f} x (at least {wanted:g} x)", flush=True)
+
+
+def time_tokenizer(report: Report, data: Data, scratch: Path, original: type) -> None:
+    """Compare with the Java tokenizer, as pycocoevalcap calls it."""
+    captions = [caption for texts in data.raw_references for caption in texts][:25_000]
+    file = scratch / "captions.json"
+    file.write_text(json.dumps(captions))
+
+    def theirs(texts: Sequence[str]) -> None:
+        original().tokenize({number: [{"caption": text}] for number, text in enumerate(texts)})
+
+    PTBTokenizer()(captions[:500])  # rules are compiled when they are first needed
+    whole, start = median(lambda: theirs(captions), 5), median(lambda: theirs(captions[:1]), 5)
+    running = median(lambda: PTBTokenizer()(captions), 7)
+    fresh = median(lambda: in_process(OURS_TOKENIZE, str(file)), 5)
+    report.compare("tokenizer, 25,000 captions, running process, empty cache", whole - start, running, 5)
+    report.compare("tokenizer, 25,000 captions, start-up of both counted", whole, fresh, 2.5)
+    print(f"    start-up alone: Java {start:.3f} s, ours with the tokenizer imported {fresh - running:.3f} s")
+
+
+def time_rewards(report: Report, data: Data, scratch: Path, folder: Path) -> None:
+    """Compare with the `ciderD` class of self-critical training, frequencies from 6,000 pictures."""
+    sys.path.insert(0, str(folder))
+    from ciderD_scorer import CiderScorer
+
+    frequencies: dict[tuple[str, ...], float] = defaultdict(float)
+    corpus = data.references[:6000]
+    for texts in corpus:
+        grams = {
+            tuple(w[i : i + n]) for w in map(str.split, texts) for n in range(1, 5) for i in range(len(w) - n + 1)
+        }
+        for gram in grams:
+            frequencies[gram] += 1
+    for place in ("data", "data/tmp/4"):  # forks look in different places
+        (scratch / place).mkdir(parents=True, exist_ok=True)
+        with open(scratch / place / "frequencies.p", "wb") as file:
+            pickle.dump({"document_frequency": frequencies, "ref_len": float(len(corpus))}, file)
+    with contextlib.chdir(scratch):
+        scorer = CiderScorer(df_mode="frequencies")
+    samples, references, pictures = _samples(data)
+
+    def theirs() -> np.ndarray:
+        batch = scorer.copy_empty()
+        for sample, picture in zip(samples, pictures, strict=True):
+            batch += (sample, references[picture])
+        return batch.compute_score()[1]
+
+    frequency = DocumentFrequency.per_image(corpus)
+    prepared = CiderD(references, frequency)
+    assert np.abs(prepared.score(samples, pictures) - theirs()).max() < 1e-9
+    original = median(theirs, 9)
+    ours = mean_of_many(lambda: prepared.score(samples, pictures).tolist(), 7, 20)
+    report.compare("CIDEr-D reward, 50 pictures x 5 samples, references prepared", original, ours, 50)
+    ours = mean_of_many(lambda: CiderD(references, frequency).score(samples, pictures).tolist(), 7, 20)
+    report.compare("CIDEr-D reward, 50 pictures x 5 samples, not prepared", original, ours, 25)
+
+
+def _samples(data: Data, raw: bool = False) -> tuple[list[str], list[list[str]], list[int]]:
+    """Five captions a picture, taken from it and its neighbours, for 50 pictures."""
+    predictions, references = (
+        (data.raw_predictions, data.raw_references) if raw else (data.predictions, data.references)
+    )
+    samples = [predictions[picture + shift] for picture in range(50) for shift in range(5)]
+    return samples, references[:50], [picture for picture in range(50) for _ in range(5)]
+
+
+def time_m2_rewards(report: Report, data: Data, folder: Path) -> None:
+    """Compare with the whole reward of meshed-memory-transformer."""
+    sys.path.insert(0, str(folder))
+    from evaluation import Cider
+    from evaluation import PTBTokenizer as TheirTokenizer
+
+    captions = [caption for texts in data.references[:6000] for caption in texts]
+    cider = Cider({number: [caption] for number, caption in enumerate(captions)})
+    samples, references, pictures = _samples(data, raw=True)
+
+    def theirs() -> np.ndarray:
+        generated = TheirTokenizer.tokenize(samples)
+        wanted = TheirTokenizer.tokenize([references[picture] for picture in pictures])
+        return cider.compute_score(wanted, generated)[1]
+
+    frequency = DocumentFrequency.per_caption(captions)
+
+    def ours() -> np.ndarray:
+        tokenize = PTBTokenizer()
+        return CiderD([tokenize(texts) for texts in references], frequency).score(tokenize(samples), pictures)
+
+    assert np.abs(ours() - theirs()).max() < 1e-9
+    report.compare(
+        "meshed-memory's reward, 50 x 5: tokenizing and CIDEr", median(theirs, 5), mean_of_many(ours, 7, 10), 40
+    )
+
+
+def time_scorers(report: Report, data: Data) -> None:
+    """Compare with CIDEr, BLEU and ROUGE-L of pycocoevalcap."""
+    from pycocoevalcap.bleu.bleu import Bleu
+    from pycocoevalcap.cider.cider import Cider
+    from pycocoevalcap.rouge.rouge import Rouge
+
+    predictions, references = data.predictions[:5000], data.references[:5000]
+    wanted, generated = dict(enumerate(references)), {number: [text] for number, text in enumerate(predictions)}
+
+    def bleu() -> tuple[list[float], list[list[float]]]:
+        counts = bleu_counts(predictions, references)
+        return corpus_bleu(counts).tolist(), bleu_from_counts(counts).tolist()
+
+    name = "5,000 pictures x 5 references"
+    ours = median(lambda: CiderD(references).score(predictions).tolist(), 5)
+    report.compare(f"corpus CIDEr, {name}", median(lambda: Cider().compute_score(wanted, generated), 3), ours, 3)
+    theirs = median(lambda: Bleu(4).compute_score(wanted, generated), 3)
+    report.compare(f"BLEU-1..4, {name}", theirs, median(bleu, 5), 2)
+    theirs = median(lambda: Rouge().compute_score(wanted, generated), 3)
+    report.compare(f"ROUGE-L, {name}", theirs, median(lambda: rouge_l(predictions, references).tolist(), 5), 2)
+
+
+def time_meteor(report: Report, data: Data, scratch: Path, folder: Path) -> None:
+    """Compare with the Java METEOR, each in a fresh process."""
+    file, tables = scratch / "meteor.json", str(folder / "pycocoevalcap" / "meteor")
+    file.write_text(json.dumps([data.predictions[:1000], data.references[:1000]]))
+    Meteor(tables=MeteorTables(tables)).score(["a"], [["a"]])  # makes the index of the paraphrases, once
+    theirs = median(lambda: in_process(THEIR_METEOR, str(file), str(folder)), 3)
+    ours = median(lambda: in_process(OURS_METEOR, str(file), tables), 3)
+    report.compare("METEOR, 1,000 pictures x 5, cold start of both", theirs, ours, 1)
+
+
+def time_growth(data: Data) -> list[dict[str, float]]:
+    """BLEU, ROUGE-L and CIDEr-D from raw text, for more and more pictures."""
+    rows = []
+    for size in (100, 1_000, 10_000, 40_000):
+        if size <= len(data.predictions):
+            predictions, references = data.raw_predictions[:size], data.raw_references[:size]
+            seconds = median(lambda p=predictions, r=references: compute_caption_metrics(p, r), 3)
+            rows.append({"pictures": size, "seconds": seconds, "microseconds_a_picture": 1e6 * seconds / size})
+            print(f"{size:>7,} pictures: {seconds:8.3f} s, {1e6 * seconds / size:6.1f} microseconds a picture")
+    return rows
+
+
+def main() -> None:
+    """Run what the arguments allow and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--references", type=Path, required=True)
+    parser.add_argument("--pycocoevalcap", type=Path)
+    parser.add_argument("--ciderd", type=Path)
+    parser.add_argument("--m2", type=Path)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    args = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    report, data = Report(), Data(args.references)
+    print(f"{'':<64} {'original':>9} {'ours':>9}   CPU seconds")
+    with tempfile.TemporaryDirectory() as scratch:
+        if args.pycocoevalcap:
+            sys.path.insert(0, str(args.pycocoevalcap))
+            from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer as TheirTokenizer
+
+            time_tokenizer(report, data, Path(scratch), TheirTokenizer)
+            time_scorers(report, data)
+            time_meteor(report, data, Path(scratch), args.pycocoevalcap)
+        if args.ciderd:
+            time_rewards(report, data, Path(scratch), args.ciderd)
+        if args.m2:
+            time_m2_rewards(report, data, args.m2)
+    growth = time_growth(data)
+    machine = f"{platform.machine()}, one core, Python {platform.python_version()}, numpy {np.__version__}"
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    args.output.write_text(json.dumps({"machine": machine, "rows": report.rows, "growth": growth}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
