@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .integer_map import Integers
-from .ngrams import ORDERS, NGramTable, count, split_captions
+from .ngrams import ORDERS, Caption, NGramTable, count, split_captions
 
+_CHUNK = 1_000  # pictures that are counted together: their n-grams stay in the processor's cache
 _TINY, _SMALL = 1e-15, 1e-9  # the original's guards against 0; published digits show them
 
 
@@ -28,13 +29,21 @@ class BleuCounts(NamedTuple):
     closest: Integers
 
 
-def bleu_counts(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> BleuCounts:
+def bleu_counts(predictions: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> BleuCounts:
     """Count matching n-grams and lengths of each picture.
 
     Args:
-        predictions: one tokenised caption a picture.
+        predictions: one tokenised caption a picture, strings or lists of token ids.
         references: for each picture its tokenised captions.
     """
+    chunks = [
+        _count_some(predictions[start : start + _CHUNK], references[start : start + _CHUNK])
+        for start in range(0, len(predictions), _CHUNK)
+    ]
+    return BleuCounts(*map(np.concatenate, zip(*chunks, strict=True)))
+
+
+def _count_some(predictions: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> BleuCounts:
     n_references = np.fromiter(map(len, references), dtype=np.int64, count=len(references))
     pictures = np.repeat(np.arange(len(references)), n_references)
     theirs = split_captions([caption for captions in references for caption in captions])

@@ -18,10 +18,11 @@ Floats = NDArray[np.float64]
 
 
 class _Weighted(NamedTuple):
-    """The distinct n-grams of captions, sorted by caption."""
+    """The distinct n-grams of captions."""
 
     grams: Integers  # [entries], numbers of an `NGramTable`
-    captions: Integers  # [entries]
+    groups: Integers  # [entries], ascending: what the captions belong to (a picture; of candidates each its own)
+    places: Integers  # [entries], which of its group's captions
     weights: Floats  # [entries], tf-idf
     norms: Floats  # [captions, orders]
 
@@ -33,25 +34,25 @@ class _Cider:
         self, references: Sequence[Sequence[Caption]], document_frequency: DocumentFrequency | None = None
     ) -> None:
         check_references(references)
-        self.document_frequency = document_frequency or DocumentFrequency.per_image(references)
+        if document_frequency is None:
+            self.document_frequency = DocumentFrequency.per_image(references)
+        else:
+            self.document_frequency = document_frequency
         self._n_references = np.fromiter(map(len, references), dtype=np.int64, count=len(references))
         self._first_reference = np.cumsum(self._n_references) - self._n_references
         flat = [caption for captions in references for caption in captions]
         words = split_captions(flat, self.document_frequency.end_token)
         self._bigrams = np.maximum(0, words.lengths - 1)
-        self._table = NGramTable(words, base=self.document_frequency.table)
-        weighted = self._weigh(self._table, len(flat))
-        self._norms = weighted.norms
+        if document_frequency is None:
+            self._table = self.document_frequency.table  # which was made of these captions
+        else:
+            self._table = NGramTable(words, base=document_frequency.table)
+        weighted = self._weigh(self._table, self._n_references)
+        self._norms, self._weights, self._places = weighted.norms, weighted.weights, weighted.places
         self._present = np.zeros(self._table.size, dtype=bool)  # of each n-gram, whether any reference holds it
         self._present[weighted.grams // ORDERS] = True
-        # Entries in the order of picture and n-gram, so that those of a candidate's n-gram lie side by side.
-        pictures = np.repeat(np.arange(len(references)), self._n_references)[weighted.captions]
-        keys = pictures * self._size + weighted.grams
-        rank = np.argsort(keys, kind="stable")
-        self._weights = weighted.weights[rank]
-        # Of each entry the reference in its picture, times the number of orders.
-        self._places = ORDERS * (weighted.captions - self._first_reference[pictures])[rank]
-        self._keys, self._lengths = count(keys)
+        # The entries of a picture's n-gram, one for each reference that holds it, lie side by side.
+        self._keys, self._lengths = count(weighted.groups * self._size + weighted.grams)
         self._starts = np.cumsum(self._lengths) - self._lengths
 
     def score(self, candidates: Sequence[Caption], pictures: Sequence[int] | Integers | None = None) -> Floats:
@@ -71,7 +72,7 @@ class _Cider:
         """
         own = self._pictures_of(candidates, pictures)
         words = split_captions(candidates, self.document_frequency.end_token)
-        weighted = self._weigh(NGramTable(words, base=self._table), len(own))
+        weighted = self._weigh(NGramTable(words, base=self._table), np.ones(len(own), dtype=np.int64))
         n_pairs = self._n_references[own]
         first_pair = np.cumsum(n_pairs) - n_pairs
         candidate_of = np.repeat(np.arange(len(own)), n_pairs)
@@ -104,18 +105,27 @@ class _Cider:
         """Numbers of n-grams of the references are below this."""
         return ORDERS * self._table.size
 
-    def _weigh(self, table: NGramTable, n_captions: int) -> _Weighted:
-        keys, counts = count(table.captions * (ORDERS * table.size) + table.grams)
-        captions, grams = np.divmod(keys, max(1, ORDERS * table.size))
+    def _weigh(self, table: NGramTable, group_sizes: Integers) -> _Weighted:
+        """Count and weigh the n-grams of captions that lie group by group."""
+        n_captions, n_places = int(group_sizes.sum()), int(group_sizes.max(initial=1))
+        firsts = np.cumsum(group_sizes) - group_sizes
+        group_of = np.repeat(np.arange(len(group_sizes)), group_sizes)
+        place_of = np.arange(n_captions) - firsts[group_of]
+        size = max(1, ORDERS * table.size)
+        keys = group_of[table.captions] * size + table.grams
+        keys, counts = count(keys * n_places + place_of[table.captions])
+        keys, places = np.divmod(keys, n_places)
+        groups, grams = np.divmod(keys, size)
         weights = counts * self.document_frequency.inverse(grams // ORDERS)
-        squares = np.bincount(captions * ORDERS + grams % ORDERS, weights**2, minlength=n_captions * ORDERS)
-        return _Weighted(grams, captions, weights, np.sqrt(squares).reshape(n_captions, ORDERS))
+        slots = (firsts[groups] + places) * ORDERS + grams % ORDERS
+        norms = np.sqrt(np.bincount(slots, weights**2, minlength=n_captions * ORDERS))
+        return _Weighted(grams, groups, places, weights, norms.reshape(n_captions, ORDERS))
 
     def _dots(self, candidates: _Weighted, pictures: Integers, first_pair: Integers, n_pairs: int) -> Floats:
         """Return `[candidate-reference pairs, orders]` sums over the n-grams that both captions hold."""
         known = np.flatnonzero(candidates.grams < self._size)
         known = known[self._present[candidates.grams[known] // ORDERS]]
-        captions, grams = candidates.captions[known], candidates.grams[known]
+        captions, grams = candidates.groups[known], candidates.grams[known]
         keys = pictures[captions] * self._size + grams
         at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         hits = np.flatnonzero(self._keys[at] == keys) if len(self._keys) else at
@@ -123,7 +133,7 @@ class _Cider:
         lengths = self._lengths[at]
         theirs = np.arange(lengths.sum()) + np.repeat(self._starts[at] - np.cumsum(lengths) + lengths, lengths)
         products = self._product(np.repeat(candidates.weights[known], lengths), self._weights[theirs])
-        slots = np.repeat(slots, lengths) + self._places[theirs]
+        slots = np.repeat(slots, lengths) + ORDERS * self._places[theirs]
         sums = np.bincount(slots, products, minlength=n_pairs * ORDERS)
         return sums.astype(np.float64).reshape(n_pairs, ORDERS)  # without any entry `bincount` counts in integers
 

@@ -8,12 +8,12 @@ CAPTIONS = [["a dog runs", "a dog sits"], ["a cat"]]
 
 def count_of(frequency, *words):
     """In how many documents an n-gram is, by way of a score's own look-up."""
-    from hf_captioners.metrics.ngrams import NGramTable, split_captions
+    from hf_captioners.metrics.ngrams import ORDERS, NGramTable, split_captions
 
     table = NGramTable(split_captions([list(words)]), base=frequency.table)
-    number = table.grams[len(words) - 1].numbers[0]
-    counts = frequency.counts[len(words) - 1]
-    return int(counts[number]) if number < len(counts) else 0
+    (gram,) = table.grams[table.grams % ORDERS == len(words) - 1]
+    index = gram // ORDERS
+    return int(frequency.counts[index]) if index < len(frequency.counts) else 0
 
 
 def test_per_image_counts_a_picture_once():
