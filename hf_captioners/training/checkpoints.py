@@ -42,9 +42,15 @@ def load_weights(model: PreTrainedModel, checkpoint: str | os.PathLike[str]) -> 
     such a part as it is and only log it.
 
     Raises:
-        RuntimeError: the checkpoint is of another model.
+        ValueError: the checkpoint is of another model.
     """
     saved, info = type(model).from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
-    if info["missing_keys"]:
-        raise RuntimeError(f"{checkpoint} lacks the weights {sorted(info['missing_keys'])[:5]} of this model.")
+    found = {name: weight.shape for name, weight in saved.state_dict().items()}
+    expected = {name: weight.shape for name, weight in model.state_dict().items()}
+    different = sorted(dict(found.items() ^ expected.items())) or sorted(info["missing_keys"])
+    if different:
+        raise ValueError(
+            f"The checkpoint {checkpoint} is of another model: {len(different)} weights differ in name or size, among "
+            f"them {', '.join(different[:3])}. Resume with the configuration of the first run."
+        )
     model.load_state_dict(saved.state_dict())

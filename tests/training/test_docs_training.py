@@ -1,0 +1,102 @@
+"""The code of docs/training.md runs, block after block, with small local models in place of those it names."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    VisionEncoderDecoderConfig,
+    VisionEncoderDecoderModel,
+    ViTConfig,
+    ViTImageProcessor,
+    ViTModel,
+)
+
+from hf_captioners.cli import main
+
+REPOSITORY = Path(__file__).parents[2]
+PAGE = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
+SMALL = {
+    "timm:resnet50.a1_in1k": "vision",
+    "nlpconnect/vit-gpt2-image-captioning": "vision_gpt2",
+    "distilgpt2": "gpt2",
+}
+FAST = ["--use_cpu", "--generation_max_new_tokens", "4", "--generation_num_beams", "1", "--disable_tqdm", "true"]
+
+
+def blocks(language):
+    found = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    for name, small in SMALL.items():
+        found = [block.replace(name, small) for block in found]
+    return found
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, scenes, tokenizer):
+    """A folder with `my_pictures`, a picture, and the small models."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for split in ("train", "validation"):
+        folder = tmp_path / "my_pictures" / split
+        folder.mkdir(parents=True)
+        with open(folder / "metadata.jsonl", "w") as file:
+            for index, row in enumerate(scenes[split]):
+                row["image"].save(folder / f"{index}.png")
+                file.write(json.dumps({"file_name": f"{index}.png", "captions": row["captions"]}) + "\n")
+    scenes["train"][0]["image"].save("photo.jpg")
+    text = GPT2Config(vocab_size=len(tokenizer), n_positions=96, n_embd=32, n_layer=1, n_head=2, eos_token_id=0)
+    GPT2LMHeadModel(text).save_pretrained("gpt2")
+    tokenizer.save_pretrained("gpt2")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    ViTModel(ViTConfig(**sizes, image_size=32, patch_size=8)).save_pretrained("vision")
+    joined = VisionEncoderDecoderConfig.from_encoder_decoder_configs(
+        ViTConfig(**sizes, image_size=32, patch_size=8), text
+    )
+    joined.decoder_start_token_id, joined.pad_token_id = tokenizer.bos_token_id, tokenizer.pad_token_id
+    VisionEncoderDecoderModel(joined).save_pretrained("vision_gpt2")
+    tokenizer.save_pretrained("vision_gpt2")
+    for folder in ("vision", "vision_gpt2"):
+        ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return tmp_path
+
+
+def test_python(place, capsys):
+    names = {}
+    for block in blocks("python"):
+        exec(compile(block.replace("num_train_epochs=3", "num_train_epochs=1"), "training.md", "exec"), names)
+    assert names["model"].config.model_type == "vision-encoder-decoder"
+    assert (place / "my_captioner" / "model.safetensors").is_file()
+
+
+def test_commands(place, capsys):
+    (recipe,) = blocks("yaml")
+    (place / "recipe.yaml").write_text(recipe)
+    lines = [shlex.split(line) for block in blocks("bash") for line in block.splitlines()]
+    first, caption, with_recipe, pretrain = lines
+    assert main([*first[1:], "--num_train_epochs", "1", *FAST]) == 0
+    assert main(caption[1:]) == 0
+    assert main([*with_recipe[1:], "--resume", *FAST]) == 2
+    assert "is of another model" in capsys.readouterr().err
+    assert main([*with_recipe[1:], "--output_dir", "second", *FAST]) == 0
+    assert "at epoch" in capsys.readouterr().out
+    assert pretrain[0] == "python"
+
+
+def test_the_language_model_example(place):
+    (command,) = [shlex.split(line) for block in blocks("bash") for line in block.splitlines() if "examples" in line]
+    import gzip
+
+    with gzip.open("novels.txt.gz", "wt") as file:
+        file.write("It was a bright cold day.\n\nThe dog ran over the hill.\n" * 40)
+    command[0], command[1] = sys.executable, str(REPOSITORY / command[1])
+    command[command.index("4000")] = "400"
+    subprocess.run([*command, "--use_cpu", "--bf16", "--block_size", "32"], check=True, capture_output=True)
+    model = GPT2LMHeadModel.from_pretrained("my_language_model")
+    assert (model.config.n_embd, model.config.n_layer) == (128, 3)
+    assert model.config.vocab_size <= 400
