@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .score import add_metric_arguments, score_and_report
+from .score import add_metric_arguments, check_arguments, score_and_report
 
 if TYPE_CHECKING:
     from hf_captioners.metrics.caption_files import MatchedCaptions
@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Caption and score; 1 if the data set has pictures without references."""
     if args.batch_size < 1:
         raise ValueError(f"`--batch_size` is {args.batch_size}, expected at least 1.")
+    check_arguments(args)
     return score_and_report(_captioned(args), args)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .output_files import require_writable_folder
+
 if TYPE_CHECKING:
     from hf_captioners.metrics.caption_files import MatchedCaptions
 
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Score; 1 if pictures were left out because one of the files lacks them."""
     from hf_captioners.metrics.caption_files import match_captions, read_captions
 
+    check_arguments(args)
     references = read_captions(args.references)
     matched = match_captions(read_captions(args.predictions), references)
     if args.baseline is None:
@@ -57,6 +60,20 @@ def run(args: argparse.Namespace) -> int:
     if not shared:
         raise ValueError(f"{args.predictions} and {args.baseline} have no picture in common.")
     return score_and_report(_only(matched, shared), args, _only(other, shared))
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """See before any work that metrics are known and files can be written.
+
+    Raises:
+        ValueError: a metric is unknown. PermissionError, NotADirectoryError: a file cannot be written.
+    """
+    from hf_captioners.metrics.compute import check_choice
+
+    check_choice(args.metrics, args.tokenizer)
+    for file in (args.output, args.per_picture):
+        if file:
+            require_writable_folder(Path(file).parent)
 
 
 def _only(matched: "MatchedCaptions", pictures: set[str]) -> "MatchedCaptions":

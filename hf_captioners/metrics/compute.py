@@ -78,7 +78,7 @@ def compute_caption_metrics(
         FileNotFoundError: METEOR's tables are not installed.
     """
     check_pairs(predictions, references)
-    _check_choice(metrics, tokenizer)
+    check_choice(metrics, tokenizer)
     if len(predictions) < 2 and document_frequency is None and any(name.startswith("cider") for name in metrics):
         warnings.warn(
             "CIDEr over a single picture is always 0, because its n-grams are in all of the documents. Score more "
@@ -101,7 +101,12 @@ def compute_caption_metrics(
     return result
 
 
-def _check_choice(metrics: Sequence[str], tokenizer: str) -> None:
+def check_choice(metrics: Sequence[str], tokenizer: str) -> None:
+    """Raise unless metrics and tokenizer are known.
+
+    Raises:
+        ValueError: one is not.
+    """
     if isinstance(metrics, str) or any(name not in METRICS for name in metrics):
         raise ValueError(f"`metrics` is {metrics!r}, expected a list of names among {', '.join(METRICS)}.")
     if tokenizer not in TOKENIZERS:

@@ -1,0 +1,54 @@
+"""`hf-captioners evaluate`: the same figures as captioning and scoring one after the other."""
+
+import json
+
+import pytest
+
+from hf_captioners.cli import main
+
+
+def evaluate(*arguments):
+    return main(["evaluate", *map(str, arguments)])
+
+
+@pytest.fixture
+def options(captioner, pictures, tmp_path):
+    return captioner, pictures, "--split", "train", "--device", "cpu", "--output", tmp_path / "figures.json"
+
+
+def test_as_caption_and_score(options, captioner, pictures, tmp_path, capsys):
+    each = tmp_path / "each.jsonl"
+    assert evaluate(*options, "--batch_size", "3", "--per_picture", each) == 0
+    captions = tmp_path / "captions.jsonl"
+    arguments = ("--model", captioner, "--device", "cpu", "--output", str(captions))
+    assert main(["caption", str(pictures), *arguments]) == 0
+    assert main(["score", str(captions), str(pictures), "--output", str(tmp_path / "scored.json")]) == 0
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert figures == json.loads((tmp_path / "scored.json").read_text())
+    assert figures["pictures"] == 10
+    assert len(each.read_text().splitlines()) == 10
+    assert "cider_d" in capsys.readouterr().out
+
+
+def test_some_pictures_and_generation_options(options, tmp_path, capsys):
+    assert evaluate(*options, "--max_pictures", "4", "--num_beams", "1", "--max_new_tokens", "2") == 0
+    assert json.loads((tmp_path / "figures.json").read_text())["pictures"] == 4
+    assert "only the first 4 of 10 pictures" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--split", "test"), "test"),
+        (("--batch_size", "0"), "expected at least 1"),
+        (("--metrics", "blue"), "expected a list of names among"),
+    ],
+)
+def test_errors(options, capsys, arguments, message):
+    assert evaluate(*options, *arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_unknown_data_set(captioner, capsys):
+    assert evaluate(captioner, "no_such_data") == 2
+    assert "no_such_data" in capsys.readouterr().err
