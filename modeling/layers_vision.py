@@ -161,7 +161,9 @@ def load_vision_model(source: Any) -> PreTrainedModel:
         ValueError: the checkpoint is no vision model.
     """
     if isinstance(source, PreTrainedModel):
-        return getattr(source, "vision_model", source)
+        tower = getattr(source, "vision_model", source)
+        trunk = getattr(tower, "base_model", tower)  # without a classification head
+        return trunk if isinstance(trunk, PreTrainedModel) else tower
     if str(source).startswith(TIMM_PREFIX):
         return load_timm_model(str(source).removeprefix(TIMM_PREFIX))
     config = vision_tower_config(AutoConfig.from_pretrained(source))

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
-from transformers.utils import ModelOutput, can_return_tuple
+from transformers.utils import ModelOutput, can_return_tuple, logging
 
 from .configuration_captioning import CaptioningConfig
 from .generation_captioning import CaptionGenerationMixin
 from .layers_vision import RegionFeatures, VisionBackbone, load_vision_model, native_picture_size
+
+logger = logging.get_logger(__name__)
 
 IGNORED_LABEL = -100
 
@@ -279,6 +281,11 @@ class CaptioningModel(CaptioningPreTrainedModel):
         if decoder_input_ids is None:
             raise ValueError("`decoder_input_ids` is missing: pass the caption so far, at least the begin token.")
         output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
+        if output_attentions and self.config._attn_implementation != "eager":
+            logger.warning_once(
+                f"`output_attentions=True` gives None under {self.config._attn_implementation!r} attention, which "
+                'makes no weights. Call `model.set_attn_implementation("eager")` first.'
+            )
         output_hidden_states = (
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         )
@@ -470,5 +477,12 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         return loaded, fields
 
     def load_vision_weights(self, vision_model: PreTrainedModel) -> None:
-        """Copy the weights and statistics of a vision model of the same configuration."""
-        self.model.encoder.vision.model.load_state_dict(vision_model.state_dict())
+        """Copy the weights and statistics of a vision model of the same configuration.
+
+        Raises:
+            ValueError: a weight is missing, other than those of a pooler, which regions do not go through.
+        """
+        result = self.model.encoder.vision.model.load_state_dict(vision_model.state_dict(), strict=False)
+        wrong = [name for name in result.missing_keys if "pooler" not in name] + result.unexpected_keys
+        if wrong:
+            raise ValueError(f"The vision model does not fit its configuration: {', '.join(wrong[:5])} ...")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, TimmWrapperConfig
+from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, TimmWrapperConfig
 
 from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
 from hf_captioners.modeling.layers_vision import VisionBackbone, grid_boxes, load_vision_model, token_grid
@@ -184,6 +184,13 @@ def test_captioner_from_a_vision_checkpoint(name, tmp_path):
     assert torch.equal(from_object.model.encoder.vision.model(pixel_values=pictures()).last_hidden_state, expected)
     with pytest.raises(ValueError, match=f"the vision model gives {width} features"):
         VisualGPTForConditionalGeneration.from_pretrained_parts(random_gpt2(TEXT), whole, region_feature_size=1)
+
+
+def test_classifiers_lose_their_heads():
+    classifier = disturb(AutoModelForImageClassification.from_config(AutoConfig.for_model("vit", **VIT))).eval()
+    model = VisualGPTForConditionalGeneration.from_pretrained_parts(random_gpt2(TEXT), classifier, encoder_layers=1)
+    expected = classifier.vit(pixel_values=pictures()).last_hidden_state
+    assert torch.equal(model.model.encoder.vision.model(pixel_values=pictures()).last_hidden_state, expected)
 
 
 def test_language_models_do_not_see(tmp_path):
