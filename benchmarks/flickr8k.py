@@ -32,11 +32,12 @@ def write_captions(model_dir: str, rows, beams: int, batch_size: int) -> list[st
     return captions
 
 
-def training_record(model_dir: Path) -> dict:
-    """Length and duration of the run, from the files that it left."""
+def training_record(model_dir: Path, seconds: float | None) -> dict:
+    """Length and duration of the run, from the files that it left unless `seconds` are given."""
     state = json.loads((model_dir / "trainer_state.json").read_text())
     best = max((entry for entry in state["log_history"] if "eval_cider_d" in entry), key=lambda e: e["eval_cider_d"])
-    seconds = sum(entry["train_runtime"] for entry in state["log_history"] if "train_runtime" in entry)
+    if seconds is None:
+        seconds = sum(entry["train_runtime"] for entry in state["log_history"] if "train_runtime" in entry)
     return {"epochs": state["epoch"], "best_epoch": best["epoch"], "steps": state["global_step"], "seconds": seconds}
 
 
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--data_dir", required=True)
     parser.add_argument("--beams", type=int, default=5)
     parser.add_argument("--batch_size", type=int, default=50)
+    parser.add_argument("--training_seconds", type=float, help="of all parts of a run that was killed and resumed")
     parser.add_argument("--commands", help="text file with the commands that made the captioner")
     parser.add_argument("--output", default="benchmarks/results/flickr8k_visualgpt.json")
     args = parser.parse_args()
@@ -65,7 +67,7 @@ def main() -> None:
         "cider_d": own["cider_d"],
         "cider_d_dealt": dealt["cider_d"],
         "distinct_captions": len(set(captions)),
-        "training": training_record(Path(args.model)),
+        "training": training_record(Path(args.model), args.training_seconds),
         "captioning_seconds": round(seconds),
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU, shared with other work",
         "versions": {"hf_captioners": hf_captioners.__version__, "torch": torch.__version__.split("+")[0]},
