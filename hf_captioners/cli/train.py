@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 def summary(trainer: Any, training: Any) -> str:
     """What came out, and what to type next."""
     lines = [f"Saved the captioner in {training.output_dir}."]
-    key = f"eval_{training.metric_for_best_model.removeprefix('eval_')}"
+    key = training.best_metric_key
     evaluated = [entry for entry in trainer.state.log_history if key in entry]
     if evaluated:
         choose = max if training.greater_is_better else min

@@ -121,6 +121,13 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` is {value}, expected at least 1.")
+        if not self.metric_for_best_model:
+            raise ValueError("`metric_for_best_model` is empty, expected for instance cider_d or loss.")
         if self.eval_strategy in (IntervalStrategy.NO, "no"):
             self.load_best_model_at_end = False
         super().__post_init__()
+
+    @property
+    def best_metric_key(self) -> str:
+        """The key of `metric_for_best_model` in the log, as `eval_cider_d`."""
+        return f"eval_{str(self.metric_for_best_model).removeprefix('eval_')}"

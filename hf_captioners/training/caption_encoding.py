@@ -96,8 +96,8 @@ class ForeignEncoder:
         rows = [[self.begin, *row] for row in rows]
         labels = _padded(rows, IGNORED_LABEL)
         real = labels != IGNORED_LABEL
-        pad = self.tokenizer.pad_token_id
-        input_ids = labels.masked_fill(~real, self.end if pad is None else pad)
+        pad: Any = self.end if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
+        input_ids = labels.masked_fill(~real, pad)
         # A model that shifts inside never predicts its first token; it is marked so that nobody counts it.
         labels[:, 0] = IGNORED_LABEL
         return {"input_ids": input_ids, "attention_mask": real.long(), "labels": labels}

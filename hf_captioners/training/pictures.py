@@ -62,14 +62,18 @@ class CaptionedPictures(Dataset):
 class CaptionPairs(Dataset):
     """Every picture with every one of its captions: the item of a pair is that of the picture and its `caption`.
 
+    Args:
+        pictures: the pictures.
+        skip_uncaptioned: leave pictures without captions out instead of refusing them.
+
     Raises:
         ValueError: a picture has no caption.
     """
 
-    def __init__(self, pictures: CaptionedPictures) -> None:
+    def __init__(self, pictures: CaptionedPictures, skip_uncaptioned: bool = False) -> None:
         self.pictures = pictures
         counts = np.array([len(captions) for captions in pictures.captions])
-        if not counts.all():
+        if not (skip_uncaptioned or counts.all()):
             row = int(np.argmin(counts))
             raise ValueError(f"The picture {pictures.image_ids[row]!r} (row {row}) has no caption to learn from.")
         self.picture_of = np.repeat(np.arange(len(counts)), counts)

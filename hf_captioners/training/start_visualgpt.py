@@ -18,9 +18,9 @@ def start(parts: StartingPoint) -> tuple[VisualGPTForConditionalGeneration, Visu
     Raises:
         ValueError: a part is missing or of another kind.
     """
-    for name in ("language_model", "vision_model"):
-        if getattr(parts, name) is None:
-            raise ValueError(f"`--{name}` is missing: VisualGPT starts from a GPT-2 and a vision model.")
+    if parts.language_model is None or parts.vision_model is None:
+        name = "language_model" if parts.language_model is None else "vision_model"
+        raise ValueError(f"`--{name}` is missing: VisualGPT starts from a GPT-2 and a vision model.")
     with reading(parts.vision_model):
         vision = load_vision_model(parts.vision_model)
         source = data_source(parts.vision_model, vision)

@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader, Subset
 from torch.utils.data import Dataset as TorchDataset
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback
+from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback, TrainerControl
 from transformers.trainer_utils import IntervalStrategy, speed_metrics
 
 from .arguments import CaptioningTrainingArguments
@@ -50,6 +50,8 @@ class CaptioningTrainer(Seq2SeqTrainer):
         ValueError: there is no usable processor, the data sets lack columns, or label smoothing is asked of a model
             that does not smooth.
     """
+
+    control: TrainerControl
 
     def __init__(
         self,
@@ -94,8 +96,8 @@ class CaptioningTrainer(Seq2SeqTrainer):
             )
             self.add_callback(EpochCallback(self.sampler))
         if args.early_stopping_patience is not None and args.eval_strategy != IntervalStrategy.NO:
-            metric = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
-            self.add_callback(StopWithoutProgress(args.early_stopping_patience, metric, args.greater_is_better))
+            better = bool(args.greater_is_better)
+            self.add_callback(StopWithoutProgress(args.early_stopping_patience, args.best_metric_key, better))
 
     @property
     def base_model(self) -> PreTrainedModel:
@@ -219,7 +221,7 @@ class CaptioningTrainer(Seq2SeqTrainer):
         """Mean negative log-likelihood of all tokens of all references."""
         self.model.eval()
         total = torch.zeros(2, dtype=torch.float64)  # loss, tokens
-        for batch in self._own_share(CaptionPairs(pictures), "loss"):
+        for batch in self._own_share(CaptionPairs(pictures, skip_uncaptioned=True), "loss"):
             tokens = int((batch["labels"] != IGNORED_LABEL).sum())
             with self.accelerator.autocast():
                 loss = self.model(**batch).loss

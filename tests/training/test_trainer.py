@@ -103,6 +103,18 @@ def test_the_evaluated_loss_is_that_of_all_tokens(make_trainer, scores, scenes, 
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-5)
 
 
+def test_pictures_without_references_are_not_judged(make_trainer, scenes):
+    rows = scenes["validation"].map(
+        lambda row, index: {"captions": row["captions"] if index else []}, with_indices=True
+    )
+    judged, whole = (
+        make_trainer(eval_rows=rows).evaluate(),
+        make_trainer(eval_rows=rows.select(range(1, 6))).evaluate(),
+    )
+    for name in ("eval_loss", "eval_cider_d", "eval_bleu_1"):
+        assert judged[name] == pytest.approx(whole[name], abs=1e-4)
+
+
 def test_evaluation_does_not_change_how_the_model_generates(make_trainer, scores):
     trainer = make_trainer(num_train_epochs=1)
     trainer.model.generation_config.update(max_new_tokens=11, num_beams=3)
