@@ -1,6 +1,7 @@
 """The rules of the house: what lies where, who may import whom, and what travels inside a checkpoint."""
 
 import ast
+import os
 import subprocess
 import sys
 import tomllib
@@ -182,3 +183,36 @@ print("light")
 def test_imports_are_light():
     ran = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True)
     assert ran.stdout.strip().endswith("light"), ran.stderr
+
+
+FIRST = """
+import importlib, os, sys, traceback
+import torch
+failed = []
+for name in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        try:
+            assert "transformers" not in sys.modules
+            importlib.import_module(name)
+            from transformers import AutoConfig
+            AutoConfig.for_model("captioning_visualgpt")
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        failed.append(name)
+print("failed:", failed)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, to import torch once for all")
+def test_any_module_may_be_imported_first():
+    """Registration follows the first import of transformers, wherever in this package that happens."""
+    modules = ["hf_captioners.data", "hf_captioners.hub.bundling", "hf_captioners.hub.keys_visualgpt"]
+    modules += ["hf_captioners.modeling.generation_captioning", "hf_captioners.modeling.modeling_visualgpt"]
+    modules += ["hf_captioners.pipelines.image_captioning", "hf_captioners.processing.processing_visualgpt"]
+    modules += ["hf_captioners.training", "hf_captioners.training.trainer"]
+    ran = subprocess.run([sys.executable, "-c", FIRST, *modules], capture_output=True, text=True)
+    assert ran.stdout.strip() == "failed: []", ran.stdout + ran.stderr

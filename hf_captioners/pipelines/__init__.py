@@ -1,1 +1,3 @@
 """The `image-captioning` pipeline."""
+
+import transformers  # noqa: F401  registration follows this import and must not find a file of this folder half-read
