@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml
 	touch $(STAMP)
 
 demo: $(STAMP)  ## train on drawn pictures and write a page: demo/index.html (about 5 minutes)
-	OMP_NUM_THREADS=2 $(BIN)/hf-captioners demo --output_dir demo
+	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE $(BIN)/hf-captioners demo --output_dir demo
 
 test: $(STAMP)  ## the fast tests
 	$(PY) -m pytest -n $(JOBS)
