@@ -8,7 +8,10 @@ from .pictures import CaptionSampler
 
 
 class EpochCallback(TrainerCallback):
-    """Tells the sampler which epoch begins, in fresh and resumed runs, with one process or many.
+    """Tells the sampler which epoch begins.
+
+    Accelerate does so too, except where several processes resume in the middle of an epoch: there the loader wraps the
+    sampler once more than it looks.
 
     Args:
         sampler: draws the pairs.

@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import skip_first_batches
+from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
+from torch.utils.data import BatchSampler
 from transformers import TrainerCallback
 
 from hf_captioners.training import last_complete_checkpoint
@@ -85,3 +88,15 @@ def test_a_half_written_checkpoint_is_passed_over(make_trainer):
         path.write_bytes(content)
     assert last_complete_checkpoint(output) == newest
     assert last_complete_checkpoint(f"{output}/none") is None
+
+
+def test_the_sampler_learns_the_epoch_whatever_wraps_it(make_trainer):
+    """With several processes, a loader that skips the first batches after a resume passes no epoch on."""
+    trainer = make_trainer()
+    sharded = BatchSamplerShard(BatchSampler(trainer.sampler, 2, False), num_processes=2, process_index=0)
+    loader = skip_first_batches(DataLoaderShard(trainer.train_dataset, batch_sampler=sharded), 1)
+    loader.set_epoch(4)
+    assert trainer.sampler.epoch == 0
+    trainer.state.epoch = 4.0
+    trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
+    assert trainer.sampler.epoch == 4
