@@ -1,0 +1,3 @@
+"""The Hub on the loopback address."""
+
+from .loopback_hub import loopback_hub  # noqa: F401
