@@ -3,9 +3,17 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, hf_hub_download, snapshot_download
+from huggingface_hub import (
+    CommitOperationAdd,
+    CommitOperationDelete,
+    HfApi,
+    HfFileSystem,
+    hf_hub_download,
+    snapshot_download,
+)
 from huggingface_hub.errors import (
     HfHubHTTPError,
     RemoteEntryNotFoundError,
@@ -36,7 +44,7 @@ def test_files_come_back_by_branch_hash_and_pull_request(api, loopback_hub):
     review = commit(api, {"a.txt": b"three"}, create_pr=True)
     assert review.pr_revision == "refs/pr/1"
     contents = {
-        revision: open(hf_hub_download("tester/thing", "a.txt", revision=revision), "rb").read()
+        revision: Path(hf_hub_download("tester/thing", "a.txt", revision=revision)).read_bytes()
         for revision in ("main", first.oid, "refs/pr/1")
     }
     assert contents == {"main": b"two", first.oid: b"one", "refs/pr/1": b"three"}
@@ -58,6 +66,13 @@ def test_a_download_is_not_repeated(api, loopback_hub):
     before = len([request for request in loopback_hub.requests if request[0] == "GET"])
     hf_hub_download("tester/thing", "a.txt")
     assert len([request for request in loopback_hub.requests if request[0] == "GET"]) == before
+
+
+def test_a_part_of_a_file_is_read(api, loopback_hub):
+    api.create_repo("thing")
+    commit(api, {"a.txt": b"0123456789"})
+    files = HfFileSystem(endpoint=loopback_hub.url, token=TOKEN, skip_instance_cache=True)
+    assert files.cat_file("tester/thing/a.txt", start=2, end=5) == b"234"
 
 
 def test_commits_change_what_differs(api, loopback_hub):
@@ -102,7 +117,6 @@ rows.push_to_hub("tester/rows", split="train")
 rows.push_to_hub("tester/rows", split="test")
 again = datasets.load_dataset("tester/rows")
 assert again["train"].to_dict() == rows.to_dict() == again["test"].to_dict()
-assert next(iter(datasets.load_dataset("tester/rows", split="test", streaming=True)))["captions"] == ["one"]
 """
 
 
