@@ -57,7 +57,11 @@ def test_examples_in_the_documentation(name):
     spec = importlib.util.spec_from_file_location(f"module_{name}", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    example = doctest.DocTestParser().get_doctest(module._INPUTS, {}, name, str(file), 0)
+    (metric,) = [
+        kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, evaluate.Metric)
+    ]
+    assert metric.__doc__.index(metric.about) == 0 and "tokenizer: " in metric.__doc__
+    example = doctest.DocTestParser().get_doctest(metric.__doc__, {}, name, str(file), 0)
     results = doctest.DocTestRunner().run(example)
     assert results.attempted >= 5 and results.failed == 0
 
