@@ -7,8 +7,11 @@ _MODULES = {
     "CaptioningTrainer": ".trainer",
     "CaptioningTrainingArguments": ".arguments",
     "CaptionCollator": ".collator",
+    "SCSTArguments": ".scst_arguments",
+    "SCSTTrainer": ".scst_trainer",
     "PictureTextProcessor": ".caption_encoding",
     "last_complete_checkpoint": ".checkpoints",
+    "last_scst_checkpoint": ".scst_start",
 }
 __all__ = sorted(_MODULES)
 

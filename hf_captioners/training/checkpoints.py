@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 # What the trainer writes, in this order; a run may be killed between any two of them.
 NEEDED = ("config.json", "optimizer.pt", "scheduler.pt", "trainer_state.json")
@@ -44,6 +44,12 @@ def load_weights(model: PreTrainedModel, checkpoint: str | os.PathLike[str]) -> 
     Raises:
         ValueError: the checkpoint is of another model.
     """
+    saved_type = PreTrainedConfig.get_config_dict(checkpoint)[0].get("model_type")
+    if saved_type != model.config.model_type:
+        raise ValueError(
+            f"The checkpoint {checkpoint} is of another model: a {saved_type!r}, and this is a "
+            f"{model.config.model_type!r}. Resume with the model of the first run."
+        )
     saved, info = type(model).from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
     found = {name: weight.shape for name, weight in saved.state_dict().items()}
     expected = {name: weight.shape for name, weight in model.state_dict().items()}

@@ -78,8 +78,8 @@ class CaptioningTrainer(Seq2SeqTrainer):
         super().__init__(
             model=model,
             args=args,
-            data_collator=CaptionCollator(self.encoder, share_pictures=args.group_captions),
-            train_dataset=None if train_dataset is None else CaptionPairs(CaptionedPictures(train_dataset)),
+            data_collator=self._make_collator(args),
+            train_dataset=None if train_dataset is None else self._make_items(train_dataset),
             eval_dataset=eval_dataset,
             processing_class=processing_class,
             callbacks=list(callbacks or ()),
@@ -104,6 +104,12 @@ class CaptioningTrainer(Seq2SeqTrainer):
         """The captioner itself, without adapters around it."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
+    def _make_collator(self, args: Any) -> CaptionCollator:
+        return CaptionCollator(self.encoder, share_pictures=args.group_captions)
+
+    def _make_items(self, rows: Dataset) -> Any:
+        return CaptionPairs(CaptionedPictures(rows))
+
     def _get_train_sampler(self, train_dataset: Any = None) -> CaptionSampler:
         return self.sampler
 
@@ -115,15 +121,15 @@ class CaptioningTrainer(Seq2SeqTrainer):
 
     def attach_features(self, pictures: CaptionedPictures) -> None:
         """Let pictures be replaced by their stored features, if the vision part is frozen and caching is on."""
-        usable = self.args.cache_features and can_cache(self.base_model) and pictures.picture_column == "image"
+        usable = self.args.cache_features and can_cache(self.base_model) and pictures.picture_column != "regions"
         if not usable or pictures.features is not None:
+            pictures.require_single_views()
             return
         if self._feature_cache is None:
             self._feature_cache = FeatureCache(
                 self.args.feature_cache_dir or Path(self.args.output_dir, "features"),
                 self.base_model,
                 self.processing_class,
-                self.encoder,
                 self.args.feature_cache_dtype,
                 workers=self.args.dataloader_num_workers,
             )
@@ -178,7 +184,7 @@ class CaptioningTrainer(Seq2SeqTrainer):
         started = time.time()
         pictures = self._pictures_of(rows)
         captions = self.caption(pictures, **gen_kwargs)
-        figures = score_captions(captions, pictures.captions)
+        figures = self._judge(captions, pictures.captions)
         if self.args.evaluate_loss:
             figures["loss"] = self.caption_loss(pictures)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
@@ -189,6 +195,9 @@ class CaptioningTrainer(Seq2SeqTrainer):
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _judge(self, captions: list[str], references: list[list[str]]) -> dict[str, float]:
+        return score_captions(captions, references)
 
     def predict(
         self,

@@ -1,0 +1,137 @@
+"""What watches self-critical training: its start, its moving average, and captions that collapse."""
+
+from collections.abc import Callable
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
+from transformers.utils import logging
+
+from .scst_arguments import SCSTArguments
+
+logger = logging.get_logger(__name__)
+
+LEAST_DISTINCT = 0.8  # of the share at the start
+MORE_BAD_ENDINGS = 0.02
+OTHER_LENGTH = 0.1
+MORE_UNFINISHED = 0.2
+NO_DIFFERENCE = 1e-6
+
+
+class MovingAverage(TrainerCallback, ExportableState):
+    """The mean reward of former steps, the later the weightier; it goes into checkpoints.
+
+    Args:
+        momentum: share that is kept at each step.
+    """
+
+    def __init__(self, momentum: float) -> None:
+        self.momentum, self.total, self.weight = momentum, 0.0, 0.0
+
+    @property
+    def value(self) -> float:
+        """The average; 0 before the first step."""
+        return self.total / self.weight if self.weight else 0.0
+
+    def update(self, mean_reward: float) -> None:
+        """Take a step's mean reward in."""
+        self.total = self.momentum * self.total + (1 - self.momentum) * mean_reward
+        self.weight = self.momentum * self.weight + (1 - self.momentum)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"args": {"momentum": self.momentum}, "attributes": {"total": self.total, "weight": self.weight}}
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Go on from the checkpoint's average."""
+        kept = state.stateful_callbacks[type(self).__name__]["attributes"]
+        self.total, self.weight = kept["total"], kept["weight"]
+
+
+class StartFigures(TrainerCallback):
+    """Evaluates the model that self-critical training begins with; it stays the best one until another is better.
+
+    Args:
+        evaluate: evaluates and logs.
+        folder: where that model is.
+    """
+
+    def __init__(self, evaluate: Callable[[], dict[str, float]], folder: str) -> None:
+        self.evaluate, self.folder = evaluate, folder
+
+    def on_train_begin(  # type: ignore[override]
+        self, args: SCSTArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Evaluate unless the run is resumed."""
+        if state.global_step:
+            return
+        figure = self.evaluate()[args.best_metric_key]
+        if args.load_best_model_at_end:
+            state.best_metric, state.best_model_checkpoint = figure, self.folder
+
+
+class CollapseAlarm(TrainerCallback):
+    """Says when captions collapse, and what the usual cause is; it compares with the first figures in the log."""
+
+    def __init__(self) -> None:
+        self.raised: set[str] = set()
+
+    def on_evaluate(  # type: ignore[override]
+        self, args: SCSTArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Look at the captions of the evaluation pictures."""
+        figures = [entry for entry in state.log_history if "eval_distinct" in entry]
+        if len(figures) < 2:
+            return
+        first, last = figures[0], figures[-1]
+        remedy = f"Lower `learning_rate` (now {args.learning_rate:g}), or raise `entropy_weight` or `kl_weight`."
+        self._tell(
+            "alike",
+            last["eval_distinct"] < LEAST_DISTINCT * first["eval_distinct"],
+            f"Captions become alike: {last['eval_distinct']:.1%} of those of the evaluation pictures are distinct, "
+            f"{first['eval_distinct']:.1%} at the start. {remedy}",
+        )
+        ends = "Set `end_token_in_reward` to True: the reward does not see that captions break off."
+        self._tell(
+            "endings",
+            last["eval_bad_endings"] > first["eval_bad_endings"] + MORE_BAD_ENDINGS,
+            f"Captions break off: {last['eval_bad_endings']:.1%} end in a word like `a` or `with`, "
+            f"{first['eval_bad_endings']:.1%} at the start. {remedy if args.end_token_in_reward else ends}",
+        )
+        self._tell(
+            "length",
+            abs(last["eval_length"] - first["eval_length"]) > OTHER_LENGTH * first["eval_length"],
+            f"Captions have another length: {last['eval_length']:.1f} words, {first['eval_length']:.1f} at the start. "
+            "The reward pays for that: look at `reward_funcs` and their weights.",
+        )
+
+    def on_log(  # type: ignore[override]
+        self, args: SCSTArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Look at the captions drawn in training."""
+        figures = [entry for entry in state.log_history if "unfinished" in entry]
+        if not figures or figures[-1] is not state.log_history[-1]:
+            return
+        first, last = figures[0], figures[-1]
+        count = "" if args.end_token_in_reward else " and set `end_token_in_reward` to True"
+        self._tell(
+            "unfinished",
+            last["unfinished"] > first["unfinished"] + MORE_UNFINISHED,
+            f"Captions lose their end token: {last['unfinished']:.0%} of those drawn have none among "
+            f"{args.generation_max_new_tokens} tokens, {first['unfinished']:.0%} at the start. Lower `learning_rate` "
+            f"(now {args.learning_rate:g}){count}.",
+        )
+        self._tell(
+            "nothing to learn",
+            last["advantage_std"] < NO_DIFFERENCE,
+            "All captions of a picture earn the same, so there is nothing to learn from: they are all alike "
+            f"(distinct: {last['distinct']:.0%}), or the reward does not tell them apart.",
+        )
+
+    def _tell(self, alarm: str, is_so: bool, text: str) -> None:
+        """Warn when something begins, not at every step while it lasts."""
+        if is_so and alarm not in self.raised:
+            logger.warning(text)
+        (self.raised.add if is_so else self.raised.discard)(alarm)

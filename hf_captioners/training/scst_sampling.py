@@ -1,0 +1,160 @@
+"""Captions drawn from a captioner without a graph, and the logits that belong to them with one.
+
+It knows two kinds of captioners: those of this library, which read B pictures with B * K captions, and those of
+transformers (BLIP, GIT, vision-encoder-decoder), whose pictures are repeated.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from .caption_encoding import special_ids
+from .evaluation import generation_config_for
+
+# What bends the distribution; a checkpoint may bring any of these along, and a policy gradient wants none of them.
+UNBENT = {
+    "do_sample": False,
+    "num_beams": 1,
+    "top_k": 0,
+    "top_p": 1.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "temperature": 1.0,
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "length_penalty": 0.0,
+    "min_length": 0,
+}
+
+
+@dataclass(frozen=True)
+class CaptionSamples:
+    """K captions of each of B pictures, those of a picture next to each other.
+
+    Args:
+        sequences: `[B * K, 1 + T]`, the begin token first; behind the end token stands the padding token.
+        real: `[B * K, T]`, of every token behind the first whether it belongs to the caption, the end token included.
+        ended: `[B * K]`, whether the caption has an end token.
+    """
+
+    sequences: Tensor
+    real: Tensor
+    ended: Tensor
+
+    @property
+    def tokens(self) -> Tensor:
+        """What was chosen, `[B * K, T]`."""
+        return self.sequences[:, 1:]
+
+    @classmethod
+    def of(cls, sequences: Tensor, end: int, padding: int) -> "CaptionSamples":
+        """Samples from what `generate()` returned, whatever it put behind the end tokens."""
+        is_end = sequences[:, 1:] == end
+        real = is_end.long().cumsum(-1) - is_end.long() == 0
+        kept = torch.cat((sequences[:, :1], sequences[:, 1:].masked_fill(~real, padding)), 1)
+        return cls(kept, real, is_end.any(-1))
+
+
+class CaptionSampling:
+    """Draws captions and scores them.
+
+    Args:
+        model: the captioner; an adapter may be wrapped around it.
+        base_model: the captioner itself.
+        processor: its processor.
+        max_new_tokens: longest caption, end token included.
+    """
+
+    def __init__(self, model: Any, base_model: PreTrainedModel, processor: Any, max_new_tokens: int) -> None:
+        self.model, self.base_model, self.max_new_tokens = model, base_model, max_new_tokens
+        self.is_own = hasattr(processor, "encode_captions")
+        tokenizer = processor.tokenizer
+        _, end = (None, tokenizer.eos_token_id) if self.is_own else special_ids(base_model, tokenizer)
+        self.end = int(end)  # type: ignore[arg-type]
+        self.padding = self.end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+
+    def greedy(self, pictures: Mapping[str, Tensor], precision: AbstractContextManager[Any]) -> CaptionSamples:
+        """One caption a picture, always the most probable token, without dropout."""
+        return self._generate(pictures, precision, False, {})
+
+    def multinomial(
+        self,
+        pictures: Mapping[str, Tensor],
+        precision: AbstractContextManager[Any],
+        number: int,
+        temperature: float,
+        with_dropout: bool,
+    ) -> CaptionSamples:
+        """`number` independent captions a picture, drawn from the whole vocabulary."""
+        settings = {"do_sample": True, "temperature": temperature, "num_return_sequences": number}
+        return self._generate(pictures, precision, with_dropout, settings)
+
+    def beams(
+        self,
+        pictures: Mapping[str, Tensor],
+        precision: AbstractContextManager[Any],
+        number: int,
+        with_dropout: bool,
+    ) -> CaptionSamples:
+        """The `number` best captions of a beam search; this library's captioners keep finished beams as M2 does."""
+        settings: dict[str, Any] = {"num_beams": number, "num_return_sequences": number}
+        options = {"bookkeeping": "live"} if self.is_own else {}
+        return self._generate(pictures, precision, with_dropout, settings, **options)
+
+    @torch.no_grad()
+    def _generate(
+        self,
+        pictures: Mapping[str, Tensor],
+        precision: AbstractContextManager[Any],
+        with_dropout: bool,
+        settings: Mapping[str, Any],
+        **options: Any,
+    ) -> CaptionSamples:
+        config = generation_config_for(
+            self.base_model, UNBENT | {"max_new_tokens": self.max_new_tokens} | dict(settings)
+        )
+        was_training = self.model.training
+        self.model.train(with_dropout)
+        try:
+            with precision:
+                sequences = self.model.generate(**pictures, generation_config=config, **options)
+        finally:
+            self.model.train(was_training)
+        return CaptionSamples.of(sequences, self.end, self.padding)
+
+    def logits(self, model: Any, pictures: Mapping[str, Tensor], samples: CaptionSamples) -> tuple[Tensor, Any]:
+        """What a model expects at every token of the samples, in one pass.
+
+        Args:
+            model: the captioner, perhaps wrapped for several processes, or another one of its kind.
+            pictures: its inputs for the B pictures.
+            samples: B * K captions.
+
+        Returns:
+            Logits `[tokens, V]` at the real tokens (`samples.real`), and all that the model returned.
+        """
+        read, length = samples.sequences[:, :-1], samples.tokens.shape[1]
+        if self.is_own:
+            outputs = model(**pictures, decoder_input_ids=read, use_cache=False, output_gates=True)
+        else:
+            number = len(read) // len(next(iter(pictures.values())))
+            repeated = {name: value.repeat_interleave(number, 0) for name, value in pictures.items()}
+            if self.base_model.config.is_encoder_decoder:
+                outputs = model(**repeated, decoder_input_ids=read)
+            else:
+                seen = torch.cat((torch.ones_like(samples.real[:, :1]), samples.real[:, :-1]), 1)
+                outputs = model(**repeated, input_ids=read, attention_mask=seen.long())
+        return outputs.logits[:, -length:][samples.real], outputs  # GIT also returns logits at its picture's tokens
+
+
+def visual_gate_mean(outputs: Any, real: Tensor) -> float | None:
+    """Mean visual gate over layers and real tokens `[B * K, T]`; None for a model that has no such gates."""
+    gates = [getattr(layer, "visual", layer) for layer in getattr(outputs, "gates", None) or ()]
+    means = [gate.detach()[real].float().mean() for gate in gates if isinstance(gate, Tensor)]
+    return float(torch.stack(means).mean()) if means else None

@@ -1,0 +1,74 @@
+"""Where self-critical training begins: `OUTPUT_DIR/start` holds that model, `OUTPUT_DIR/cross_entropy` the run before.
+
+`start` is complete when it is there. It is what the divergence is measured from, what stays the best model while
+nothing better is found, and where a run goes on that was killed before the first self-critical checkpoint.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from .checkpoints import last_complete_checkpoint
+from .scst_arguments import CROSS_ENTROPY_FOLDER
+
+START_FOLDER = "start"
+
+
+def last_scst_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
+    """From where a run of `SCSTTrainer` goes on: its newest complete checkpoint, else the finished cross-entropy
+    model, else the newest complete checkpoint of the cross-entropy part; None if there is none.
+    """
+    start = Path(output_dir, START_FOLDER)
+    return (
+        last_complete_checkpoint(output_dir)
+        or (str(start) if start.is_dir() else None)
+        or last_complete_checkpoint(Path(output_dir, CROSS_ENTROPY_FOLDER))
+    )
+
+
+def phase_of(checkpoint: str | os.PathLike[str], output_dir: str | os.PathLike[str]) -> str:
+    """Which part of a run wrote a checkpoint: `"start"`, `"cross_entropy"` or `"scst"`."""
+    place, output = Path(checkpoint).resolve(), Path(output_dir).resolve()
+    if place == output / START_FOLDER:
+        return "start"
+    return "cross_entropy" if place.parent == output / CROSS_ENTROPY_FOLDER else "scst"
+
+
+def check_is_of_scst(checkpoint: str | os.PathLike[str], mark: str) -> None:
+    """Refuse a checkpoint of another trainer.
+
+    Args:
+        checkpoint: its folder.
+        mark: name of the callback that only self-critical training keeps in its state.
+
+    Raises:
+        ValueError: the checkpoint is of another trainer.
+    """
+    path = Path(checkpoint, "trainer_state.json")
+    if mark not in json.loads(path.read_text(encoding="utf-8"))["stateful_callbacks"]:
+        raise ValueError(
+            f"The checkpoint {checkpoint} is not of self-critical training, so it cannot be resumed as such. Start "
+            "from its model instead (`--model`, or `load_captioner`) with another `output_dir`."
+        )
+
+
+def save_start(save: Callable[[str], None], output_dir: str | os.PathLike[str], is_main: bool) -> str:
+    """Keep the model that self-critical training begins with.
+
+    Args:
+        save: saves the model into a folder; called in every process.
+        output_dir: of the run.
+        is_main: whether this process moves the folder to its place.
+
+    Returns:
+        The folder.
+    """
+    folder = Path(output_dir, START_FOLDER)
+    unfinished = folder.with_name(f".{START_FOLDER}")
+    save(str(unfinished))
+    if is_main:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(unfinished, folder)
+    return str(folder)

@@ -1,0 +1,316 @@
+"""`SCSTTrainer`: self-critical training of captioners, by itself or behind cross-entropy epochs."""
+
+import copy
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import set_seed
+from datasets import Dataset
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+from transformers import PreTrainedModel, TrainerCallback
+from transformers.trainer_utils import IntervalStrategy
+
+from hf_captioners.metrics import PTBTokenizer, caption_health
+
+from .checkpoints import load_weights
+from .collator import CaptionCollator
+from .pictures import PICTURE_COLUMNS, CaptionedPictures
+from .rewards import Reward, RewardSum, TrainingReferences, named_reward
+from .scst_arguments import SCSTArguments
+from .scst_callbacks import CollapseAlarm, MovingAverage, StartFigures
+from .scst_loss import (
+    SAMPLE_BASELINES,
+    chosen_logprobs,
+    sample_baseline,
+    self_critical_loss,
+    token_divergence,
+    token_entropy,
+)
+from .scst_sampling import CaptionSamples, CaptionSampling, visual_gate_mean
+from .scst_start import START_FOLDER, check_is_of_scst, last_scst_checkpoint, phase_of, save_start
+from .trainer import CaptioningTrainer
+
+SHOWN_HEALTH = ("distinct", "length", "bad_endings")
+
+
+class NumberedPictures(TorchDataset):
+    """Every picture once, with its row.
+
+    Args:
+        pictures: the pictures.
+    """
+
+    def __init__(self, pictures: CaptionedPictures) -> None:
+        self.pictures = pictures
+        self.picture_of = np.arange(len(pictures))
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        """The picture, and its `row`."""
+        return {**self.pictures[row], "row": row}
+
+
+class NumberedCollator(CaptionCollator):
+    """Adds `row` `[B]` to batches of numbered pictures; others are as those of `CaptionCollator`."""
+
+    def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """Model inputs of B pictures, and their rows."""
+        batch = super().__call__(items)
+        if "row" in items[0] and "caption" not in items[0]:
+            batch["row"] = torch.tensor([item["row"] for item in items])
+        return batch
+
+
+class SCSTTrainer(CaptioningTrainer):
+    """Trains any captioner on the rewards of captions that it draws itself (Rennie et al., CVPR 2017).
+
+    Each step draws K captions of each picture without a graph, rewards them while the model works, and takes one pass
+    over them with a gradient. With `scst_after_epochs` or `scst_after_patience` the run begins with cross-entropy.
+
+    ```python
+    trainer = SCSTTrainer(
+        model, SCSTArguments("my_captioner"), train_dataset=data["train"], eval_dataset=data["validation"],
+        processing_class=processor,
+    )
+    trainer.train()
+    ```
+
+    Args:
+        model: the captioner; trained with cross-entropy, unless that comes first.
+        args: see `SCSTArguments`.
+        train_dataset: captioned pictures as `load_captions` returns them. Other columns reach the rewards.
+        eval_dataset, processing_class, callbacks: see `CaptioningTrainer`. Callbacks also watch cross-entropy epochs.
+        reward_funcs: names or functions `(completions, references, **columns) -> list[float]` in place of
+            `args.reward_funcs`.
+        optimizers: of self-critical training.
+
+    Raises:
+        ValueError: see `CaptioningTrainer`, `RewardSum` and `CiderDReward`; or a picture has no caption.
+    """
+
+    args: SCSTArguments
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        args: SCSTArguments,
+        train_dataset: Dataset,
+        eval_dataset: Dataset | dict[str, Dataset] | None = None,
+        processing_class: Any = None,
+        reward_funcs: Sequence[str | Reward] | None = None,
+        callbacks: Sequence[TrainerCallback] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+    ) -> None:
+        super().__init__(model, args, train_dataset, eval_dataset, processing_class, callbacks, optimizers)
+        self._rows, self._callbacks = train_dataset, list(callbacks or ())
+        self.rewards = self._make_rewards(args.reward_funcs if reward_funcs is None else reward_funcs)
+        self.sampling = CaptionSampling(self.model, self.base_model, processing_class, args.generation_max_new_tokens)
+        self.moving_average = MovingAverage(args.baseline_momentum)
+        self.start_folder = str(Path(str(args.output_dir), START_FOLDER))
+        self.add_callback(self.moving_average)
+        self.add_callback(CollapseAlarm())
+        if args.eval_strategy != IntervalStrategy.NO:
+            self.add_callback(StartFigures(self.evaluate, self.start_folder))
+        self._reference: Any = None
+        self._figures: dict[str, list[float]] = {}
+        self._worker = ThreadPoolExecutor(1)
+
+    def _make_collator(self, args: Any) -> CaptionCollator:
+        return NumberedCollator(self.encoder)
+
+    def _make_items(self, rows: Dataset) -> Any:
+        return NumberedPictures(CaptionedPictures(rows))
+
+    def _make_rewards(self, functions: Sequence[str | Reward]) -> RewardSum:
+        captions = self.train_dataset.pictures.captions
+        references = TrainingReferences(captions, bool(self.args.end_token_in_reward))
+        made = {
+            name_of(function): named_reward(function, references, str(self.args.document_frequency))
+            if isinstance(function, str)
+            else function
+            for function in functions
+        }
+        others = [name for name in self._rows.column_names if name not in (*PICTURE_COLUMNS, "captions")]
+        is_asked = bool(others) and not all(isinstance(function, str) for function in functions)
+        columns = self._rows.select_columns(others) if is_asked else None
+        return RewardSum(made, self.args.reward_weights, captions, columns)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """Train, with cross-entropy first if the arguments say so.
+
+        Args:
+            resume_from_checkpoint: a checkpoint of either part of a run, or its `start` folder, see
+                `last_scst_checkpoint`; True looks for it.
+            **kwargs: see `Trainer.train`.
+
+        Raises:
+            ValueError: the checkpoint is of another trainer or model.
+        """
+        output_dir = str(self.args.output_dir)
+        resume = last_scst_checkpoint(output_dir) if resume_from_checkpoint is True else resume_from_checkpoint or None
+        phase = None if resume is None else phase_of(resume, output_dir)
+        if phase == "scst":
+            check_is_of_scst(str(resume), type(self.moving_average).__name__)
+        else:
+            self._make_start(resume, phase)
+            # Whatever came before, and wherever it was interrupted: from here on the numbers are the same.
+            set_seed(self.args.seed, device_specific=True)
+        if self.args.kl_weight:
+            self._reference = self._load_reference()
+        return super().train(resume_from_checkpoint=resume if phase == "scst" else None, **kwargs)
+
+    def _make_start(self, resume: str | None, phase: str | None) -> None:
+        """Have the model that self-critical training begins with, in memory and in `start`."""
+        if phase == "start":
+            self._load_from_checkpoint(str(resume))
+            return
+        if self.args.begins_with_cross_entropy:
+            self._train_with_cross_entropy(resume)
+        elif phase == "cross_entropy":
+            raise ValueError(
+                f"The checkpoint {resume} is of the cross-entropy part of a run. Set `scst_after_epochs` or "
+                "`scst_after_patience` as before, or start from its model (`--model`) with another `output_dir`."
+            )
+        save_start(self.save_model, str(self.args.output_dir), self.is_world_process_zero())
+        self.accelerator.wait_for_everyone()
+
+    def _train_with_cross_entropy(self, resume: str | None) -> None:
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise ValueError(
+                "A model that is sharded over processes cannot go over from cross-entropy to self-critical training "
+                "by itself. Train with cross-entropy first, then start from that model."
+            )
+        trainer = CaptioningTrainer(
+            self.model,
+            self.args.for_cross_entropy(),
+            train_dataset=self._rows,
+            eval_dataset=self.eval_dataset,
+            processing_class=self.processing_class,
+            callbacks=self._callbacks,
+        )
+        trainer.train(resume_from_checkpoint=resume)
+        trainer.save_state()
+
+    def _load_reference(self) -> PreTrainedModel:
+        if not self._is_plain:
+            raise ValueError("`kl_weight` needs a whole model without adapters in each process; leave it 0.")
+        reference = copy.deepcopy(self.model).eval().requires_grad_(False)
+        load_weights(reference, self.start_folder)
+        return reference.to(self.args.device)
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The self-critical loss of a batch of numbered pictures."""
+        rows = inputs["row"].tolist()
+        pictures = {name: value for name, value in inputs.items() if name != "row"}
+        samples = self._draw(pictures)
+        rewards = self._reward(samples, rows)
+        greedy = None
+        if self.args.baseline == "greedy":
+            greedy = self._reward(self.sampling.greedy(pictures, self.accelerator.autocast()), rows)
+        logits, outputs = self.sampling.logits(model, pictures, samples)
+        if self.args.temperature != 1:
+            logits = logits / self.args.temperature
+        advantages = self._advantages(rewards, greedy, logits.device)
+        token_logprobs = logits.new_zeros(samples.real.shape, dtype=torch.float32)
+        token_logprobs[samples.real] = chosen_logprobs(logits, samples.tokens[samples.real])
+        by_picture = (len(rows), self.args.num_samples, -1)
+        length = self.args.generation_max_new_tokens if self.args.loss_length == "longest" else None
+        loss = self_critical_loss(token_logprobs.view(by_picture), samples.real.view(by_picture), advantages, length)
+        loss = loss + self._regularisers(logits, pictures, samples)
+        self._note("visual_gate", visual_gate_mean(outputs, samples.real))
+        return (loss, outputs) if return_outputs else loss
+
+    def _draw(self, pictures: dict[str, Tensor]) -> CaptionSamples:
+        args, precision = self.args, self.accelerator.autocast()
+        if args.sampling == "beams":
+            return self.sampling.beams(pictures, precision, args.num_samples, args.sample_with_dropout)
+        return self.sampling.multinomial(
+            pictures, precision, args.num_samples, args.temperature, args.sample_with_dropout
+        )
+
+    def _reward(self, samples: CaptionSamples, rows: list[int]) -> "Future[tuple[list[str], Tensor, Tensor]]":
+        """Begin to reward captions; texts, figures `[N, functions]` and whether they ended will be there later."""
+        sequences, ended = samples.sequences.cpu(), samples.ended.cpu()
+        row = np.repeat(rows, len(sequences) // len(rows)).tolist()
+
+        def work() -> tuple[list[str], Tensor, Tensor]:
+            completions = self.encoder.decode(sequences)
+            return completions, self.rewards(completions, row, ended.tolist()), ended
+
+        return self._worker.submit(work)
+
+    def _advantages(
+        self,
+        rewards: "Future[tuple[list[str], Tensor, Tensor]]",
+        greedy: "Future[tuple[list[str], Tensor, Tensor]] | None",
+        device: torch.device,
+    ) -> Tensor:
+        """Rewards minus baseline `[B, K]`; everything about them is noted for the log."""
+        completions, figures, ended = rewards.result()
+        total = self.rewards.total(figures).view(-1, self.args.num_samples)  # [B, K]
+        if greedy is not None:
+            baseline = self.rewards.total(greedy.result()[1])[:, None].expand_as(total)
+        elif self.args.baseline in SAMPLE_BASELINES:
+            baseline = sample_baseline(str(self.args.baseline), total)
+        else:
+            baseline = torch.full_like(total, self.moving_average.value)
+        mean = self.accelerator.reduce(total.mean().to(device), "mean")
+        self.moving_average.update(float(mean))
+        advantages = total - baseline
+        for name, column in zip(self.rewards.functions, figures.T, strict=True):
+            self._note(f"reward_{name}", float(column.mean()))
+        self._note("reward", float(total.mean()))
+        self._note("baseline", float(baseline.mean()))
+        self._note("advantage_std", float(advantages.std(correction=0)))
+        self._note("unfinished", float((~ended).float().mean()))
+        health = caption_health(completions)
+        for name in SHOWN_HEALTH:
+            self._note(name, health[name])
+        return advantages.to(device)
+
+    def _regularisers(self, logits: Tensor, pictures: dict[str, Tensor], samples: CaptionSamples) -> Tensor:
+        """Weighted divergence and entropy, a token."""
+        extra = logits.new_zeros((), dtype=torch.float32)
+        if self.args.kl_weight:
+            with torch.no_grad(), self.accelerator.autocast():
+                reference = self.sampling.logits(self._reference, pictures, samples)[0] / self.args.temperature
+            divergence = token_divergence(logits, reference).mean()
+            self._note("kl", float(divergence.detach()))
+            extra = extra + self.args.kl_weight * divergence
+        if self.args.entropy_weight:
+            entropy = token_entropy(logits).mean()
+            self._note("entropy", float(entropy.detach()))
+            extra = extra - self.args.entropy_weight * entropy
+        return extra
+
+    def _note(self, name: str, figure: float | None) -> None:
+        """Keep a figure of this step for the next line of the log."""
+        if figure is not None:
+            self._figures.setdefault(name, []).append(figure)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As in transformers; a line with the training loss also gets the means of what was noted, over processes."""
+        if "loss" in logs and self._figures:
+            means = torch.tensor([sum(values) / len(values) for values in self._figures.values()])
+            means = self.accelerator.reduce(means.to(self.args.device), "mean")
+            logs |= dict(zip(self._figures, means.tolist(), strict=True))
+            self._figures = {}
+        super().log(logs, start_time)
+
+    def _judge(self, captions: list[str], references: list[list[str]]) -> dict[str, float]:
+        health = caption_health(PTBTokenizer()(captions))
+        return super()._judge(captions, references) | {name: health[name] for name in SHOWN_HEALTH}
+
+
+def name_of(function: str | Callable[..., Any]) -> str:
+    """The name of a reward in the log."""
+    return function if isinstance(function, str) else getattr(function, "__name__", type(function).__name__)
