@@ -83,6 +83,7 @@ def register() -> None:
     import transformers
 
     from hf_captioners.hub.bundling import complete_checkpoint
+    from hf_captioners.hub.pushing import push_model
     from hf_captioners.modeling.modeling_captioning import CaptioningPreTrainedModel
     from hf_captioners.pipelines.image_captioning import register_pipeline
     from hf_captioners.processing import image_processing_captioning as pictures
@@ -104,6 +105,7 @@ def register() -> None:
     for image_processor in image_processors.values():
         image_processor.register_for_auto_class("AutoImageProcessor")
     CaptioningPreTrainedModel.checkpoint_completions[:] = [complete_checkpoint]
+    CaptioningPreTrainedModel.push_to_hub = push_model  # type: ignore[method-assign,assignment]
     register_pipeline()
 
 

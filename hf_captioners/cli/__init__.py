@@ -21,6 +21,7 @@ COMMANDS = {
     "score": "score",
     "evaluate": "evaluate",
     "check-data": "check_data",
+    "push": "push",
     "demo": "demo",
     "env": "env",
 }

@@ -19,13 +19,21 @@ VISION_PREFIX = "encoder.vision."
 LARGE = 64  # numbers in a tensor from which its spread says something
 
 
-def run_fresh_process(case: CaptionerCase, model: Any, checkpoint: Path, folder: Path) -> dict[str, Any]:
-    """Results of `fresh_process.py`, in which the package cannot be imported at first."""
+def run_fresh_process(
+    case: CaptionerCase, model: Any, checkpoint: Path | str, folder: Path, variables: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Results of `fresh_process.py`, in which the package cannot be imported at first.
+
+    Args:
+        case: gives the inputs; model: gives captions to go on from.
+        checkpoint: a directory, or a name on the Hub; folder: for the files of the process.
+        variables: of its environment; default: no Hub.
+    """
     picture = folder / "picture.png"
     Image.linear_gradient("L").resize((IMAGE_SIZE, IMAGE_SIZE)).convert("RGB").save(picture)
     inputs = {way_in: case.inputs(way_in) for way_in in WAYS_IN}
     torch.save({"inputs": inputs, "captions": case.captions(model), "picture": str(picture)}, folder / "inputs.pt")
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(folder / "modules")}
+    environment = os.environ | (variables or {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(folder / "modules")})
     done = subprocess.run(
         [sys.executable, SCRIPT, checkpoint, folder / "inputs.pt", folder / "results.pt"],
         cwd=folder,

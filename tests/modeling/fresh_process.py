@@ -62,4 +62,5 @@ sys.meta_path.remove(absent)
 import hf_captioners  # noqa: E402, F401, F811
 
 results["with"] = run()
+results["with"]["pipeline"] = pipeline("image-captioning", checkpoint)(picture, max_new_tokens=6)
 torch.save(results, results_file)

@@ -1,0 +1,176 @@
+"""Two cards into one: what a person wrote is kept, what was written automatically is replaced, metadata are joined.
+
+The automatic part of a card stands between two marks, and the first mark holds digests of it and of the metadata that
+were written with it. So it is known whether a person changed either.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import yaml
+from huggingface_hub import ModelCard, ModelCardData
+from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
+from huggingface_hub.utils import yaml_dump
+
+logger = logging.getLogger(__name__)
+
+FRONT_MATTER = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)(?:\r?\n)?---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+BEGIN = "<!-- hf-captioners writes what follows (%s %s); what stands outside of the two marks is kept -->"
+END = "<!-- hf-captioners: end -->"
+MARKED = re.compile(
+    re.escape(BEGIN).replace("%s", r"(\w+)") + r"\r?\n(?P<text>.*?)\r?\n" + re.escape(END) + r"\r?\n?", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Card:
+    """The parts of a card.
+
+    Attributes:
+        metadata: between the dashed lines at the top.
+        own_metadata: whether they are as they were written automatically.
+        before, after: what a person wrote.
+        generated: the automatic part with its marks; None where there is none, or where a person changed it: then
+            everything is in `before`.
+        front_matter: the metadata as text, dashed lines included.
+    """
+
+    metadata: dict[str, Any]
+    own_metadata: bool
+    before: str
+    generated: str | None
+    after: str
+    front_matter: str
+
+    @property
+    def has_persons_text(self) -> bool:
+        """Whether a person wrote anything."""
+        return bool((self.before + self.after).strip()) and self.before not in library_templates()
+
+
+def digest(content: str) -> str:
+    """A short hash that does not depend on line ends."""
+    return hashlib.sha256("\n".join(content.splitlines()).strip().encode()).hexdigest()[:12]
+
+
+def metadata_digest(metadata: Mapping[str, Any]) -> str:
+    """A short hash that does not depend on the order."""
+    return digest(json.dumps(metadata, sort_keys=True, default=str))
+
+
+@cache
+def library_templates() -> frozenset[str]:
+    """Texts of the empty card that transformers pushes with a processor or model; nobody wrote them."""
+    description = (
+        "This is the model card of a 🤗 transformers model that has been pushed on the Hub. This model card has been "
+        "automatically generated."
+    )
+    data = ModelCardData(library_name="transformers")
+    return frozenset(ModelCard.from_template(data, model_description=text).text for text in (description, None))
+
+
+def new_card(metadata: Mapping[str, Any], text: str) -> str:
+    """A card whose whole text is written automatically."""
+    return front_matter(metadata) + mark(metadata, text)
+
+
+def mark(metadata: Mapping[str, Any], text: str) -> str:
+    """Put the two marks around an automatic text."""
+    return f"{BEGIN % (metadata_digest(metadata), digest(text))}\n{text.strip()}\n{END}\n"
+
+
+def front_matter(metadata: Mapping[str, Any]) -> str:
+    """Metadata between dashed lines."""
+    return f"---\n{yaml_dump(dict(metadata), sort_keys=False)}---\n" if metadata else ""
+
+
+def read_card(content: str, place: str) -> Card:
+    """Take a card apart.
+
+    Args:
+        content: of the file; place: where it lies, for errors.
+
+    Raises:
+        ValueError: the metadata are no YAML mapping, or their `model-index` has not the form that the Hub reads.
+    """
+    found = FRONT_MATTER.match(content)
+    body = content[found.end() :] if found else content
+    try:
+        metadata = (yaml.safe_load(found[1]) if found else None) or {}
+        if not isinstance(metadata, dict):
+            raise ValueError(f"a mapping is expected, found {type(metadata).__name__}")
+        if metadata.get("model-index"):
+            model_index_to_eval_results(metadata["model-index"])
+    except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"The metadata of the card {place} cannot be read: {reason}. Correct them first.") from error
+    marked = MARKED.search(body)
+    top = found[0] if found else ""
+    if marked is None or digest(marked["text"]) != marked[2]:
+        return Card(metadata, False, body, None, "", top)
+    own = metadata_digest(metadata) == marked[1]
+    return Card(metadata, own, body[: marked.start()], marked[0], body[marked.end() :], top)
+
+
+def merge_cards(present: str | None, new: str, place: str) -> str:
+    """The card that takes the place of another one.
+
+    What a person wrote into the present card stays, also where a person changed the automatic part. Metadata that a
+    person wrote stay, too; missing ones are added, lists are joined, and figures of the same evaluation are replaced.
+
+    Args:
+        present: the card that is there; None if there is none.
+        new: the card to put there.
+        place: where the present card lies, for errors and warnings.
+
+    Raises:
+        ValueError: metadata cannot be read.
+    """
+    if present is None or not present.strip():
+        return new
+    old, fresh = read_card(present, place), read_card(new, "to be written")
+    if old.own_metadata:
+        top = fresh.front_matter
+    else:
+        merged = merge_metadata(old.metadata, fresh.metadata)
+        top = old.front_matter if merged == old.metadata else front_matter(merged)
+    if not old.has_persons_text:
+        return top + fresh.before + (fresh.generated or "") + fresh.after
+    persons_text = fresh.before + fresh.after
+    if fresh.has_persons_text and persons_text.strip() != (old.before + old.after).strip():
+        logger.warning(
+            f"The card {place} has text that a person wrote and that differs from the card to be written. It was "
+            "kept; only metadata and the automatic part were brought up to date. To replace it: hf upload REPO "
+            "README.md"
+        )
+    if old.generated is None:
+        return top + old.before
+    return top + old.before + (fresh.generated or old.generated) + old.after
+
+
+def merge_metadata(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata of a person with new ones added; only figures of the same evaluation change."""
+    merged = dict(old)
+    for key, value in new.items():
+        present = old.get(key)
+        if present is None or present == "" or present == []:
+            merged[key] = value
+        elif key == "model-index":
+            merged[key] = _merge_figures(present, value)
+        elif isinstance(value, list):
+            several = present if isinstance(present, list) else [present]
+            merged[key] = [*several, *(item for item in value if item not in several)]
+    return merged
+
+
+def _merge_figures(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    name, kept = model_index_to_eval_results(old)
+    _, fresh = model_index_to_eval_results(new)
+    results = [result for result in kept if not any(result.is_equal_except_value(other) for other in fresh)]
+    return eval_results_to_model_index(name, [*results, *fresh])

@@ -1,0 +1,232 @@
+"""Model cards: rendered from facts; a figure that is not known is absent."""
+
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from huggingface_hub import EvalResult
+from huggingface_hub.repocard_data import eval_results_to_model_index
+
+from .card_facts import CheckpointFacts, EvaluationFacts, TrainingFacts
+from .card_merging import merge_cards, new_card
+
+CARD = "README.md"
+FIGURE_NAMES = {
+    "cider_d": "CIDEr-D",
+    "rouge_l": "ROUGE-L",
+    "meteor": "METEOR",
+    "spice": "SPICE",
+    "loss": "loss",
+    "train_loss": "training loss",
+} | {f"bleu_{order}": f"BLEU-{order}" for order in range(1, 5)}
+# The Hub's names of metrics.
+HUB_METRICS = {"cider_d": "cider", "rouge_l": "rouge"} | {f"bleu_{order}": "bleu" for order in range(1, 5)}
+LOG_COLUMNS = ("train_loss", "loss", "bleu_4", "cider_d")
+
+OWN_SNIPPET = """from transformers import pipeline
+
+captioner = pipeline(model="{repo}", trust_remote_code=True)
+print(captioner("photo.jpg")[0]["generated_text"])"""
+REGIONS_SNIPPET = """from transformers import AutoModelForImageTextToText, AutoProcessor
+
+model = AutoModelForImageTextToText.from_pretrained("{repo}", trust_remote_code=True)
+processor = AutoProcessor.from_pretrained("{repo}", trust_remote_code=True)
+inputs = processor(regions=[features], return_tensors="pt")  # features: [regions, size] of one picture
+print(processor.post_process_image_text_to_text(model.generate(**inputs)))"""
+FOREIGN_SNIPPET = """import hf_captioners
+from transformers import pipeline
+
+captioner = pipeline("image-captioning", model="{repo}")
+print(captioner("photo.jpg")[0]["generated_text"])"""
+ADAPTER_SNIPPET = """import hf_captioners
+from peft import PeftModel
+from transformers import AutoModelForImageTextToText
+
+model = AutoModelForImageTextToText.from_pretrained("{base}")
+model = PeftModel.from_pretrained(model, "{repo}").merge_and_unload()"""
+
+
+def write_card(directory: str | os.PathLike[str], repo_id: str | None = None) -> None:
+    """Write `README.md` of a checkpoint from `card_facts.json` and its other files; a person's text is kept.
+
+    Args:
+        directory: of the checkpoint.
+        repo_id: its name on the Hub; default: the directory's name.
+
+    Raises:
+        ValueError: the card that is there, or the facts, cannot be read.
+    """
+    path = Path(directory, CARD)
+    text = merge_cards(read_text(path), make_card(directory, repo_id), str(path))
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def read_text(path: Path) -> str | None:
+    """The content of a file with its own line ends; None if there is none."""
+    return path.read_bytes().decode("utf-8") if path.is_file() else None
+
+
+def make_card(directory: str | os.PathLike[str], repo_id: str | None = None) -> str:
+    """The automatic card of a checkpoint.
+
+    Args:
+        directory: of the checkpoint; repo_id: its name on the Hub.
+
+    Raises:
+        ValueError: the facts cannot be read.
+    """
+    name = repo_id or Path(directory).resolve().name
+    return render_card(name, CheckpointFacts.read(directory), TrainingFacts.load(directory))
+
+
+def render_card(name: str, checkpoint: CheckpointFacts, training: TrainingFacts | None = None) -> str:
+    """Card of these facts.
+
+    Args:
+        name: of the repository or directory.
+        checkpoint: what its files say.
+        training: what happened in training.
+
+    Returns:
+        Markdown with the metadata that the Hub reads.
+    """
+    text = files("hf_captioners.hub_cards").joinpath("model_card.md.jinja").read_text(encoding="utf-8")
+    environment = jinja2.Environment(trim_blocks=False, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
+    log = training.log if training else []
+    body = environment.from_string(text).render(
+        title=name.rpartition("/")[2],
+        snippet=_snippet(name, checkpoint),
+        architecture=checkpoint.architecture,
+        model_type=checkpoint.model_type,
+        adapter_of=checkpoint.adapter_of,
+        reads_pictures=checkpoint.vision is not None,
+        table=_table(checkpoint, training),
+        training=training,
+        trained=training is not None and training != TrainingFacts(evaluations=training.evaluations),
+        medical=training is not None and training.is_medical,
+        evaluations=training.evaluations if training else [],
+        log=log,
+        log_columns=[column for column in LOG_COLUMNS if any(column in entry for entry in log)],
+        citations=_citations(checkpoint, training),
+        cell=_cell,
+        duration=_duration,
+        figure=lambda value, digits=4: f"{value:.{digits}f}",
+        figure_name=lambda figure: FIGURE_NAMES.get(figure, figure),
+        number=lambda value: f"{value:,}",
+        settings=_settings,
+        share=lambda part, whole: f"{part / whole:.1%}",
+        versions=lambda values: ", ".join(f"{key} {value}" for key, value in values.items()),
+    )
+    return new_card(card_metadata(name, checkpoint, training), body)
+
+
+def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[str, Any]:
+    """What the Hub reads: library, task, tags, licence and figures."""
+    tags = ["image-captioning", "hf-captioners"]
+    if checkpoint.architecture is not None:
+        tags += [checkpoint.architecture.name, *([] if checkpoint.adapter_of else ["custom_code"])]
+    metadata: dict[str, Any] = {
+        "library_name": "peft" if checkpoint.adapter_of else "transformers",
+        "pipeline_tag": "image-to-text",
+        "tags": tags,
+    }
+    base = [checkpoint.adapter_of] if checkpoint.adapter_of else []
+    if training is not None:
+        metadata |= {key: value for key, value in _known(training).items() if value}
+        base += [source for source in training.started_from if _is_hub_name(source)]
+    if base:
+        metadata["base_model"] = base
+    results = [result for evaluation in training.evaluations for result in _results(evaluation)] if training else []
+    if results:
+        metadata["metrics"] = sorted({result.metric_type for result in results})
+        metadata["model-index"] = eval_results_to_model_index(name.rpartition("/")[2], results)
+    return metadata
+
+
+def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[str, str]:
+    """The rows of the table at the top; an unknown one is absent."""
+    training = training or TrainingFacts()
+    size = checkpoint.picture_size
+    rows = {
+        "parameters": f"{checkpoint.parameters:,}" if checkpoint.parameters else None,
+        "vision model": checkpoint.vision,
+        "pictures are brought to": f"{size[0]} x {size[1]}" if size else None,
+        "search by default": _settings(checkpoint.generation),
+        "started from": ", ".join(f"`{source}`" for source in training.started_from),
+        "language of captions": training.language,
+        "licence of the weights": training.licence,
+    }
+    return {name: value for name, value in rows.items() if value}
+
+
+def _settings(values: dict[str, Any]) -> str:
+    return ", ".join(f"`{name}={value!r}`" for name, value in values.items())
+
+
+def _known(training: TrainingFacts) -> dict[str, Any]:
+    return {"license": training.licence, "language": training.language}
+
+
+def _is_hub_name(source: str) -> bool:
+    return not Path(source).exists() and 1 <= len(source.split("/")) <= 2 and not source.startswith(("timm:", "."))
+
+
+def _results(evaluation: EvaluationFacts) -> list[EvalResult]:
+    data = evaluation.data
+    if data.name is None:
+        return []
+    conditions = {
+        "scale": "natural units",
+        "tokenizer": evaluation.tokenizer,
+        "document_frequency": evaluation.document_frequency,
+        "pictures": data.pictures,
+        "references": data.captions,
+        **evaluation.generation,
+    }
+    return [
+        EvalResult(
+            task_type="image-to-text",
+            task_name="Image captioning",
+            dataset_type=data.name,
+            dataset_name=data.name,
+            dataset_split=data.split,
+            metric_type=HUB_METRICS[figure],
+            metric_name=evaluation.variants.get(figure) or FIGURE_NAMES[figure],
+            metric_value=round(value, 6),
+            metric_args={key: value for key, value in conditions.items() if value is not None},
+        )
+        for figure, value in evaluation.figures.items()
+        if figure in HUB_METRICS
+    ]
+
+
+def _snippet(name: str, checkpoint: CheckpointFacts) -> str:
+    if checkpoint.adapter_of is not None:
+        return ADAPTER_SNIPPET.format(base=checkpoint.adapter_of, repo=name)
+    if checkpoint.architecture is None:
+        return FOREIGN_SNIPPET.format(repo=name)
+    if checkpoint.vision is None:
+        return REGIONS_SNIPPET.format(repo=name)
+    return OWN_SNIPPET.format(repo=name)
+
+
+def _citations(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> list[str]:
+    every = [checkpoint.architecture.paper] if checkpoint.architecture else []
+    if training is not None:
+        every += [data.citation for data in (training.data, *(e.data for e in training.evaluations)) if data.citation]
+    return list(dict.fromkeys(every))
+
+
+def _cell(text: str | None) -> str:
+    """A text within a table."""
+    return " ".join(str(text or "").split()).replace("|", "\\|")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,134 @@
+"""Which files of a directory belong to a checkpoint, and whether they are whole."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from transformers.dynamic_module_utils import get_relative_import_files
+
+from .card_facts import FACTS_FILE
+
+WEIGHTS = "model.safetensors"
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+INDEX = "model.safetensors.index.json"
+PICKLED = ("*.bin", "*.pth", "*.pt", "*.ckpt", "*.npz", "*.tar")
+PROCESSOR = ("processor_config.json", "preprocessor_config.json")
+CODE_SOURCES = ("config.json", *PROCESSOR, "tokenizer_config.json")
+# Beside weights and code, what from_pretrained reads, and what people read.
+DESCRIPTIONS = (
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    *PROCESSOR,
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+    FACTS_FILE,
+    "LICENSE",
+    "LICENSE.txt",
+    "LICENSE.md",
+)
+
+
+def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = True) -> list[Path]:
+    """The files that make a checkpoint work elsewhere; the rest of the directory (optimizers, features) is left out.
+
+    Args:
+        directory: of the checkpoint.
+        with_processor: whether a processor has to be there.
+
+    Returns:
+        Paths, in order of their names, without the card.
+
+    Raises:
+        FileNotFoundError: something is missing that a stranger needs.
+        ValueError: weights are cut off, or there are only pickled ones.
+    """
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"There is no folder {folder}.")
+    is_adapter = (folder / "adapter_config.json").is_file()
+    if not is_adapter and not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"{folder} has no config.json, so it is no saved captioner.")
+    weights = _weights(folder, is_adapter)
+    for path in weights:
+        _check_weights(path)
+    if with_processor and not is_adapter and not any((folder / name).is_file() for name in PROCESSOR):
+        raise FileNotFoundError(
+            f"{folder} has no processor (processor_config.json), without which nobody can prepare a picture. Save it "
+            "there: processor.save_pretrained(...)."
+        )
+    index = [folder / INDEX] if weights and weights[0].name not in (WEIGHTS, ADAPTER_WEIGHTS) else []
+    described = [folder / name for name in DESCRIPTIONS if (folder / name).is_file()]
+    return sorted({*described, *index, *weights, *code_files(folder)})
+
+
+def code_files(folder: Path) -> set[Path]:
+    """The code that a checkpoint's configurations name, and what that code imports from its side.
+
+    Raises:
+        FileNotFoundError: a file is missing.
+    """
+    files: set[Path] = set()
+    for name in CODE_SOURCES:
+        path = folder / name
+        described = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        for reference in _references(described):
+            code = folder / f"{reference.split('--')[-1].partition('.')[0]}.py"
+            if "--" in reference:  # code of another repository
+                continue
+            if not code.is_file():
+                raise FileNotFoundError(
+                    f"{path} names {reference}, but {code.name} is not there. Save the model anew."
+                )
+            files |= {code, *map(Path, get_relative_import_files(code))}
+    return files
+
+
+def _references(described: Any) -> Iterator[str]:
+    """Every `file.Class` under `auto_map` and `custom_pipelines`, at any depth."""
+    if not isinstance(described, dict):
+        return
+    for value in described.get("auto_map", {}).values():
+        yield from (reference for reference in (value if isinstance(value, list) else [value]) if reference)
+    for pipeline in described.get("custom_pipelines", {}).values():
+        yield pipeline["impl"]
+    for value in described.values():
+        yield from _references(value)
+
+
+def _weights(folder: Path, is_adapter: bool) -> list[Path]:
+    single = folder / (ADAPTER_WEIGHTS if is_adapter else WEIGHTS)
+    if single.is_file():
+        return [single]
+    if not is_adapter and (folder / INDEX).is_file():
+        index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        shards = [folder / name for name in sorted(set(index["weight_map"].values()))]
+        missing = [shard.name for shard in shards if not shard.is_file()]
+        if missing:
+            raise FileNotFoundError(f"{folder} lacks {', '.join(missing)}, which {INDEX} names.")
+        return shards
+    pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
+    if pickled:
+        raise ValueError(
+            f"{folder} has no {single.name}, only {', '.join(pickled)}. Pickles are not pushed; load the model and "
+            "save it with save_pretrained, or see: hf-captioners convert --help"
+        )
+    raise FileNotFoundError(f"{folder} has no weights ({single.name}).")
+
+
+def _check_weights(path: Path) -> None:
+    try:
+        with safe_open(path, "np"):
+            pass
+    except SafetensorError as error:
+        raise ValueError(f"{path} is cut off or broken ({error}). Save or download it again.") from error

@@ -1,0 +1,35 @@
+"""The tiny captioner of every architecture, as its own tests make it."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from hf_captioners.auto import ARCHITECTURES
+from tests.modeling.common_case import CaptionerCase
+
+NAMES = sorted(ARCHITECTURES)
+
+
+def case_of(name: str) -> CaptionerCase:
+    """The test class of `tests/modeling/test_{name}.py` that makes tiny models of an architecture.
+
+    Raises:
+        LookupError: there is none, so the architecture is not covered.
+    """
+    module = import_module(f"tests.modeling.test_{name}")
+    model_type = ARCHITECTURES[name].model_type
+    for value in vars(module).values():
+        if isinstance(value, type) and issubclass(value, CaptionerCase) and value.__module__ == module.__name__:
+            case = value()
+            if case.make_config().model_type == model_type:
+                return case
+    raise LookupError(f"{module.__file__} has no test class whose `make_config` makes a {model_type}.")
+
+
+def save_captioner(name: str, directory: Path, **fields: Any) -> tuple[CaptionerCase, Any]:
+    """Save model and processor of an architecture; returns what made them, and the model."""
+    case = case_of(name)
+    model = case.make_model(**fields)
+    model.save_pretrained(directory)
+    case.make_processor().save_pretrained(directory)
+    return case, model

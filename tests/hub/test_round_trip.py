@@ -1,0 +1,40 @@
+"""A captioner of every architecture goes to the Hub and comes back in a fresh process, with the package and without."""
+
+import pytest
+import torch
+from PIL import Image
+
+from hf_captioners.hub.pushing import push_checkpoint
+from tests.modeling.common_case import assert_close
+from tests.modeling.common_saving import run_fresh_process
+
+from .captioner_cases import NAMES, save_captioner
+
+MOST_FILES_OF_CODE = 14
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_push_and_pull(name, loopback_hub, monkeypatch, tmp_path):
+    loopback_hub.use_here(monkeypatch, tmp_path / "home")
+    case, model = save_captioner(name, tmp_path / "captioner")
+    push_checkpoint(tmp_path / "captioner", "tester/captioner")
+    pushed = loopback_hub.repository("tester/captioner")
+    assert [commit.title for commit in pushed.branches["main"]] == ["initial commit", "Upload captioner"]
+    assert {"model.safetensors", "config.json", "generation_config.json", "README.md"} <= pushed.files().keys()
+    assert len([path for path in pushed.files() if path.endswith(".py")]) <= MOST_FILES_OF_CODE
+
+    found = run_fresh_process(case, model, "tester/captioner", tmp_path, loopback_hub.environment(tmp_path / "fresh"))
+    assert "No module named 'hf_captioners'" in found["import_error"] and found["imported"] == []
+    with torch.no_grad():
+        captions = model.generate(**case.inputs("regions"), num_beams=3, max_new_tokens=6)
+        inputs = {**case.inputs("regions"), "decoder_input_ids": case.captions(model)}
+        logits = model(**inputs).logits
+        processor = case.make_processor()
+        pixels = processor(images=Image.open(found["picture"]), return_tensors="pt")["pixel_values"]
+        texts = processor.post_process_image_text_to_text(model.generate(pixel_values=pixels, max_new_tokens=6))
+    for package, module in (("with", "hf_captioners."), ("without", "transformers_modules.tester.captioner.")):
+        result = found[package]
+        assert all(name.startswith(module) for name in result["modules"]), result["modules"]
+        assert torch.equal(result["captions"], captions)
+        assert_close(result["logits"]["regions"], logits, atol=1e-6)
+        assert [record["generated_text"] for record in result["pipeline"]] == texts == result["text"]
