@@ -57,6 +57,13 @@ ARCHITECTURES = {
             paper="Chen et al., VisualGPT: Data-efficient Adaptation of Pretrained Language Models for Image "
             "Captioning, CVPR 2022",
         ),
+        Architecture(
+            name="show_attend_tell",
+            model_type="captioning_show_attend_tell",
+            prefix="ShowAttendTell",
+            tokenizer="PreTrainedTokenizerFast",
+            paper="Xu et al., Show, Attend and Tell: Neural Image Caption Generation with Visual Attention, ICML 2015",
+        ),
     )
 }
 

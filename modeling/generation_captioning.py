@@ -63,7 +63,8 @@ class CaptionGenerationMixin(GenerationMixin):
 
     Differences: `generate(region_features=...)` works; encoder states keep one row a picture; the argument
     `bookkeeping` (also an entry of the generation configuration) chooses what a beam search does with finished
-    hypotheses: `"transformers"` (default), `"live"` (M2, VisualGPT) or `"pool"` (the ImageCaptioning.pytorch family).
+    hypotheses: `"transformers"` (default), `"live"` (M2, VisualGPT), `"pool"` (the ImageCaptioning.pytorch family),
+    `"shrinking"` or `"shrinking_finished"` (Show, Attend and Tell: its program, its re-implementation).
     """
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Multi-head attention over regions, attention that folds beams into the query axis, and attention on attention."""
+"""Multi-head and additive attention over regions, folding beams into the query axis, and attention on attention."""
 
 from collections.abc import Callable
 from typing import Any
@@ -171,6 +171,37 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
             weights = weights.unflatten(2, (-1, length)).transpose(1, 2)  # [B, K, N * H, T, R]
             weights = weights.flatten(0, 1).unflatten(1, (num_levels, self.num_heads))
         return output.reshape(rows, length, num_levels, -1), weights
+
+
+class AdditiveAttention(nn.Module):
+    """Weights of regions from a perceptron over query and key (Bahdanau et al., 2014; Show, Attend and Tell, Eq. 15-16).
+
+    `softmax(scale * w activation(k_i + W q))`; the keys are projected by whoever owns the regions, once a picture.
+
+    Args:
+        query_size: width of queries. attention_size: A, width of the keys.
+        activation: `"tanh"` or `"relu"`.
+        scale: what scores are multiplied by.
+    """
+
+    def __init__(self, query_size: int, attention_size: int, activation: str = "tanh", scale: float = 1.0) -> None:
+        super().__init__()
+        self.activation = getattr(torch, activation)
+        self.scale = scale
+        self.query_projection = nn.Linear(query_size, attention_size, bias=False)
+        self.score = nn.Linear(attention_size, 1)
+
+    def forward(self, queries: Tensor, keys: Tensor, region_mask: Tensor | None = None) -> Tensor:
+        """Queries `[B * K, Q]` and keys `[B, R, A]` of their pictures to weights `[B, K, R]`.
+
+        Args:
+            region_mask: `[B, R]`, True = visible.
+        """
+        queries = self.query_projection(queries).unflatten(0, (keys.shape[0], -1))  # [B, K, A]
+        scores = self.score(self.activation(keys[:, None] + queries[:, :, None]))[..., 0] * self.scale  # [B, K, R]
+        if region_mask is not None:
+            scores = scores.masked_fill(~region_mask[:, None], -torch.inf)
+        return scores.softmax(-1)
 
 
 class AttentionOnAttention(nn.Module):

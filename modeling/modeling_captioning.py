@@ -49,6 +49,7 @@ class CaptioningDecoderOutput(ModelOutput):
         attentions: tuple of `[B * K, H, T, T]`.
         cross_attentions: tuple over layers; the shape is documented by the architecture.
         gates: tuple over layers; the content is documented by the architecture.
+        locations: tuple over layers of `[B * K, T]`: the region that hard attention drew, -1 where it took the mean.
     """
 
     last_hidden_state: Tensor | None = None
@@ -57,20 +58,23 @@ class CaptioningDecoderOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
     gates: tuple[Any, ...] | None = None
+    locations: tuple[Tensor, ...] | None = None
 
 
 @dataclass
 class CaptioningModelOutput(Seq2SeqModelOutput):
-    """`Seq2SeqModelOutput` of transformers and, on request, the gates of every decoder layer."""
+    """`Seq2SeqModelOutput` of transformers, and `gates` and `locations` as in `CaptioningDecoderOutput`."""
 
     gates: tuple[Any, ...] | None = None
+    locations: tuple[Tensor, ...] | None = None
 
 
 @dataclass
 class CaptioningLMOutput(Seq2SeqLMOutput):
-    """`Seq2SeqLMOutput` of transformers and, on request, the gates of every decoder layer."""
+    """`Seq2SeqLMOutput` of transformers, and `gates` and `locations` as in `CaptioningDecoderOutput`."""
 
     gates: tuple[Any, ...] | None = None
+    locations: tuple[Tensor, ...] | None = None
 
 
 def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tensor:
@@ -126,6 +130,11 @@ class CaptioningPreTrainedModel(PreTrainedModel):
     _supports_flex_attn = True
     _supports_attention_backend = True
     _skip_keys_device_placement = ["past_key_values"]
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return not cls._is_stateful  # recurrent decoders make a `RecurrentCache` by themselves
+
     # Called with the directory of every saved checkpoint; the package adds what a checkpoint needs to do without it.
     checkpoint_completions: ClassVar[list[Callable[[Any], None]]] = []
 
@@ -263,6 +272,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         output_gates: bool = False,
+        locations: tuple[Tensor, ...] | None = None,
         **kwargs: Any,
     ) -> CaptioningModelOutput:
         """Encode pictures or regions (unless `encoder_outputs` are given) and run the decoder.
@@ -274,6 +284,8 @@ class CaptioningModel(CaptioningPreTrainedModel):
             encoder_outputs: what the encoder returned for the B pictures.
             past_key_values: a cache; use_cache: return one.
             output_gates: return the gates of every decoder layer.
+            locations: for hard attention, the regions to look at instead of drawing them; see
+                `CaptioningDecoderOutput`.
 
         Raises:
             ValueError: no `decoder_input_ids`, or their number is not a multiple of the number of pictures.
@@ -281,11 +293,6 @@ class CaptioningModel(CaptioningPreTrainedModel):
         if decoder_input_ids is None:
             raise ValueError("`decoder_input_ids` is missing: pass the caption so far, at least the begin token.")
         output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
-        if output_attentions and self.config._attn_implementation != "eager":
-            logger.warning_once(
-                f"`output_attentions=True` gives None under {self.config._attn_implementation!r} attention, which "
-                'makes no weights. Call `model.set_attn_implementation("eager")` first.'
-            )
         output_hidden_states = (
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         )
@@ -312,7 +319,13 @@ class CaptioningModel(CaptioningPreTrainedModel):
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             output_gates=output_gates,
+            **({} if locations is None else {"locations": locations}),
         )
+        if output_attentions and None in (decoded.cross_attentions or ()):
+            logger.warning_once(
+                f"`output_attentions=True` gives None under {self.config._attn_implementation!r} attention, which "
+                'makes no weights. Call `model.set_attn_implementation("eager")` first.'
+            )
         return CaptioningModelOutput(
             last_hidden_state=decoded.last_hidden_state,
             past_key_values=decoded.past_key_values,
@@ -323,6 +336,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
             encoder_hidden_states=encoder_outputs.hidden_states,
             encoder_attentions=encoder_outputs.attentions,
             gates=decoded.gates,
+            locations=decoded.locations,
         )
 
 
@@ -372,6 +386,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         output_gates: bool = False,
+        locations: tuple[Tensor, ...] | None = None,
         logits_to_keep: int = 0,
         return_logits: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
@@ -385,11 +400,12 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             decoder_input_ids: `[B * K, T]`; made from `labels` when missing.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
             labels: `[B * K, T]`, the tokens that follow (end token included), -100 where nothing is to be predicted.
+            locations: see `CaptioningModel.forward`.
             logits_to_keep: only the logits of the last positions; 0 = all.
             return_logits: with `labels` in training, logits are computed at real target positions only and not
                 returned, unless this is True. Everywhere else they are returned.
-            num_items_in_batch: number of real target tokens over all accumulated batches; the summed loss is divided
-                by it instead of by this batch's own number.
+            num_items_in_batch: number of real target tokens over all accumulated batches; the loss is this batch's
+                share of theirs, so that they add up to that of one large batch.
 
         Returns:
             `CaptioningLMOutput` with `loss`, `logits` `[B * K, T, V]`, the cache and what was asked for.
@@ -410,48 +426,74 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             encoder_outputs,
             past_key_values,
             use_cache=use_cache,
-            output_attentions=output_attentions,
+            output_attentions=True if labels is not None and self.loss_reads_attentions else output_attentions,
             output_hidden_states=output_hidden_states,
             output_gates=output_gates,
+            locations=locations,
         )
-        hidden, logits, loss = outputs.last_hidden_state, None, None
+        logits, loss = None, None
         if return_logits or labels is None or (return_logits is None and not self.training):
-            logits = self.lm_head(hidden[:, -logits_to_keep:])
+            logits = self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:])
         if labels is not None:
-            loss = self.caption_loss(hidden, labels, logits if logits_to_keep == 0 else None, num_items_in_batch)
-        return CaptioningLMOutput(
-            loss=loss,
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-            gates=outputs.gates,
-        )
+            loss = self.caption_loss(outputs, labels, logits if logits_to_keep == 0 else None, num_items_in_batch)
+        recorded = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
+        if not (self.config.output_attentions if output_attentions is None else output_attentions):
+            recorded.pop("cross_attentions", None)
+        return CaptioningLMOutput(loss=loss, logits=logits, **recorded)
+
+    @property
+    def loss_reads_attentions(self) -> bool:
+        """Whether `caption_loss` needs `cross_attentions`; an architecture may say so."""
+        return False
 
     def caption_loss(
-        self, hidden: Tensor, labels: Tensor, logits: Tensor | None, num_items_in_batch: Tensor | int | None
+        self,
+        outputs: CaptioningModelOutput,
+        labels: Tensor,
+        logits: Tensor | None,
+        num_items_in_batch: Tensor | int | None,
     ) -> Tensor:
-        """Negative log-likelihood of real target tokens; logits of other positions are never made.
+        """Negative log-likelihood of real target tokens, reduced as `config.loss_reduction` says.
 
         Args:
-            hidden: `[B, T, D]`; labels: `[B, T]`; logits: `[B, T, V]` if they exist already.
+            outputs: of the model; read is the last hidden state `[B * K, T, D]`.
+            labels: `[B * K, T]`; logits: `[B * K, T, V]` if they exist already.
+            num_items_in_batch: see `forward`.
+        """
+        costs = self.token_costs(outputs.last_hidden_state, labels, logits)
+        return self.reduce_costs(costs, labels, num_items_in_batch)
+
+    def token_costs(self, hidden: Tensor, labels: Tensor, logits: Tensor | None) -> Tensor:
+        """Negative log-likelihood of each target token in float32, `[B * K, T]`, 0 where there is none.
+
+        Logits of other positions are never made.
         """
         real = labels != IGNORED_LABEL
         real_logits = self.lm_head(hidden[real]) if logits is None else logits[real]  # [tokens, V]
-        targets = labels[real]
-        summed = nn.functional.cross_entropy(
-            real_logits.float(), targets, reduction="sum", label_smoothing=self.config.label_smoothing
+        costs = self.costs_of(real_logits if real_logits.dtype == torch.float64 else real_logits.float(), labels[real])
+        return torch.zeros_like(labels, dtype=costs.dtype).masked_scatter(real, costs)
+
+    def costs_of(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Cost of each target `[tokens]` under its logits `[tokens, V]`."""
+        return nn.functional.cross_entropy(
+            logits, targets, reduction="none", label_smoothing=self.config.label_smoothing
         )
+
+    def reduce_costs(self, costs: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+        """Costs `[B * K, T]` to the loss."""
         if self.config.loss_reduction == "sum":
-            return summed
-        count = targets.numel() if num_items_in_batch is None else num_items_in_batch
-        if isinstance(count, Tensor):
-            count = count.to(summed.device)
-        return summed / count
+            return costs.sum()
+        count = (labels != IGNORED_LABEL).sum() if self.config.loss_reduction == "token_mean" else len(labels)
+        return costs.sum() / count * self.share_of_step(labels, num_items_in_batch)
+
+    @staticmethod
+    def share_of_step(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor | float:
+        """The part of an optimisation step's target tokens that lies in this batch; 1 if nothing is accumulated."""
+        if num_items_in_batch is None:
+            return 1.0
+        if isinstance(num_items_in_batch, Tensor):
+            num_items_in_batch = num_items_in_batch.to(labels.device)
+        return (labels != IGNORED_LABEL).sum() / num_items_in_batch
 
     @classmethod
     def _vision_part(cls, vision_model: Any, config_fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -90,12 +90,13 @@ class CaptionBeams:
         Returns:
             The row of B * K that each kept row extends, `[B * K]`.
         """
-        proposed, tokens = log_probs.unflatten(0, (-1, self.num_beams)).topk(self.num_beams, dim=-1)  # [B, K, K]
+        width = min(self.num_beams, log_probs.shape[-1])
+        proposed, tokens = log_probs.unflatten(0, (-1, self.num_beams)).topk(width, dim=-1)  # [B, K, width]
         candidates, proposed, tokens = self.candidates(proposed, tokens)
         if self.rows_held.parents.shape[-1] == 0:
             candidates[:, 1:] = -torch.inf  # all rows are the same prompt: one of them speaks
         scores, chosen = candidates.flatten(1).topk(self.num_beams, dim=-1)
-        beam = chosen // self.num_beams
+        beam = chosen // width
         parents = self.first_row + beam
         kept = self.rows_held.select(beam)
         self.alive = _gather(self.alive, beam)
@@ -154,16 +155,11 @@ class LiveBeams(CaptionBeams):
         return self.rows_held.select(order[:, :num_return_sequences]).flatten()
 
 
-class PoolBeams(CaptionBeams):
-    """The ImageCaptioning.pytorch family (AoANet, Image Transformer): a finished beam is recorded, and its row goes
-    on with a score so low that only descendants of finished rows follow it.
+class RecordingBeams(CaptionBeams):
+    """A finished beam is recorded, at most K of them; a subclass says what becomes of its row.
 
-    Recorded hypotheses are ranked by `sum / length ** length_penalty`, with 0 for the released default and 1 for its
-    "avg". The search ends when no running row can reach the K best of the record any more, which is exact since
-    log-probabilities are never positive.
+    Recorded hypotheses are ranked by `sum / length ** length_penalty`: 0 is the plain sum, 1 the mean.
     """
-
-    ENDED = -1000.0
 
     def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
         super().__init__(input_ids, generation_config)
@@ -176,15 +172,13 @@ class PoolBeams(CaptionBeams):
         """What a hypothesis of `length` tokens is ranked by."""
         return summed / length**self.length_penalty
 
-    def end_rows(self, ended: Tensor) -> None:
-        """Record what ended; the record stays sorted."""
-        ended = ended.view_as(self.alive)
+    def record_rows(self, ended: Tensor) -> None:
+        """Record the rows `[B, K]` that end here; the record stays sorted."""
         rows, length = self.rows_held, self.rows_held.parents.shape[-1]
         ranked = torch.where(ended, self.rank(rows.scores, length), -torch.inf)
         new = Hypotheses(rows.tokens, ranked, rows.token_logprobs, rows.parents)
         both = self._pad_record().join(new)
         self.record = both.select(both.scores.topk(self.num_beams, dim=-1).indices)
-        rows.scores = torch.where(ended, self.ENDED, rows.scores)
 
     def _pad_record(self) -> Hypotheses:
         """The record, one token longer."""
@@ -196,6 +190,29 @@ class PoolBeams(CaptionBeams):
             _append(self.record.parents, torch.full_like(fill, -1)),
         )
 
+    def finish(self, num_return_sequences: int) -> Hypotheses:
+        """The best of the record."""
+        return self.record.select(
+            torch.arange(num_return_sequences, device=self.alive.device).expand(len(self.alive), -1)
+        ).flatten()
+
+
+class PoolBeams(RecordingBeams):
+    """The ImageCaptioning.pytorch family (AoANet, Image Transformer): the row of a finished beam goes on with a score
+    so low that only descendants of finished rows follow it.
+
+    `length_penalty` is 0 for the released default and 1 for its "avg". The search ends when no running row can reach
+    the K best of the record any more, which is exact since log-probabilities are never positive.
+    """
+
+    ENDED = -1000.0
+
+    def end_rows(self, ended: Tensor) -> None:
+        """Record what ended."""
+        ended = ended.view_as(self.alive)
+        self.record_rows(ended)
+        self.rows_held.scores = torch.where(ended, self.ENDED, self.rows_held.scores)
+
     def is_done(self) -> bool:
         """No running row can enter the record."""
         length = self.rows_held.parents.shape[-1]
@@ -205,11 +222,52 @@ class PoolBeams(CaptionBeams):
         reachable = self.rank(self.rows_held.scores.max(dim=-1).values, best_length)
         return bool((self.record.scores.min(dim=-1).values >= reachable).all())
 
-    def finish(self, num_return_sequences: int) -> Hypotheses:
-        """The best of the record."""
-        return self.record.select(
-            torch.arange(num_return_sequences, device=self.alive.device).expand(len(self.alive), -1)
-        ).flatten()
+
+class ShrinkingBeams(RecordingBeams):
+    """Show, Attend and Tell's program: a finished beam leaves, and the search goes on with one beam fewer.
+
+    It ends when K have finished. Captions that have not ended by then, or at the longest length, compete with them.
+    """
+
+    def end_rows(self, ended: Tensor) -> None:
+        """Record what ended among the beams that are left, and drop the rest."""
+        budget = self.record.scores.isinf().sum(-1, keepdim=True)  # beams that have not left
+        place = torch.arange(self.num_beams, device=self.alive.device)
+        self.alive = (place < budget) & self.rows_held.scores.isfinite()
+        ended = ended.view_as(self.alive) & self.alive
+        self.record_rows(self.worth_recording(ended))
+        self.alive &= ~ended
+        self.rows_held.scores = self.rows_held.scores.masked_fill(~self.alive, -torch.inf)
+
+    def worth_recording(self, ended: Tensor) -> Tensor:
+        """Rows `[B, K]` that end here and may be answers."""
+        return ended
+
+    def is_done(self) -> bool:
+        """Every beam has left."""
+        return not bool(self.alive.any())
 
 
-BOOKKEEPINGS: dict[str, type[CaptionBeams]] = {"live": LiveBeams, "pool": PoolBeams}
+class ShrinkingFinishedBeams(ShrinkingBeams):
+    """The re-implementation of Show, Attend and Tell: as `ShrinkingBeams`, but a caption that was cut at the longest
+    length is an answer only where none has ended by itself."""
+
+    def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
+        super().__init__(input_ids, generation_config)
+        self.eos_token_ids = generation_config._eos_token_tensor
+
+    def worth_recording(self, ended: Tensor) -> Tensor:
+        """Rows that end by themselves; cut ones where the record would stay empty."""
+        if self.eos_token_ids is None:
+            return ended
+        finished = ended & torch.isin(self.rows_held.tokens[..., -1], self.eos_token_ids)
+        some = finished.any(-1, keepdim=True) | self.record.scores.isfinite().any(-1, keepdim=True)
+        return torch.where(some, finished, ended)
+
+
+BOOKKEEPINGS: dict[str, type[CaptionBeams]] = {
+    "live": LiveBeams,
+    "pool": PoolBeams,
+    "shrinking": ShrinkingBeams,
+    "shrinking_finished": ShrinkingFinishedBeams,
+}

@@ -10,6 +10,7 @@ from transformers import AutoModelForImageTextToText, GPT2Config, GPT2Model
 
 from hf_captioners.hub.keys_visualgpt import convert_config, convert_state_dict, map_key
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration, self_resurrecting_gates
+from hf_captioners.training.scst_loss import chosen_logprobs, sample_baseline, self_critical_loss
 
 from .figures import FIGURES, Comparison, Figures, variants
 
@@ -170,20 +171,19 @@ def compare_search(comparison: Comparison, figures: Figures, model) -> None:
 
 
 def compare_self_critical(comparison: Comparison, figures: Figures, model) -> None:
-    """Beams as samples, their mean reward as baseline, log-probabilities summed over a fixed length."""
+    """Beams as samples, their mean reward as baseline, log-probabilities divided by a fixed length."""
     beams, length = figures.config["scst_beam_size"], figures.config["search_max_len"]
     eos, features = figures.config["eos_token_id"], figures.inputs["features"]
     sequences = search(figures, model, beams).sequences
     targets = up_to_end(sequences[:, 1:], eos)
     model.zero_grad()
     logits = model(region_features=features, decoder_input_ids=sequences[:, :-1]).logits
-    chosen = logits.log_softmax(-1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
-    summed = (chosen * (targets >= 0)).sum(-1).view(-1, beams)  # [B, K]
+    chosen = chosen_logprobs(logits.flatten(0, 1), targets.clamp(min=0).flatten()).view(-1, beams, targets.shape[1])
     rewards = figures.inputs["rewards"]
-    baseline = rewards.mean(-1, keepdim=True)
-    loss = (-(rewards - baseline) * summed / length).mean()
+    baseline = sample_baseline("beam_mean", rewards)
+    loss = self_critical_loss(chosen, (targets >= 0).view(chosen.shape), rewards - baseline, length)
     loss.backward()
-    comparison.close("scst.baseline", baseline, atol=1e-5)
+    comparison.close("scst.baseline", baseline[:, :1], atol=1e-5)
     comparison.close("scst.loss", loss, atol=1e-5)
     compare_gradients(comparison, "scst.gradnorm", model)
 

@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from transformers import AutoTokenizer
 
+from hf_captioners.metrics import DocumentFrequency, PTBTokenizer
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_captioning import without_repetitions
 from hf_captioners.processing.processing_visualgpt import (
@@ -16,6 +18,8 @@ from hf_captioners.processing.processing_visualgpt import (
     released_text,
     released_words,
 )
+from hf_captioners.training.rewards import RewardSum, TrainingReferences, named_reward
+from hf_captioners.training.scst_loss import sample_baseline
 
 from .figures import FIGURES, GIVEN
 
@@ -28,6 +32,24 @@ def procedures():
     file = FIGURES / "visualgpt_procedures" / "procedures.json"
     assert file.is_file(), f"no figures in {file} (HF_CAPTIONERS_PARITY_DIR={GIVEN})"
     return json.loads(file.read_text(encoding="utf-8"))
+
+
+def test_visualgpt_procedures_scst_reward(procedures, tmp_path, report_compared):
+    """Rewards and baselines of five captions of each of three pictures, weighed by a corpus of ten documents."""
+    case = procedures["scst_reward"]
+    corpus = DocumentFrequency.per_caption(PTBTokenizer()(case["document_frequency_corpus"]))
+    assert corpus.n_documents == case["documents"]
+    corpus.save(tmp_path / "corpus.npz")
+    captions, candidates = case["references_per_image"], case["candidates_per_image"]
+    reward = named_reward("cider_d", TrainingReferences(captions, count_end=False), str(tmp_path / "corpus.npz"))
+    completions = [text for texts in candidates for text in texts]
+    row = [number for number, texts in enumerate(candidates) for _ in texts]
+    figures = RewardSum({"cider_d": reward}, None, captions, None)(completions, row, [True] * len(row))
+    rewards = torch.tensor(case["rewards"])
+    torch.testing.assert_close(figures.view(rewards.shape), rewards, atol=1e-5, rtol=0)
+    baseline = sample_baseline("beam_mean", figures.view(rewards.shape))[:, 0]
+    torch.testing.assert_close(baseline, torch.tensor(case["baseline"]), atol=1e-5, rtol=0)
+    report_compared(rewards.numel() + baseline.numel())
 
 
 @pytest.fixture(scope="module", params=["as it is", "of a converted checkpoint"])

@@ -1,0 +1,153 @@
+"""Configuration of Show, Attend and Tell (Xu et al., ICML 2015, "Show, Attend and Tell: Neural Image Caption Generation
+with Visual Attention")."""
+
+from typing import Any
+
+from transformers import AutoConfig
+
+from .configuration_captioning import CaptioningConfig, require_choice, require_range
+
+CHOICES = {
+    "region_mask_rule": ("explicit",),
+    "token_mask_rule": ("explicit",),
+    "attention_type": ("soft", "hard"),
+    "attention_activation": ("tanh", "relu"),
+    "visual_gate": ("scalar", "vector", "none"),
+    "initial_state_activation": ("tanh", "linear"),
+    "output_layer": ("deep", "linear"),
+    "output_activation": ("tanh", "linear"),
+    "doubly_stochastic_reduction": ("mean", "caption_sum", "batch_sum"),
+    "location_sampling_unit": ("caption", "batch"),
+    "location_reward": ("caption_sum", "caption_mean", "token"),
+    "location_loss_reduction": ("as_likelihood", "batch_sum"),
+    "location_decoding": ("expectation", "sampling", "argmax"),
+}
+
+
+class ShowAttendTellConfig(CaptioningConfig):
+    """Soft and hard attention, and every point where the paper, the authors' program (arctic-captions) and the common
+    PyTorch re-implementation differ, is a field.
+
+    | model | fields |
+    |---|---|
+    | "Soft-Attention" of Table 1 | the defaults |
+    | "Hard-Attention" of Table 1 | `attention_type="hard"` |
+    | the authors' program | `attention_layers=2, doubly_stochastic_reduction="batch_sum", location_sampling_unit="batch", location_reward="caption_mean", location_loss_reduction="batch_sum", location_reward_weight=0.1, loss_reduction="caption_mean", probability_floor=1e-8, zero_begin_embedding=True` |
+    | the re-implementation | `attention_activation="relu", visual_gate="vector", initial_state_layers=0, initial_state_activation="linear", output_layer="linear"` |
+
+    Args:
+        vocab_size (`int`, defaults to 10000): V (paper: 10,000).
+        embedding_size (`int`, defaults to 512): m, width of the words.
+        hidden_size (`int`, defaults to 512): n, width of the LSTM (program: 1,800 for COCO; re-implementation: 512).
+        num_layers (`int`, defaults to 1): LSTM layers, each with its own attention.
+        attention_type (`str`, defaults to `"soft"`): `"soft"` looks at the mean of the regions (section 4.2), `"hard"`
+            at one region that it draws (section 4.1).
+        attention_size (`int`, defaults to 512): width of the attention's perceptron (program: the region feature size).
+        attention_layers (`int`, defaults to 1): layers between a region and that perceptron (program: 2).
+        attention_activation (`str`, defaults to `"tanh"`): `"tanh"` (program), `"relu"` (re-implementation).
+        attention_score_scale (`float`, defaults to 1.0): what attention scores are multiplied by (the program's
+            `temperature`).
+        visual_gate (`str`, defaults to `"scalar"`): beta of section 4.2.1: one number a step (paper, program), one for
+            each feature (`"vector"`, re-implementation), or `"none"`.
+        initial_state_layers (`int`, defaults to 1): rectified layers between the mean region and the first state
+            (program: 1; re-implementation: 0).
+        initial_state_activation (`str`, defaults to `"tanh"`): of the first state (re-implementation: `"linear"`).
+        output_layer (`str`, defaults to `"deep"`): `"deep"` is Eq. 18; `"linear"` reads the LSTM alone
+            (re-implementation).
+        output_previous_word, output_context (`bool`, default True): whether the deep output layer adds the previous
+            word E y and the context L_z z (Eq. 18).
+        output_activation (`str`, defaults to `"tanh"`): of the deep output layer (program); Eq. 18 is `"linear"`.
+        output_hidden_layers (`int`, defaults to 0): further rectified layers in the deep output layer.
+        dropout (`float`, defaults to 0.5): on the first state's layers, on the LSTM's output and inside the deep output
+            layer (paper and codes: 0.5).
+        zero_begin_embedding (`bool`, defaults to False): the first input is a zero vector that is never trained
+            (program), instead of the begin token's embedding.
+        probability_floor (`float`, defaults to 0.0): added to a probability before its logarithm in the loss
+            (program: 1e-8).
+        doubly_stochastic_weight (`float`, defaults to 1.0): lambda of Eq. 26, for soft attention (codes: 1).
+        doubly_stochastic_reduction (`str`, defaults to `"mean"`): how (1 - sum_t alpha_ti)^2 is reduced. `"mean"` over
+            captions and locations (re-implementation); `"caption_sum"`: sum over locations, mean over captions (Eq. 26);
+            `"batch_sum"`: mean over locations, sum over the batch, padding steps counted (program), so that it grows
+            with the batch.
+        location_sampling_probability (`float`, defaults to 0.5): how often hard attention draws in training; otherwise
+            it takes the mean as soft attention does (paper: 0.5).
+        location_sampling_unit (`str`, defaults to `"caption"`): what that coin is tossed for (paper: each image,
+            program: `"batch"`).
+        location_reward (`str`, defaults to `"caption_mean"`): the log-likelihood that a draw is rewarded with.
+            `"caption_mean"`: of the caption, a token (program); `"caption_sum"`: of the whole caption, which makes the
+            estimate of the lower bound's gradient unbiased (Eq. 11); `"token"`: of its own word, without a baseline
+            (program with `RL_sumCost=False`).
+        location_reward_weight (`float`, defaults to 1.0): lambda_r of Eq. 12 (program: 0.1).
+        location_entropy_weight (`float`, defaults to 0.002): lambda_e of Eq. 12 (program: 0.002).
+        location_loss_reduction (`str`, defaults to `"as_likelihood"`): `"as_likelihood"` divides these two terms by what
+            `loss_reduction` divides the likelihood by; `"batch_sum"` adds them up over the batch, padding steps too, and
+            divides a caption's cost by the length of the batch (program).
+        location_baseline_decay (`float`, defaults to 0.9): of the moving average that rewards are compared with.
+        location_decoding (`str`, defaults to `"expectation"`): what hard attention does outside of training: the mean
+            (program), `"sampling"`, or the most probable region (`"argmax"`).
+
+    Raises:
+        ValueError: for values out of range.
+    """
+
+    model_type = "captioning_show_attend_tell"
+    sub_configs = {"vision_config": AutoConfig}
+
+    vocab_size: int = 10000
+    embedding_size: int = 512
+    hidden_size: int = 512
+    num_layers: int = 1
+    attention_type: str = "soft"
+    attention_size: int = 512
+    attention_layers: int = 1
+    attention_activation: str = "tanh"
+    attention_score_scale: float | int = 1.0
+    visual_gate: str = "scalar"
+    initial_state_layers: int = 1
+    initial_state_activation: str = "tanh"
+    output_layer: str = "deep"
+    output_previous_word: bool = True
+    output_context: bool = True
+    output_activation: str = "tanh"
+    output_hidden_layers: int = 0
+    dropout: float | int = 0.5
+    zero_begin_embedding: bool = False
+    probability_floor: float | int = 0.0
+    doubly_stochastic_weight: float | int = 1.0
+    doubly_stochastic_reduction: str = "mean"
+    location_sampling_probability: float | int = 0.5
+    location_sampling_unit: str = "caption"
+    location_reward: str = "caption_mean"
+    location_reward_weight: float | int = 1.0
+    location_entropy_weight: float | int = 0.002
+    location_loss_reduction: str = "as_likelihood"
+    location_baseline_decay: float | int = 0.9
+    location_decoding: str = "expectation"
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    pad_token_id: int | None = 0
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check choices and ranges."""
+        for field, choices in CHOICES.items():
+            require_choice(field, getattr(self, field), choices)
+        for field in ("dropout", "location_baseline_decay"):
+            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
+        require_range("location_sampling_probability", self.location_sampling_probability, 0.0, 1.0)
+        for field in ("doubly_stochastic_weight", "location_reward_weight", "location_entropy_weight"):
+            require_range(field, getattr(self, field), 0.0, float("inf"))
+        for field in ("num_layers", "attention_layers"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"`{field}` is {getattr(self, field)}, expected at least 1.")
+        if self.tie_word_embeddings and self.output_size != self.embedding_size:
+            raise ValueError(
+                f"`tie_word_embeddings=True` needs an output layer as wide as the words, got {self.output_size} and "
+                f'{self.embedding_size}: use `output_layer="deep"`, or `hidden_size={self.embedding_size}`.'
+            )
+        super().__post_init__(**kwargs)
+
+    @property
+    def output_size(self) -> int:
+        """Width of what the projection to the vocabulary reads."""
+        return self.embedding_size if self.output_layer == "deep" else self.hidden_size

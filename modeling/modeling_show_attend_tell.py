@@ -1,0 +1,502 @@
+"""Show, Attend and Tell (Xu et al., ICML 2015): an LSTM that looks at one place, or at their mean, for every word.
+
+Symbols of the paper: a_i are the regions ("annotations", L of them, here R), h_t the LSTM's state, z_t the context,
+alpha_ti the attention weights, s_t the drawn location, beta_t the visual gate, E y the embedded word.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import can_return_tuple
+
+from .configuration_show_attend_tell import ShowAttendTellConfig
+from .layers_attention import AdditiveAttention
+from .layers_recurrent import LSTMCell, LSTMGates, LSTMState, RecurrentCache, keep_state
+from .layers_vision import RegionFeatures
+from .modeling_captioning import (
+    IGNORED_LABEL,
+    CaptioningDecoderOutput,
+    CaptioningEncoder,
+    CaptioningEncoderOutput,
+    CaptioningForConditionalGeneration,
+    CaptioningModel,
+    CaptioningModelOutput,
+    CaptioningPreTrainedModel,
+)
+
+EXPECTED = -1  # location of a step that takes the mean of all regions
+
+
+class ShowAttendTellGates(NamedTuple):
+    """Gates of one LSTM layer.
+
+    Args:
+        visual: beta, `[B * K, T, 1]`, or `[B * K, T, D]` for the vector gate; None without a gate.
+        input, forget, output: of the LSTM, `[B * K, T, n]`.
+    """
+
+    visual: Tensor | None
+    input: Tensor
+    forget: Tensor
+    output: Tensor
+
+
+class ShowAttendTellPreTrainedModel(CaptioningPreTrainedModel):
+    """Initialisation and split rules of Show, Attend and Tell."""
+
+    config: ShowAttendTellConfig
+    _no_split_modules = ["AnnotationKeys", "ShowAttendTellLayer", "VisionBackbone"]
+    _is_stateful = True
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """As the re-implementation: words and their projection uniform in +-0.1, the rest by PyTorch's own law."""
+        super()._init_weights(module)
+        if isinstance(module, nn.Embedding):
+            init.uniform_(module.weight, -0.1, 0.1)
+            if module.padding_idx is not None:
+                init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, LSTMCell):
+            bound = 1 / math.sqrt(module.hidden_projection.in_features)
+            for parameter in module.parameters():
+                init.uniform_(parameter, -bound, bound)
+        elif isinstance(module, ShowAttendTellForConditionalGeneration):
+            init.uniform_(module.lm_head.weight, -0.1, 0.1)
+            init.zeros_(module.lm_head.bias)
+        elif isinstance(module, (AdditiveAttention, AnnotationKeys, InitialState, DeepOutput, ShowAttendTellLayer)):
+            for child in module.modules():
+                if isinstance(child, nn.Linear):
+                    bound = 1 / math.sqrt(child.in_features)
+                    init.uniform_(child.weight, -bound, bound)
+                    if child.bias is not None:
+                        init.uniform_(child.bias, -bound, bound)
+
+
+class AnnotationKeys(nn.Module):
+    """What attention compares the state with: the part of its perceptron that reads a region (f_att of Eq. 15)."""
+
+    def __init__(self, config: ShowAttendTellConfig) -> None:
+        super().__init__()
+        width = config.attention_size
+        self.projection = nn.Linear(config.region_feature_size, width)
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(config.attention_layers - 1)])
+
+    def forward(self, annotations: Tensor) -> Tensor:
+        """`[B, R, D]` to `[B, R, A]`."""
+        keys = self.projection(annotations)
+        for layer in self.layers:
+            keys = layer(keys).tanh()
+        return keys
+
+
+class ShowAttendTellEncoder(ShowAttendTellPreTrainedModel, CaptioningEncoder):
+    """The regions themselves (section 3.1.1), and their attention keys for every LSTM layer in `level_states`."""
+
+    def __init__(self, config: ShowAttendTellConfig) -> None:
+        super().__init__(config)
+        self.keys = nn.ModuleList([AnnotationKeys(config) for _ in range(config.num_layers)])
+        self.post_init()
+
+    def encode_regions(
+        self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool
+    ) -> CaptioningEncoderOutput:
+        """Regions `[B, R, D]` and keys `[B, N, R, A]`; there is no attention among regions."""
+        annotations = regions.region_features
+        return CaptioningEncoderOutput(
+            last_hidden_state=annotations,
+            level_states=torch.stack([keys(annotations) for keys in self.keys], dim=1),
+            region_mask=regions.region_mask,
+            hidden_states=(annotations,) if output_hidden_states else None,
+        )
+
+
+def mean_annotation(annotations: Tensor, region_mask: Tensor | None) -> Tensor:
+    """Mean over the visible regions, `[B, R, D]` to `[B, D]`."""
+    if region_mask is None:
+        return annotations.mean(1)
+    visible = region_mask[..., None].to(annotations.dtype)
+    return (annotations * visible).sum(1) / visible.sum(1)
+
+
+class InitialState(nn.Module):
+    """First state of every LSTM layer from the mean region: f_init,h and f_init,c of section 3.1.2."""
+
+    def __init__(self, config: ShowAttendTellConfig) -> None:
+        super().__init__()
+        width = config.region_feature_size
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(config.initial_state_layers)])
+        self.dropout = nn.Dropout(config.dropout)
+        self.hidden = nn.ModuleList([nn.Linear(width, config.hidden_size) for _ in range(config.num_layers)])
+        self.memory = nn.ModuleList([nn.Linear(width, config.hidden_size) for _ in range(config.num_layers)])
+        self.rectified = config.initial_state_activation == "tanh"
+
+    def forward(self, annotations: Tensor, region_mask: Tensor | None) -> list[LSTMState]:
+        """Regions `[B, R, D]` to one state `[B, n]` a layer."""
+        mean = mean_annotation(annotations, region_mask)
+        for layer in self.layers:
+            mean = self.dropout(layer(mean).relu())
+        states = [LSTMState(h(mean), c(mean)) for h, c in zip(self.hidden, self.memory, strict=True)]
+        return [LSTMState(s.hidden.tanh(), s.memory.tanh()) for s in states] if self.rectified else states
+
+
+class LocationRule(nn.Module):
+    """Where attention looks, given its weights: at their mean, at a drawn region or at the most probable one."""
+
+    def __init__(self, config: ShowAttendTellConfig) -> None:
+        super().__init__()
+        self.is_hard = config.attention_type == "hard"
+        self.decoding = config.location_decoding
+        self.probability = config.location_sampling_probability
+        self.per_batch = config.location_sampling_unit == "batch"
+
+    def toss(self, rows: int, device: Any) -> Tensor | None:
+        """Which rows `[B * K]` draw in all their steps; None if none does (the half-and-half rule, section 4.1)."""
+        if not self.is_hard or not (self.training or self.decoding == "sampling"):
+            return None
+        probability = self.probability if self.training else 1.0
+        return torch.rand(1 if self.per_batch else rows, device=device).expand(rows) < probability
+
+    def locate(self, weights: Tensor, drawing: Tensor | None) -> Tensor | None:
+        """Weights `[B * K, R]` to locations `[B * K]`, or None where every row takes the mean."""
+        if drawing is not None:
+            drawn = torch.multinomial(weights.detach().float(), 1)[:, 0]
+            return torch.where(drawing, drawn, EXPECTED)
+        if self.is_hard and not self.training and self.decoding == "argmax":
+            return weights.argmax(-1)
+        return None
+
+
+def weights_used(weights: Tensor, locations: Tensor | None) -> Tensor:
+    """One at the location, zero elsewhere; the weights `[B * K, R]` themselves where there is none."""
+    if locations is None:
+        return weights
+    one_hot = nn.functional.one_hot(locations.clamp(min=0), weights.shape[-1]).to(weights.dtype)
+    return torch.where((locations == EXPECTED)[:, None], weights, one_hot)
+
+
+class LayerRecord(NamedTuple):
+    """What a layer computed in T steps, time second; a None entry does not apply."""
+
+    hidden: Tensor  # [B * K, T, n]
+    context: Tensor  # [B * K, T, D], after the visual gate
+    weights: Tensor  # [B * K, T, R]
+    visual: Tensor | None
+    input: Tensor
+    forget: Tensor
+    output: Tensor
+    locations: Tensor | None  # [B * K, T]
+
+
+class ShowAttendTellLayer(GradientCheckpointingLayer):
+    """One LSTM layer with its attention and visual gate, over all tokens of a batch of captions."""
+
+    def __init__(self, config: ShowAttendTellConfig, word_size: int) -> None:
+        super().__init__()
+        width, hidden = config.region_feature_size, config.hidden_size
+        self.attention = AdditiveAttention(
+            hidden, config.attention_size, config.attention_activation, config.attention_score_scale
+        )
+        sizes = {"scalar": 1, "vector": width}
+        self.gate = nn.Linear(hidden, sizes[config.visual_gate]) if config.visual_gate in sizes else None
+        self.lstm = LSTMCell(word_size, width, hidden)
+        self.rule = LocationRule(config)
+
+    def look(
+        self, state: LSTMState, annotations: Tensor, weights: Tensor, location: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The context z of Eq. 17 `[B * K, D]`, gated (section 4.2.1), and beta."""
+        used = weights_used(weights, location).unflatten(0, (annotations.shape[0], -1))
+        context = (used @ annotations).flatten(0, 1)
+        if self.gate is None:
+            return context, None
+        visual = self.gate(state.hidden).sigmoid()
+        return visual * context, visual
+
+    def forward(
+        self,
+        words: Tensor,
+        annotations: Tensor,
+        keys: Tensor,
+        region_mask: Tensor | None,
+        token_mask: Tensor | None,
+        locations: Tensor | None,
+        hidden: Tensor,
+        memory: Tensor,
+    ) -> tuple[LayerRecord, LSTMState]:
+        """All steps.
+
+        Args:
+            words: `[B * K, T, m]`; annotations: `[B, R, D]`; keys: `[B, R, A]`; region_mask: `[B, R]`.
+            token_mask: `[B * K, T]`, True = a real token; others leave the state as it is.
+            locations: `[B * K, T]`, where to look instead of drawing.
+            hidden, memory: the state before the first step, `[B * K, n]`.
+
+        Returns:
+            What was computed, and the state after the last step.
+        """
+        state, steps = LSTMState(hidden, memory), []
+        projected = self.lstm.word_projection(words)  # [B * K, T, 4 n]
+        drawing = self.rule.toss(len(words), words.device) if locations is None else None
+        for step in range(words.shape[1]):
+            weights = self.attention(state.hidden, keys, region_mask).flatten(0, 1)
+            location = self.rule.locate(weights, drawing) if locations is None else locations[:, step]
+            context, visual = self.look(state, annotations, weights, location)
+            new, gates = self.lstm(projected[:, step], context, state)
+            state = keep_state(None if token_mask is None else token_mask[:, step], new, state)
+            steps.append((state.hidden, context, weights, visual, *gates, location))
+        return LayerRecord(*(None if one[0] is None else torch.stack(one, 1) for one in zip(*steps, strict=True))), state
+
+
+class DeepOutput(nn.Module):
+    """Deep output layer (Eq. 18) up to its last projection: E y + L_h h + L_z z, and what the program puts behind."""
+
+    def __init__(self, config: ShowAttendTellConfig) -> None:
+        super().__init__()
+        width = config.embedding_size
+        self.hidden_projection = nn.Linear(config.hidden_size, width)
+        self.context_projection = nn.Linear(config.region_feature_size, width) if config.output_context else None
+        self.adds_word = config.output_previous_word
+        self.is_bounded = config.output_activation == "tanh"
+        self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(config.output_hidden_layers)])
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, hidden: Tensor, context: Tensor, words: Tensor) -> Tensor:
+        """States `[B * K, T, n]`, contexts `[B * K, T, D]` and words `[B * K, T, m]` to `[B * K, T, m]`."""
+        output = self.hidden_projection(self.dropout(hidden))
+        if self.adds_word:
+            output = output + words
+        if self.context_projection is not None:
+            output = output + self.context_projection(context)
+        output = self.dropout(output.tanh() if self.is_bounded else output)
+        for layer in self.layers:
+            output = self.dropout(layer(output).relu())
+        return output
+
+
+class LinearOutput(nn.Module):
+    """The LSTM's state alone, with dropout (re-implementation)."""
+
+    def __init__(self, config: ShowAttendTellConfig) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, hidden: Tensor, context: Tensor, words: Tensor) -> Tensor:
+        """States `[B * K, T, n]`."""
+        return self.dropout(hidden)
+
+
+class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
+    """Words in, states over which words are projected out."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config: ShowAttendTellConfig) -> None:
+        super().__init__(config)
+        begin = config.decoder_start_token_id if config.zero_begin_embedding else None
+        self.embedding = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=begin)
+        self.initial_state = InitialState(config)
+        widths = [config.embedding_size] + [config.hidden_size] * (config.num_layers - 1)
+        self.layers = nn.ModuleList([ShowAttendTellLayer(config, width) for width in widths])
+        self.output = (DeepOutput if config.output_layer == "deep" else LinearOutput)(config)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The word embedding E."""
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the word embedding."""
+        self.embedding = value
+
+    def first_states(self, encoder_outputs: CaptioningEncoderOutput, rows: int, cache: Any) -> list[LSTMState]:
+        """States `[B * K, n]` before the first token: of the cache, or from the mean region of each picture."""
+        cached = [] if cache is None else [cache.state(index) for index in range(len(self.layers))]
+        if cached and cached[0] is not None:
+            return cached
+        pictures = encoder_outputs.last_hidden_state
+        copies = rows // pictures.shape[0]
+        states = self.initial_state(pictures, encoder_outputs.region_mask)
+        return [LSTMState(*(tensor.repeat_interleave(copies, dim=0) for tensor in state)) for state in states]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        encoder_outputs: CaptioningEncoderOutput,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        output_gates: bool = False,
+        locations: tuple[Tensor, ...] | None = None,
+    ) -> CaptioningDecoderOutput:
+        """Text rows `[B * K, T]` over the regions of B pictures.
+
+        Returns:
+            `CaptioningDecoderOutput`; `hidden_states` are the words, the states of every layer and the last hidden
+            state, `cross_attentions` are `[B * K, T, R]` a layer, `gates` are `ShowAttendTellGates`.
+        """
+        if self.gradient_checkpointing and self.training:
+            use_cache, past_key_values = False, None
+        cache = RecurrentCache() if use_cache and past_key_values is None else past_key_values
+        cache = None if cache is None else RecurrentCache.require(cache)
+        length = input_ids.shape[1]
+        token_mask = None if attention_mask is None else attention_mask[:, -length:].bool()
+        words = inputs = self.embedding(input_ids)
+        states, records = [words], []
+        for index, (layer, first) in enumerate(
+            zip(self.layers, self.first_states(encoder_outputs, len(words), cache), strict=True)
+        ):
+            record, last = layer(
+                inputs,
+                encoder_outputs.last_hidden_state,
+                encoder_outputs.level_states[:, index],
+                encoder_outputs.region_mask,
+                token_mask,
+                None if locations is None else locations[index],
+                *first,
+            )
+            if cache is not None:
+                cache.update(*last, index, length)
+            inputs = record.hidden
+            states.append(inputs)
+            records.append(record)
+        hidden = self.output(inputs, records[-1].context, words)
+        return CaptioningDecoderOutput(
+            last_hidden_state=hidden,
+            past_key_values=cache if use_cache else None,
+            hidden_states=(*states, hidden) if output_hidden_states else None,
+            cross_attentions=tuple(record.weights for record in records) if output_attentions else None,
+            gates=tuple(ShowAttendTellGates(*record[3:7]) for record in records) if output_gates else None,
+            locations=None if records[0].locations is None else tuple(record.locations for record in records),
+        )
+
+
+class ShowAttendTellModel(ShowAttendTellPreTrainedModel, CaptioningModel):
+    """Encoder and LSTM decoder without the projection to the vocabulary."""
+
+    def __init__(self, config: ShowAttendTellConfig) -> None:
+        super().__init__(config)
+        self.encoder = ShowAttendTellEncoder(config)
+        self.decoder = ShowAttendTellDecoder(config)
+        self.post_init()
+
+
+class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, CaptioningForConditionalGeneration):
+    """Show, Attend and Tell with the projection to the vocabulary and the losses of soft and hard attention.
+
+    With hard attention, `location_baseline` is the moving average that rewards are compared with; it follows every
+    training step and is saved with the weights.
+    """
+
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.embedding.weight"}
+
+    def __init__(self, config: ShowAttendTellConfig) -> None:
+        super().__init__(config)
+        self.model = ShowAttendTellModel(config)
+        self.lm_head = nn.Linear(config.output_size, config.vocab_size)
+        if config.attention_type == "hard":
+            self.register_buffer("location_baseline", torch.zeros(()))
+        self.post_init()
+
+    @property
+    def loss_reads_attentions(self) -> bool:
+        """Both kinds of attention have a term of their own."""
+        return self.config.attention_type == "hard" or self.config.doubly_stochastic_weight > 0
+
+    def costs_of(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Negative log-likelihood of targets `[tokens]`, of a probability with `probability_floor` added to it."""
+        if not self.config.probability_floor:
+            return super().costs_of(logits, targets)
+        chosen = logits.softmax(-1).gather(-1, targets[:, None])[:, 0]
+        return -(chosen + self.config.probability_floor).log()
+
+    def caption_loss(
+        self,
+        outputs: CaptioningModelOutput,
+        labels: Tensor,
+        logits: Tensor | None,
+        num_items_in_batch: Tensor | int | None,
+    ) -> Tensor:
+        """Eq. 26 for soft attention; for hard attention the likelihood, with the gradient of Eq. 12.
+
+        Args:
+            outputs: of the model, with `cross_attentions`; see `CaptioningForConditionalGeneration.caption_loss`.
+        """
+        costs = self.token_costs(outputs.last_hidden_state, labels, logits)
+        loss = self.reduce_costs(costs, labels, num_items_in_batch)
+        if self.config.attention_type == "hard":
+            surrogate = self.location_loss(outputs, costs, labels, num_items_in_batch)
+            return loss + surrogate - surrogate.detach()  # a gradient, but no value
+        if not self.config.doubly_stochastic_weight:
+            return loss
+        penalty = self.doubly_stochastic_penalty(outputs.cross_attentions[-1], labels)
+        return loss + penalty * self.share_of_step(labels, num_items_in_batch)
+
+    def doubly_stochastic_penalty(self, weights: Tensor, labels: Tensor) -> Tensor:
+        """lambda sum_i (1 - sum_t alpha_ti)^2 (Eq. 26), reduced as the configuration says.
+
+        Args:
+            weights: `[B * K, T, R]`; labels: `[B * K, T]`.
+        """
+        rule = self.config.doubly_stochastic_reduction
+        if rule != "batch_sum":
+            weights = weights * (labels != IGNORED_LABEL)[..., None]
+        squares = (1 - weights.sum(1)).square()  # [B * K, R]
+        reduced = {
+            "mean": lambda: squares.mean(),
+            "caption_sum": lambda: squares.sum(-1).mean(),
+            "batch_sum": lambda: squares.mean(-1).sum(),
+        }[rule]()
+        return self.config.doubly_stochastic_weight * reduced
+
+    def location_loss(
+        self, outputs: CaptioningModelOutput, costs: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
+    ) -> Tensor:
+        """A term whose gradient is that of Eq. 12 with respect to the attention weights.
+
+        Drawn locations are made likelier where the caption cost less than the baseline, and the weights' entropy is
+        raised. The baseline follows in training.
+
+        Args:
+            costs: `[B * K, T]`, of the real tokens.
+        """
+        in_all = self.config.location_loss_reduction == "batch_sum"
+        real = torch.ones_like(costs) if in_all else (labels != IGNORED_LABEL).to(costs.dtype)
+        advantage = self.location_cost(costs.detach(), real)  # [B * K, T]
+        terms = torch.zeros_like(costs)
+        locations = outputs.locations or (None,) * len(outputs.cross_attentions)
+        for weights, drawn in zip(outputs.cross_attentions, locations, strict=True):
+            log_weights = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()
+            if drawn is not None:
+                chosen = log_weights.gather(-1, drawn.clamp(min=0)[..., None])[..., 0]
+                terms = terms + self.config.location_reward_weight * advantage * chosen * (drawn != EXPECTED)
+            terms = terms + self.config.location_entropy_weight * (weights * log_weights).sum(-1)
+        if self.training:
+            self.location_baseline.copy_(self.next_location_baseline(costs.detach(), real))
+        terms = terms * real
+        return terms.sum() if in_all else self.reduce_costs(terms, labels, num_items_in_batch)
+
+    def location_cost(self, costs: Tensor, real: Tensor) -> Tensor:
+        """Cost that a draw `[B * K, T]` answers for, above the baseline."""
+        if self.config.location_reward == "token":
+            return costs
+        cost = costs.sum(-1, keepdim=True)
+        if self.config.location_reward == "caption_mean":
+            cost = cost / real.sum(-1, keepdim=True).clamp(min=1)
+        return (cost - self.location_baseline).expand_as(costs)
+
+    def next_location_baseline(self, costs: Tensor, real: Tensor) -> Tensor:
+        """The moving average after this batch: of the cost a token, or a caption if its sum is the reward."""
+        if self.config.location_reward == "caption_sum":
+            found = costs.sum(-1).mean()
+        else:
+            found = costs.sum() / real.sum()
+        decay = self.config.location_baseline_decay
+        return decay * self.location_baseline + (1 - decay) * found
