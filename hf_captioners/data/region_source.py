@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +27,32 @@ class Regions:
             says them in pixels without the size of the picture.
         relations: [R, R] relations between regions (Image Transformer: 1 the row's region holds the column's, 3 it
             lies inside, 2 neither), where the source has them.
+        scores: [R] float32, how sure a detector is of each region, in 0..1; None where the source has no scores.
     """
 
     features: np.ndarray
     boxes: np.ndarray | None = None
     relations: np.ndarray | None = None
+    scores: np.ndarray | None = None
 
     def ordered(self, order: np.ndarray) -> Regions:
         """Return the regions in another order, or some of them."""
-        boxes = None if self.boxes is None else self.boxes[order]
+        boxes, scores = (None if values is None else values[order] for values in (self.boxes, self.scores))
         relations = None if self.relations is None else self.relations[order][:, order]
-        return Regions(self.features[order], boxes, relations)
+        return Regions(self.features[order], boxes, relations, scores)
+
+    @classmethod
+    def of_views(cls, views: Sequence[Regions]) -> Regions:
+        """Put the regions of several views of one thing into one set, a view behind the other."""
+        if len(views) == 1:
+            return views[0]
+        boxes = [view.boxes for view in views if view.boxes is not None]
+        scores = [view.scores for view in views if view.scores is not None]
+        return cls(
+            np.concatenate([view.features for view in views]),
+            np.concatenate(boxes) if len(boxes) == len(views) else None,
+            scores=np.concatenate(scores) if len(scores) == len(views) else None,
+        )
 
     def as_entry(self) -> dict[str, np.ndarray]:
         """Return what processors take as the regions of one picture."""

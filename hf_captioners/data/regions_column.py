@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import PIL.Image
+import torch
 from datasets import Dataset
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import Dataset as TorchDataset
+from tqdm.auto import tqdm
 
 from .feature_store_writer import FeatureStoreWriter
 from .region_source import MissingRegionsError, Regions, RegionSource
 from .report import DataReport, ProblemKind
-from .schema import IMAGE, IMAGE_ID
+from .schema import IMAGE, IMAGE_ID, IMAGES
 
 REGIONS = "regions"
 
@@ -49,8 +54,7 @@ def with_regions(
         for image_id in missing:
             report.add(ProblemKind.MISSING_PICTURE, source.name, None, f"no regions of {image_id}")
     chosen = dataset.select(present) if missing else dataset
-    if IMAGE in chosen.column_names:
-        chosen = chosen.remove_columns(IMAGE)
+    chosen = chosen.remove_columns([name for name in (IMAGE, IMAGES) if name in chosen.column_names])
     return chosen.with_transform(partial(_add_regions, source=source))
 
 
@@ -59,41 +63,101 @@ def _add_regions(rows: Mapping[str, list[Any]], source: RegionSource) -> dict[st
 
 
 def store_regions(
-    dataset: Iterable[Mapping[str, Any]],
-    extract: Callable[[list[PIL.Image.Image]], list[Regions]],
+    dataset: Dataset | Iterable[Mapping[str, Any]],
+    extract: Callable[[Any], list[Regions]],
     writer: FeatureStoreWriter,
     batch_size: int = 32,
+    prepare: Callable[[list[PIL.Image.Image]], Any] = list,
+    workers: int = 0,
+    ids: Sequence[str] | None = None,
 ) -> int:
-    """Compute the regions of all pictures that a store does not have yet.
+    """Compute the regions of all pictures that a store does not have yet, with progress.
 
     Args:
-        dataset: rows with `image_id` and `image`; for several processes, `dataset.shard(processes, rank)` in each,
-            with `writer=rank`.
-        extract: computes the regions of several pictures.
+        dataset: rows with `image_id` and `image` (or `images`: the regions of all views become one set); for several
+            processes, `dataset.shard(processes, rank)` in each, with `writer=rank`. A stream of such rows may be given
+            too.
+        extract: computes the regions of what `prepare` returned, one entry a picture.
         writer: where they go, opened as a context manager by the caller.
-        batch_size: pictures at a time.
+        batch_size: rows at a time.
+        prepare: makes the input of `extract` from decoded pictures, in the workers.
+        workers: processes that decode and prepare pictures.
+        ids: names to store rows under instead of `image_id`. A row whose name is there already, or came before, is
+            left out.
 
     Returns:
-        How many pictures were computed.
+        How many rows were computed.
+
+    Raises:
+        ValueError: a picture is missing or cannot be read, or what was extracted does not fit the store.
     """
-    ids: list[str] = []
-    pictures: list[PIL.Image.Image] = []
+    if workers and not isinstance(dataset, Dataset):
+        raise ValueError(f"`workers` is {workers}, but a stream is read by one process: pass workers=0.")
     computed = 0
+    loader = DataLoader(
+        _remaining(dataset, writer.done, ids),
+        batch_size,
+        num_workers=workers,
+        collate_fn=partial(_prepared, prepare=prepare),
+        generator=torch.Generator().manual_seed(0),  # draws nothing from the caller's random numbers
+    )
+    for names, counts, batch in tqdm(loader, desc="regions", unit="batch", disable=None):
+        views = iter(extract(batch))
+        joined = [Regions.of_views(list(islice(views, count))) for count in counts]
+        writer.add_batch(zip(names, joined, strict=True))
+        computed += len(names)
+    return computed
 
-    def flush() -> int:
-        for image_id, regions in zip(ids, extract(pictures) if ids else [], strict=True):
-            writer.add(image_id, regions)
-        count = len(ids)
-        ids.clear()
-        pictures.clear()
-        return count
 
-    if isinstance(dataset, Dataset):  # without decoding what is stored already
-        dataset = dataset.select([row for row, name in enumerate(dataset[IMAGE_ID]) if name not in writer.done])
-    for row in dataset:
-        if row[IMAGE_ID] not in writer.done:
-            ids.append(row[IMAGE_ID])
-            pictures.append(row[IMAGE])
-            if len(ids) == batch_size:
-                computed += flush()
-    return computed + flush()
+def _remaining(
+    dataset: Dataset | Iterable[Mapping[str, Any]], done: set[str], ids: Sequence[str] | None
+) -> TorchDataset:
+    """What is not stored yet, a row once, as pairs of a name and its views."""
+    if not isinstance(dataset, Dataset):
+        return _Stream(dataset, done)
+    names = dataset[IMAGE_ID][:] if ids is None else ids
+    first: dict[str, int] = {}
+    for row, name in enumerate(names):
+        if name not in done:
+            first.setdefault(name, row)
+    column = IMAGES if IMAGES in dataset.column_names else IMAGE
+    return _Rows(dataset.select_columns([column]), column, list(first.items()))
+
+
+class _Rows(TorchDataset):
+    def __init__(self, dataset: Dataset, column: str, places: list[tuple[str, int]]) -> None:
+        self.dataset, self.column, self.places = dataset, column, places
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __getitem__(self, index: int) -> tuple[str, list[Any]]:
+        name, row = self.places[index]
+        try:
+            return name, _views(self.dataset[row][self.column], name)
+        except (OSError, SyntaxError) as error:  # PIL reports some broken files as SyntaxError
+            raise ValueError(f"The picture {name} (row {row}) cannot be read: {error}") from error
+
+
+class _Stream(IterableDataset):
+    def __init__(self, rows: Iterable[Mapping[str, Any]], done: set[str]) -> None:
+        self.rows, self.done = rows, frozenset(done)
+
+    def __iter__(self) -> Iterator[tuple[str, list[Any]]]:
+        for row in self.rows:
+            if row[IMAGE_ID] not in self.done:
+                yield row[IMAGE_ID], _views(row[IMAGES] if IMAGES in row else row[IMAGE], row[IMAGE_ID])
+
+
+def _views(pictures: Any, name: str) -> list[Any]:
+    views = list(pictures) if isinstance(pictures, (list, tuple)) else [pictures]
+    if not views or any(view is None for view in views):
+        raise ValueError(f"The row {name} has no picture (loaded with with_pictures=False?).")
+    return views
+
+
+def _prepared(
+    items: list[tuple[str, list[Any]]], prepare: Callable[[list[PIL.Image.Image]], Any]
+) -> tuple[list[str], list[int], Any]:
+    names, views = zip(*items, strict=True)
+    return list(names), [len(some) for some in views], prepare([view for some in views for view in some])

@@ -44,10 +44,20 @@ def once_each(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
 
 
 def stack_features(items: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
-    """Stored features of B pictures, `[B, R, D]`, with boxes `[B, R, 4]`; every region is real."""
-    features = torch.from_numpy(np.stack([item["region_features"] for item in items])).float()
+    """Stored features of B pictures as `[B, R, D]` float32 with boxes `[B, R, 4]`; the mask says which are padding."""
+    counts = np.array([len(item["region_features"]) for item in items])
     return {
-        "region_features": features,
-        "region_boxes": torch.from_numpy(np.stack([item["region_boxes"] for item in items])),
-        "region_mask": torch.ones(features.shape[:2], dtype=torch.bool),
+        "region_features": torch.from_numpy(_padded([item["region_features"] for item in items], counts)).float(),
+        "region_boxes": torch.from_numpy(_padded([item["region_boxes"] for item in items], counts)),
+        "region_mask": torch.from_numpy(np.arange(counts.max()) < counts[:, None]),
     }
+
+
+def _padded(rows: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
+    """Rows `[R_i, D]` below zeros as `[B, R, D]`."""
+    if (counts == counts[0]).all():
+        return np.stack(rows)
+    padded = np.zeros((len(rows), counts.max(), rows[0].shape[1]), rows[0].dtype)
+    for target, row in zip(padded, rows, strict=True):
+        target[: len(row)] = row
+    return padded

@@ -7,7 +7,7 @@ import numpy as np
 from datasets import Dataset as ArrowDataset
 from torch.utils.data import Dataset, Sampler
 
-PICTURE_COLUMNS = ("image", "regions")
+PICTURE_COLUMNS = ("image", "images", "regions")
 
 
 class Features(Protocol):
@@ -22,8 +22,8 @@ class CaptionedPictures(Dataset):
     """One item a picture, without captions: `{"image": ...}`, `{"regions": ...}` or stored features.
 
     Args:
-        rows: a map-style data set with the columns `captions` (a list of strings) and `image` or `regions`, as
-            `load_captions` returns it.
+        rows: a map-style data set with the columns `captions` (a list of strings) and `image`, `images` (several
+            views, whose stored features become one set of regions) or `regions`, as `load_captions` returns it.
         features: stored features that take the place of the pictures.
 
     Raises:
@@ -40,8 +40,8 @@ class CaptionedPictures(Dataset):
         self.picture_column = next((name for name in PICTURE_COLUMNS if name in rows.column_names), None)
         if "captions" not in rows.column_names or self.picture_column is None:
             raise ValueError(
-                f"The data set has the columns {rows.column_names}, expected `captions` (a list of texts) and `image` "
-                "or `regions`. Rename yours: rows.rename_column(...)."
+                f"The data set has the columns {rows.column_names}, expected `captions` (a list of texts) and "
+                "`image`, `images` or `regions`. Rename yours: rows.rename_column(...)."
             )
         if not len(rows):
             raise ValueError("The data set has no rows.")
@@ -50,6 +50,18 @@ class CaptionedPictures(Dataset):
         ids = rows["image_id"] if "image_id" in rows.column_names else range(len(rows))
         self.image_ids = [str(image_id) for image_id in ids]
         self.features = features
+
+    def require_single_views(self) -> None:
+        """Raise unless every item is one picture, or has features.
+
+        Raises:
+            ValueError: rows have several views, and there are no stored features of them.
+        """
+        if self.picture_column == "images" and self.features is None:
+            raise ValueError(
+                "Rows with several views (`images`) are learned from stored features of a frozen vision model: leave "
+                "`cache_features` and `freeze_vision` on, or load one view of each with max_views=1."
+            )
 
     def __len__(self) -> int:
         return len(self.image_ids)

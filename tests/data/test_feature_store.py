@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from hf_captioners.data.feature_store import FeatureStore, OtherExtractorError, StoreDescription
+from hf_captioners.data.feature_store import (
+    SHARD_PATTERN,
+    FeatureStore,
+    OtherExtractorError,
+    StoreDescription,
+    StoredShard,
+)
 from hf_captioners.data.feature_store_writer import FeatureStoreWriter
 from hf_captioners.data.region_source import MissingRegionsError, Regions
 
@@ -96,6 +102,82 @@ def test_killed_at_twenty_moments_and_resumed(tmp_path):
     write(tmp_path / "killed", range(200), shard_bytes=2000)
     assert kills >= 10, f"only {kills} of 20 were killed before they ended"
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_pictures_computed_together_lie_in_one_shard(tmp_path):
+    """So that whoever goes on after a kill forms the same batches."""
+    with FeatureStoreWriter(tmp_path, SMALL, shard_bytes=1) as writer:
+        for first in range(0, 10, 4):
+            writer.add_batch((str(number), regions_of(number)) for number in range(first, min(first + 4, 10)))
+    shards = [StoredShard(path).ids for path in sorted(tmp_path.glob(SHARD_PATTERN))]
+    assert shards == [["0", "1", "2", "3"], ["4", "5", "6", "7"], ["8", "9"]]
+
+
+def test_a_lost_shard_is_written_anew_without_touching_others(tmp_path):
+    write(tmp_path, range(6), shard_bytes=1)
+    (tmp_path / "regions-000-00002.safetensors").unlink()
+    assert "2" not in FeatureStore(tmp_path)
+    write(tmp_path, range(6), shard_bytes=1)
+    store = FeatureStore(tmp_path)
+    assert sorted(store) == ["0", "1", "2", "3", "4", "5"]
+    for number in range(6):
+        assert store[str(number)].features.tobytes() == regions_of(number).features.tobytes()
+
+
+def test_more_shards_than_files_may_be_open(tmp_path):
+    write(tmp_path, range(100), shard_bytes=1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+    try:
+        store = FeatureStore(tmp_path)
+        assert all(store[str(number)].features.shape[1] == 16 for number in range(100))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_full_disk_is_said_and_the_store_can_be_completed(tmp_path):
+    write(tmp_path / "whole", range(50), shard_bytes=2000)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))  # no file may become larger
+    try:
+        with pytest.raises(OSError, match=r"regions-000-00000\.safetensors could not be written .*Make room"):
+            write(tmp_path / "store", range(50), shard_bytes=2000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in (tmp_path / "store").glob("*regions*")] == []
+    write(tmp_path / "store", range(50), shard_bytes=2000)
+    assert contents(tmp_path / "store") == contents(tmp_path / "whole")
+
+
+def test_one_writer_at_a_time(tmp_path):
+    with FeatureStoreWriter(tmp_path, SMALL) as first:
+        first.add("0", regions_of(0))
+        with pytest.raises(BlockingIOError, match=r"Another process is writing .* \(writer 0\)"):
+            FeatureStoreWriter(tmp_path, SMALL, patience=0.1)
+        write(tmp_path, [1], writer=1)
+    assert sorted(write(tmp_path, [2]).done) == ["0", "1", "2"]
+
+
+def test_scores_are_kept_where_the_store_has_them(tmp_path):
+    scored = StoreDescription("detector", "r1", 16, "int8", scores=True)
+    given = regions_of(3)
+    scores = np.linspace(1, 0.5, len(given.features), dtype=np.float32)
+    with FeatureStoreWriter(tmp_path, scored) as writer:
+        writer.add("3", Regions(given.features, given.boxes, scores=scores))
+        with pytest.raises(ValueError, match="scores of 4 are missing; the store has"):
+            writer.add("4", regions_of(4))
+    for found in (FeatureStore(tmp_path)["3"], FeatureStore(tmp_path).stored("3")):
+        assert found.scores.tobytes() == scores.tobytes() and found.boxes.tobytes() == given.boxes.tobytes()
+
+
+def test_stored_features_are_looked_at_without_a_copy(tmp_path):
+    write(tmp_path, range(5), StoreDescription("x", "r", 16, "float16"))
+    store = FeatureStore(tmp_path)
+    found = store.stored("3")
+    assert found.features.dtype == np.float16 and not found.features.flags.owndata
+    np.testing.assert_array_equal(found.features, regions_of(3).features.astype(np.float16))
+    with pytest.raises(ValueError, match="read-only"):
+        found.features[0] = 0
 
 
 def test_several_writers_fill_one_store(tmp_path):

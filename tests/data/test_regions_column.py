@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from datasets import Dataset, Features, Image, List, Value
 
 from hf_captioners.data import DataReport
 from hf_captioners.data.feature_store import FeatureStore, StoreDescription
@@ -50,3 +51,52 @@ def test_missing_pictures_raise_or_are_counted(dataset, tmp_path):
     assert report.counts() == {"missing picture": 7}
     with pytest.raises(ValueError, match="regions of none of the 7 pictures"):
         with_regions(dataset.select(range(5, 12)), store, allow_missing=True)
+
+
+def test_views_of_a_row_become_one_set_of_regions(dataset, tmp_path):
+    pictures = dataset["image"]
+    rows = Dataset.from_dict(
+        {"image_id": ["a", "b"], "images": [pictures[:2], pictures[2:3]], "captions": [["x"], ["y"]]},
+        features=Features({"image_id": Value("string"), "images": List(Image()), "captions": List(Value("string"))}),
+    )
+    seen = []
+    with FeatureStoreWriter(tmp_path, DESCRIPTION) as writer:
+        assert store_regions(rows, mean_colours(seen), writer) == 2
+    assert seen == [3]
+    store = FeatureStore(tmp_path)
+    assert [len(store[name].features) for name in "ab"] == [64, 32]
+    np.testing.assert_allclose(store["a"].features[32:], np.asarray(pictures[1], np.float32).mean(axis=0))
+    assert with_regions(rows, store).column_names == ["image_id", "captions"]
+
+
+def test_rows_of_one_picture_are_computed_once(dataset, tmp_path):
+    seen = []
+    with FeatureStoreWriter(tmp_path, DESCRIPTION) as writer:
+        ids = [str(row // 3) for row in range(12)]
+        assert store_regions(dataset, mean_colours(seen), writer, batch_size=3, ids=ids) == 4
+    assert seen == [3, 1]
+    first_of_third = np.asarray(dataset[6]["image"], np.float32).mean(axis=0)
+    np.testing.assert_allclose(FeatureStore(tmp_path)["2"].features, first_of_third)
+
+
+def test_a_stream_and_workers(dataset, tmp_path):
+    with FeatureStoreWriter(tmp_path / "stream", DESCRIPTION) as writer:
+        assert store_regions(iter(dataset), mean_colours([]), writer, batch_size=5) == 12
+        with pytest.raises(ValueError, match="stream is read by one process"):
+            store_regions(iter(dataset), mean_colours([]), writer, workers=1)
+    with FeatureStoreWriter(tmp_path / "workers", DESCRIPTION) as writer:
+        assert store_regions(dataset, mean_colours([]), writer, batch_size=5, workers=2) == 12
+    shards = [next((tmp_path / name).glob("regions-*")).read_bytes() for name in ("stream", "workers")]
+    assert shards[0] == shards[1]
+
+
+def test_pictures_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+    rows = Dataset.from_dict({"image_id": ["p1", "p2"], "image": [str(tmp_path / "broken.jpg"), None]})
+    rows = rows.cast_column("image", Image())
+    for row, message in ((0, r"picture p1 \(row 0\) cannot be read"), (1, "row p2 has no picture")):
+        with (
+            FeatureStoreWriter(tmp_path / "store", DESCRIPTION) as writer,
+            pytest.raises(ValueError, match=message),
+        ):
+            store_regions(rows.select([row]), mean_colours([]), writer)

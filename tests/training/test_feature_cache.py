@@ -1,12 +1,11 @@
 """Features are computed once, are those that the model computes, and are refused by other extractors."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset, Image, List
 
-from hf_captioners.training.caption_encoding import caption_encoder
+from hf_captioners.training.collator import CaptionCollator
 from hf_captioners.training.feature_cache import FeatureCache, StoredFeatures, can_cache
 from hf_captioners.training.pictures import CaptionedPictures
 
@@ -17,7 +16,7 @@ def pictures(scenes):
 
 
 def cache_of(directory, model, processor, **options):
-    return FeatureCache(directory, model, processor, caption_encoder(processor, model), batch_size=5, **options)
+    return FeatureCache(directory, model, processor, batch_size=5, shard_bytes=1, **options)  # a shard a batch
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 0.0), ("float16", 2e-3)])
@@ -59,7 +58,8 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path, make_captioner, proce
         cache_of(tmp_path / "killed", model, processor).features_of(pictures)
     resumed = cache_of(tmp_path / "killed", model, processor).features_of(pictures)
     assert calls == [5, 5, 5, 2]  # the second batch again, the first never
-    np.testing.assert_array_equal(resumed.values, whole.values)
+    for row in range(12):
+        np.testing.assert_array_equal(resumed[row]["region_features"], whole[row]["region_features"])
 
 
 def test_another_extractor_gets_its_own_features(tmp_path, make_captioner, processor, pictures):
@@ -69,16 +69,15 @@ def test_another_extractor_gets_its_own_features(tmp_path, make_captioner, proce
     stored = first.features_of(pictures)
     assert len({cache.features_of(pictures).folder for cache in (first, second, layer)}) == 3
     with pytest.raises(ValueError, match="vision part"):
-        StoredFeatures(stored.folder, second.extractor)
+        StoredFeatures(stored.folder, second.extractor, stored.keys)
 
 
 def test_unfinished_features_are_refused(tmp_path, make_captioner, processor, pictures):
     cache = cache_of(tmp_path, make_captioner(), processor)
-    folder = cache.features_of(pictures).folder
-    description = json.loads((folder / "cache.json").read_text())
-    (folder / "cache.json").write_text(json.dumps(description | {"done": 7}))
+    stored = cache.features_of(pictures)
+    next(stored.folder.glob("regions-*-00001.safetensors")).unlink()
     with pytest.raises(ValueError, match="7 of 12"):
-        StoredFeatures(folder, cache.extractor)
+        StoredFeatures(stored.folder, cache.extractor, stored.keys)
 
 
 def test_features_that_do_not_fit_are_refused(tmp_path, make_captioner, processor, pictures, monkeypatch):
@@ -88,6 +87,41 @@ def test_features_that_do_not_fit_are_refused(tmp_path, make_captioner, processo
             parameter.fill_(1e6)
     with pytest.raises(ValueError, match="float32"):
         cache_of(tmp_path, model, processor).features_of(pictures)
+
+
+def test_data_sets_share_what_they_have_in_common(tmp_path, make_captioner, processor, scenes, monkeypatch):
+    """One store an extractor: a second data set adds only its own pictures, and a picture is there once."""
+    cache, computed = cache_of(tmp_path, make_captioner(), processor), []
+    extract = FeatureCache._extract
+    monkeypatch.setattr(
+        FeatureCache,
+        "_extract",
+        lambda self, batch: computed.append(len(batch["pixel_values"])) or extract(self, batch),
+    )
+    first = cache.features_of(CaptionedPictures(scenes["train"].select(range(4))))
+    rows = scenes["train"].select([2, 5, 3, 5])
+    second = cache.features_of(CaptionedPictures(rows))
+    assert computed == [4, 1]
+    np.testing.assert_array_equal(second[0]["region_features"], first[2]["region_features"])
+    np.testing.assert_array_equal(second[1]["region_features"], second[3]["region_features"])
+    assert first.folder == second.folder
+
+
+def test_views_are_one_set_of_regions(tmp_path, make_captioner, processor, scenes):
+    images = scenes["train"]["image"]
+    rows = Dataset.from_dict({"images": [images[:2], images[2:3]], "captions": [["a"], ["b"]]})
+    pictures = CaptionedPictures(rows.cast_column("images", List(Image())))
+    with pytest.raises(ValueError, match="max_views=1"):
+        pictures.require_single_views()
+    cache = cache_of(tmp_path, make_captioner(), processor, dtype="float32")
+    pictures.features = cache.features_of(pictures)
+    pictures.require_single_views()
+    batch = CaptionCollator(None)([pictures[0], pictures[1]])
+    single = cache.features_of(CaptionedPictures(scenes["train"].select([1, 2])))
+    assert batch["region_features"].shape == (2, 32, 16) and batch["region_boxes"].shape == (2, 32, 4)
+    assert batch["region_mask"].sum(1).tolist() == [32, 16] and batch["region_mask"][1, :16].all()
+    np.testing.assert_allclose(batch["region_features"][0, 16:], single[0]["region_features"], atol=1e-6)
+    np.testing.assert_allclose(batch["region_features"][1, :16], single[1]["region_features"], atol=1e-6)
 
 
 def test_a_trained_backbone_is_not_cached(make_captioner):
