@@ -55,11 +55,21 @@ def with_regions(
             report.add(ProblemKind.MISSING_PICTURE, source.name, None, f"no regions of {image_id}")
     chosen = dataset.select(present) if missing else dataset
     chosen = chosen.remove_columns([name for name in (IMAGE, IMAGES) if name in chosen.column_names])
-    return chosen.with_transform(partial(_add_regions, source=source))
+    return chosen.with_transform(_AddRegions(source))
 
 
-def _add_regions(rows: Mapping[str, list[Any]], source: RegionSource) -> dict[str, list[Any]]:
-    return {**rows, REGIONS: [source[image_id].as_entry() for image_id in rows[IMAGE_ID]]}
+def region_source_of(dataset: Dataset) -> RegionSource | None:
+    """Return what `with_regions` has put beside the rows of a data set, if it has."""
+    transform = dataset.format["format_kwargs"].get("transform")
+    return transform.source if isinstance(transform, _AddRegions) else None
+
+
+class _AddRegions:
+    def __init__(self, source: RegionSource) -> None:
+        self.source = source
+
+    def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        return {**rows, REGIONS: [self.source[image_id].as_entry() for image_id in rows[IMAGE_ID]]}
 
 
 def store_regions(

@@ -44,13 +44,14 @@ def once_each(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
 
 
 def stack_features(items: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
-    """Stored features of B pictures as `[B, R, D]` float32 with boxes `[B, R, 4]`; the mask says which are padding."""
+    """Stored features of B pictures as `[B, R, D]` float32 with boxes `[B, R, 4]`; the mask says what is real."""
     counts = np.array([len(item["region_features"]) for item in items])
-    return {
-        "region_features": torch.from_numpy(_padded([item["region_features"] for item in items], counts)).float(),
-        "region_boxes": torch.from_numpy(_padded([item["region_boxes"] for item in items], counts)),
-        "region_mask": torch.from_numpy(np.arange(counts.max()) < counts[:, None]),
+    columns: dict[str, Tensor] = {
+        name: torch.from_numpy(_padded([item[name] for item in items], counts)).float()
+        for name in ("region_features", "region_boxes")
+        if name in items[0]
     }
+    return {**columns, "region_mask": torch.from_numpy(np.arange(counts.max()) < counts[:, None])}
 
 
 def _padded(rows: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:

@@ -7,6 +7,10 @@ import numpy as np
 from datasets import Dataset as ArrowDataset
 from torch.utils.data import Dataset, Sampler
 
+from hf_captioners.data.feature_store import FeatureStore
+from hf_captioners.data.region_source import RegionSource
+from hf_captioners.data.regions_column import region_source_of
+
 PICTURE_COLUMNS = ("image", "images", "regions")
 
 
@@ -14,8 +18,27 @@ class Features(Protocol):
     """Stored features of the pictures of one data set, by row."""
 
     def __getitem__(self, row: int) -> dict[str, np.ndarray]:
-        """Features of a row: `region_features` `[R, D]` and `region_boxes` `[R, 4]`."""
+        """Features of a row: `region_features` `[R, D]` and perhaps `region_boxes` `[R, 4]`."""
         ...
+
+
+class RowRegions:
+    """The regions of the pictures of a data set, by row.
+
+    Args:
+        source: regions by `image_id`.
+        image_ids: that of every row.
+    """
+
+    def __init__(self, source: RegionSource, image_ids: Sequence[str]) -> None:
+        self.source, self.image_ids = source, image_ids
+
+    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
+        """`region_features` `[R, D]` and, where the source has boxes, `region_boxes` `[R, 4]`."""
+        image_id = self.image_ids[row]
+        found = self.source.stored(image_id) if isinstance(self.source, FeatureStore) else self.source[image_id]
+        boxes = {} if found.boxes is None else {"region_boxes": found.boxes}
+        return {"region_features": found.features, **boxes}
 
 
 class CaptionedPictures(Dataset):
@@ -23,7 +46,8 @@ class CaptionedPictures(Dataset):
 
     Args:
         rows: a map-style data set with the columns `captions` (a list of strings) and `image`, `images` (several
-            views, whose stored features become one set of regions) or `regions`, as `load_captions` returns it.
+            views, whose stored features become one set of regions) or `regions`, as `load_captions` and `with_regions`
+            return it.
         features: stored features that take the place of the pictures.
 
     Raises:
@@ -37,7 +61,10 @@ class CaptionedPictures(Dataset):
                 f"Expected a data set that is read by row, as `load_captions(..., split=...)` returns it; got a "
                 f"{type(rows).__name__}. Streamed data sets cannot be shuffled, counted and resumed."
             )
-        self.picture_column = next((name for name in PICTURE_COLUMNS if name in rows.column_names), None)
+        self.source = region_source_of(rows)
+        rows = rows if self.source is None else rows.with_format(None)
+        columns = [name for name in PICTURE_COLUMNS if name in rows.column_names]
+        self.picture_column = "regions" if self.source is not None else next(iter(columns), None)
         if "captions" not in rows.column_names or self.picture_column is None:
             raise ValueError(
                 f"The data set has the columns {rows.column_names}, expected `captions` (a list of texts) and "
@@ -45,11 +72,11 @@ class CaptionedPictures(Dataset):
             )
         if not len(rows):
             raise ValueError("The data set has no rows.")
-        self.rows = rows.select_columns([self.picture_column])
+        self.rows = rows.select_columns([self.picture_column] if self.source is None else [])
         self.captions: list[list[str]] = list(rows["captions"])
         ids = rows["image_id"] if "image_id" in rows.column_names else range(len(rows))
         self.image_ids = [str(image_id) for image_id in ids]
-        self.features = features
+        self.features = features if self.source is None else RowRegions(self.source, self.image_ids)
 
     def require_single_views(self) -> None:
         """Raise unless every item is one picture, or has features.

@@ -15,12 +15,15 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback, TrainerControl
 from transformers.trainer_utils import IntervalStrategy, speed_metrics
 
+from hf_captioners.data.feature_store import FeatureStore
+
 from .arguments import CaptioningTrainingArguments
 from .callbacks import EpochCallback, StopWithoutProgress
 from .caption_encoding import IGNORED_LABEL, caption_encoder
 from .checkpoints import load_weights
 from .collator import CaptionCollator
 from .evaluation import caption_batch, generation_config_for, score_captions, write_captions
+from .feature_agreement import require_own_features
 from .feature_cache import FeatureCache, can_cache
 from .pictures import CaptionedPictures, CaptionPairs, CaptionSampler
 
@@ -41,7 +44,7 @@ class CaptioningTrainer(Seq2SeqTrainer):
         model: the captioner.
         args: see `CaptioningTrainingArguments`.
         train_dataset, eval_dataset: captioned pictures as `load_captions` returns them, with `captions` and `image`
-            or `regions`; `eval_dataset` may be a dictionary of several.
+            or `regions`, or as `with_regions` does; `eval_dataset` may be a dictionary of several.
         processing_class: the processor; saved with every checkpoint. See `PictureTextProcessor` for models that have
             none.
         callbacks: further callbacks. optimizers: an optimizer and a schedule instead of those of the arguments.
@@ -121,6 +124,8 @@ class CaptioningTrainer(Seq2SeqTrainer):
 
     def attach_features(self, pictures: CaptionedPictures) -> None:
         """Let pictures be replaced by their stored features, if the vision part is frozen and caching is on."""
+        if isinstance(pictures.source, FeatureStore):
+            require_own_features(self.base_model, self.processing_class, pictures.source)
         usable = self.args.cache_features and can_cache(self.base_model) and pictures.picture_column != "regions"
         if not usable or pictures.features is not None:
             pictures.require_single_views()

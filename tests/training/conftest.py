@@ -62,13 +62,8 @@ def make_captioner(tokenizer):
             image_size=SIDE,
             patch_size=8,
         )
-        return VisualGPTForConditionalGeneration.from_pretrained_parts(
-            language_model=GPT2LMHeadModel(text),
-            vision_model=ViTModel(vision),
-            tokenizer=tokenizer,
-            encoder_ffn_dim=32,
-            **fields,
-        )
+        parts = {"language_model": GPT2LMHeadModel(text), "vision_model": ViTModel(vision), "tokenizer": tokenizer}
+        return VisualGPTForConditionalGeneration.from_pretrained_parts(**(parts | {"encoder_ffn_dim": 32} | fields))
 
     return make
 
@@ -77,7 +72,7 @@ def make_captioner(tokenizer):
 def make_trainer(scenes, processor, make_captioner, tmp_path):
     """Builds a trainer on the drawn scenes: small batches, greedy evaluation, quiet."""
 
-    def make(model=None, callbacks=None, processing_class=None, eval_rows=None, **fields):
+    def make(model=None, callbacks=None, processing_class=None, train_rows=None, eval_rows=None, **fields):
         arguments = {
             "output_dir": str(tmp_path / "run"),
             "use_cpu": True,
@@ -94,7 +89,7 @@ def make_trainer(scenes, processor, make_captioner, tmp_path):
         return CaptioningTrainer(
             make_captioner() if model is None else model,
             CaptioningTrainingArguments(**(arguments | fields)),
-            train_dataset=scenes["train"],
+            train_dataset=scenes["train"] if train_rows is None else train_rows,
             eval_dataset=scenes["validation"] if eval_rows is None else eval_rows,
             processing_class=processor if processing_class is None else processing_class,
             callbacks=callbacks,
