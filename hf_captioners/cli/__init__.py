@@ -21,6 +21,7 @@ COMMANDS = {
     "score": "score",
     "evaluate": "evaluate",
     "check-data": "check_data",
+    "extract-features": "extract_features",
     "push": "push",
     "demo": "demo",
     "env": "env",

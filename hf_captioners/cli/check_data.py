@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
 
 NAME = "check-data"
 HELP = "look through a folder of captioned pictures (or a named data set) and say which rows are wrong"
@@ -37,8 +36,10 @@ def run(args: argparse.Namespace) -> int:
     """
     from hf_captioners.data.checking import check_dataset
 
+    from .data_options import read_options
+
     try:
-        check = check_dataset(args.dataset, args.data_dir, **dict(_option(text) for text in args.option))
+        check = check_dataset(args.dataset, args.data_dir, **read_options(args.option, "--option"))
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return UNREADABLE
@@ -55,12 +56,3 @@ def run(args: argparse.Namespace) -> int:
         counts = ", ".join(f"{count:,} x {kind}" for kind, count in report.counts().items())
         print(f"Wrong: {counts}." if counts else "Nothing is wrong.")
     return ROWS_ARE_WRONG if report.problems else NOTHING_WRONG
-
-
-def _option(text: str) -> tuple[str, Any]:
-    import yaml
-
-    name, separator, value = text.partition("=")
-    if not separator:
-        raise ValueError(f"--option {text} has no value; expected NAME=VALUE, as --option image_dir=photos.")
-    return name.replace("-", "_"), yaml.safe_load(value)

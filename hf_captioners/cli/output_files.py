@@ -2,7 +2,11 @@
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 
 def require_writable_folder(folder: str | os.PathLike[str]) -> None:
@@ -21,3 +25,30 @@ def require_writable_folder(folder: str | os.PathLike[str]) -> None:
             pass
     except OSError as error:
         raise PermissionError(f"{path} cannot be written to ({error.strerror}). Choose another folder.") from error
+
+
+PATIENCE = 5.0  # seconds; a run that was killed may leave processes behind for a moment, which hold its lock
+
+
+@contextmanager
+def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterator[None]:
+    """Keep other runs out of a folder while something is written there.
+
+    Args:
+        folder: the folder, which exists.
+        is_main: whether this is the process that speaks for a run of several.
+
+    Raises:
+        BlockingIOError: another run is writing there.
+    """
+    if not is_main:
+        yield
+        return
+    try:
+        with FileLock(Path(folder, ".run.lock"), timeout=PATIENCE):
+            yield
+    except Timeout:
+        raise BlockingIOError(
+            f"Another run is writing into {folder}. Wait for its end (--resume goes on from there), or pass another "
+            "--output_dir."
+        ) from None

@@ -35,19 +35,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load, train, save; a summary on stdout."""
-    from transformers import set_seed
-
-    from hf_captioners.training import CaptioningTrainer, last_complete_checkpoint
-    from hf_captioners.training.starting import start_captioner
-
-    from .output_files import require_writable_folder
-    from .train_data import load_training_data
+    from .output_files import only_run_in, require_writable_folder
 
     start, data, training = (
         kind(**{field.name: getattr(args, field.name) for field in dataclasses.fields(kind) if field.init})
         for kind in argument_types()
     )
     require_writable_folder(training.output_dir)
+    with only_run_in(training.output_dir, training.process_index == 0):
+        return _train(args, start, data, training)
+
+
+def _train(args: argparse.Namespace, start: Any, data: Any, training: Any) -> int:
+    from transformers import set_seed
+
+    from hf_captioners.training import CaptioningTrainer, last_complete_checkpoint
+    from hf_captioners.training.starting import start_captioner
+
+    from .train_data import fit_to_features, load_training_data
+
     checkpoint = last_complete_checkpoint(training.output_dir)
     if checkpoint is not None and not args.resume:
         raise FileExistsError(
@@ -55,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
             "--output_dir."
         )
     train_rows, validation_rows = load_training_data(data, training.seed)
+    fit_to_features(start, data)
     set_seed(training.seed)
     model, processor = start_captioner(start)
     trainer = CaptioningTrainer(

@@ -69,6 +69,8 @@ class _AddRegions:
         self.source = source
 
     def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+        if IMAGE_ID not in rows:  # another column is looked at alone
+            return dict(rows)
         return {**rows, REGIONS: [self.source[image_id].as_entry() for image_id in rows[IMAGE_ID]]}
 
 

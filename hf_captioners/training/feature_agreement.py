@@ -32,9 +32,9 @@ def require_own_features(model: PreTrainedModel, processor: Any, store: FeatureS
         if own.digest != found.revision:
             raise OtherExtractorError(
                 f"{store.name} has features of {found.extractor} (revision {found.revision[:16]}), which are not "
-                f"those of this captioner's vision part with its picture preparation (revision {own.digest[:16]}). Extract "
-                "them with the same vision model, layer, grid and picture size, or train a captioner without vision "
-                "model on them."
+                f"those of this captioner's vision part with its picture preparation (revision {own.digest[:16]}). "
+                "Extract them with the same vision model, layer, grid and picture size, or train a captioner without "
+                "vision model on them."
             )
     if config.region_extractor is not None:
         found.check_extractor(config.region_extractor["name"], config.region_extractor["revision"])

@@ -1,0 +1,174 @@
+"""`hf-captioners extract-features`, and training on what it wrote."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    ViTConfig,
+    ViTImageProcessor,
+    ViTModel,
+    YolosConfig,
+    YolosForObjectDetection,
+    YolosImageProcessor,
+)
+
+from hf_captioners.cli import main
+from hf_captioners.data.feature_store import FeatureStore
+from hf_captioners.data.feature_store_writer import FeatureStoreWriter
+from hf_captioners.training.feature_extraction import GridExtractor
+from hf_captioners.training.starting import load_captioner
+
+FAST = ["--use_cpu", "--disable_tqdm", "true", "--generation_num_beams", "1", "--generation_max_new_tokens", "5"]
+TWO_STEPS = ["--max_steps", "2", "--per_device_train_batch_size", "4", "--validation_share", "0.3", *FAST]
+
+
+def extract(pictures, output, *model, **options):
+    typed = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    return main(["extract-features", "--data_dir", str(pictures), "--output", str(output), "--cpu", *model, *typed])
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
+
+
+@pytest.fixture
+def vision(vision_model):
+    return ["--vision_model", vision_model]
+
+
+@pytest.fixture
+def detector(tmp_path):
+    """A YOLOS of one layer that looks for 6 things."""
+    torch.manual_seed(0)
+    config = YolosConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=[32, 32],
+        num_detection_tokens=6,
+    )
+    YolosForObjectDetection(config).save_pretrained(tmp_path / "detector")
+    YolosImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "detector")
+    return str(tmp_path / "detector")
+
+
+def test_extracted_once_and_trained_on(pictures, language_model, vision, tmp_path, capsys):
+    assert extract(pictures, tmp_path / "features", *vision, batch_size=4) == 0
+    assert "train: 10 of 10 pictures computed" in capsys.readouterr().out
+    assert extract(pictures, tmp_path / "features", *vision) == 0
+    assert "train: 0 of 10 pictures computed" in capsys.readouterr().out
+    parts = ["--data_dir", str(pictures), "--language_model", language_model, *vision, *TWO_STEPS]
+    assert (
+        main(["train", *parts, "--features", str(tmp_path / "features"), "--output_dir", str(tmp_path / "run")]) == 0
+    )
+    assert not (tmp_path / "run" / "features").exists()  # nothing was computed again
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["region_extractor"]["name"].endswith(
+        "vision_model, layer -1, own grid"
+    )
+    capsys.readouterr()
+    assert main(["caption", str(pictures / "scene_000.png"), "--model", str(tmp_path / "run")]) == 0
+    assert capsys.readouterr().out.strip()
+
+
+def test_features_of_another_vision_model_are_refused(pictures, language_model, vision, tmp_path, capsys):
+    torch.manual_seed(5)
+    config = ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32)
+    ViTModel(config).save_pretrained(tmp_path / "other")
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "other")
+    assert extract(pictures, tmp_path / "features", "--vision_model", str(tmp_path / "other")) == 0
+    parts = ["--data_dir", str(pictures), "--language_model", language_model, *vision, *TWO_STEPS]
+    assert (
+        main(["train", *parts, "--features", str(tmp_path / "features"), "--output_dir", str(tmp_path / "run")]) == 2
+    )
+    assert "not those of this captioner's vision part" in capsys.readouterr().err
+    assert extract(pictures, tmp_path / "features", *vision) == 2  # nor are they mixed
+    assert "Use another folder" in capsys.readouterr().err
+
+
+def test_a_captioner_of_detected_regions(pictures, language_model, detector, tmp_path, capsys):
+    assert extract(pictures, tmp_path / "features", "--detector", detector, top_k=4, kind="int8") == 0
+    assert "largest rounding error 0.0" in capsys.readouterr().out
+    store = FeatureStore(tmp_path / "features" / "train")
+    assert len(store) == 10 and store.description.kind == "int8"
+    regions = store["scene_003.png"]
+    assert regions.features.shape == (4, 16) and regions.boxes.shape == (4, 4) and regions.scores.shape == (4,)
+    parts = ["--data_dir", str(pictures), "--language_model", language_model, *TWO_STEPS]
+    assert (
+        main(["train", *parts, "--features", str(tmp_path / "features"), "--output_dir", str(tmp_path / "run")]) == 0
+    )
+    model, _ = load_captioner(str(tmp_path / "run"))
+    assert model.config.region_feature_size == 16 and model.config.vision_config is None
+    assert model.config.region_extractor["name"].endswith("best 4 queries of score >= 0")
+
+
+def test_killed_and_repeated(pictures, vision, tmp_path, monkeypatch):
+    """Shards of a run that was stopped in its third batch, and went on, are those of one that was not."""
+    monkeypatch.setattr(
+        "hf_captioners.data.feature_store_writer.FeatureStoreWriter", partial(FeatureStoreWriter, shard_bytes=1)
+    )
+    assert extract(pictures, tmp_path / "whole", *vision, batch_size=3) == 0
+    call, batches = GridExtractor.__call__, []
+
+    def stopped_in_the_third(self, inputs):
+        if len(inputs["pixel_values"]) > 1:  # not the probe of the features' size
+            batches.append(len(inputs["pixel_values"]))
+            if len(batches) == 3:
+                raise KeyboardInterrupt
+        return call(self, inputs)
+
+    monkeypatch.setattr(GridExtractor, "__call__", stopped_in_the_third)
+    assert extract(pictures, tmp_path / "killed", *vision, batch_size=3) == 130
+    assert len(FeatureStore(tmp_path / "killed" / "train")) == 6
+    assert extract(pictures, tmp_path / "killed", *vision, batch_size=3) == 0
+    assert batches == [3, 3, 3, 3]
+    assert contents(tmp_path / "killed" / "train") == contents(tmp_path / "whole" / "train")
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"split": "dev"}, "no split dev; there are train"),
+        ({"data_options": "image_dir"}, "NAME=VALUE"),
+        ({"data_dir": "nowhere"}, "nowhere"),
+        ({"vision_model": "nowhere"}, "nowhere is no checkpoint"),
+        ({"batch_size": "0"}, "`--batch_size` is 0"),
+        ({"output": __file__}, "is a file"),
+    ],
+)
+def test_bad_input_is_answered(pictures, vision_model, tmp_path, capsys, changed, said):
+    given = {"data_dir": pictures, "output": tmp_path / "features", "vision_model": vision_model} | changed
+    typed = [text for name, value in given.items() for text in (f"--{name}", str(value))]
+    assert main(["extract-features", "--cpu", *typed]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_features_that_are_not_there(pictures, language_model, vision, tmp_path, capsys):
+    parts = ["--data_dir", str(pictures), "--language_model", language_model, *vision, *TWO_STEPS]
+    missing = [*parts, "--features", str(tmp_path / "nowhere"), "--output_dir", str(tmp_path / "run")]
+    assert main(["train", *missing]) == 2
+    assert "extract-features ... --split train" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_pictures(pictures, vision, tmp_path):
+    assert extract(pictures, tmp_path / "one", *vision, kind="float32", batch_size=1) == 0
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    typed = ["extract-features", "--data_dir", str(pictures), "--output", str(tmp_path / "two"), *vision]
+    typed += ["--cpu", "--kind", "float32", "--batch_size", "1"]
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launch, "-m", "hf_captioners.cli", *typed], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "5 of 10" not in done.stderr and "train: 5 of 10 pictures computed by this process" in done.stdout
+    one, two = FeatureStore(tmp_path / "one" / "train"), FeatureStore(tmp_path / "two" / "train")
+    assert sorted(one) == sorted(two) and len(list(Path(tmp_path, "two", "train").glob("regions-00[01]-*"))) == 2
+    for image_id in one:
+        assert one[image_id].features.tobytes() == two[image_id].features.tobytes()
