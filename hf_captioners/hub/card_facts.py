@@ -134,7 +134,8 @@ class TrainingFacts:
                 samples = [SampleFacts(**sample) for sample in entry.pop("samples", [])]
                 data = DataFacts(**entry.pop("data", {}))
                 evaluations.append(EvaluationFacts(**entry, data=data, samples=samples))
-            return cls(**stored, data=DataFacts(**stored.pop("data", {})), evaluations=evaluations)
+            data = DataFacts(**stored.pop("data", {}))
+            return cls(**stored, data=data, evaluations=evaluations)
         except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path} has not the form that training writes ({error}). Remove it.") from error
 

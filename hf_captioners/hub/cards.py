@@ -48,17 +48,20 @@ model = AutoModelForImageTextToText.from_pretrained("{base}")
 model = PeftModel.from_pretrained(model, "{repo}").merge_and_unload()"""
 
 
-def write_card(directory: str | os.PathLike[str], repo_id: str | None = None) -> None:
+def write_card(
+    directory: str | os.PathLike[str], repo_id: str | None = None, place: str | os.PathLike[str] | None = None
+) -> None:
     """Write `README.md` of a checkpoint from `card_facts.json` and its other files; a person's text is kept.
 
     Args:
         directory: of the checkpoint.
         repo_id: its name on the Hub; default: the directory's name.
+        place: where to write it; default: into the directory.
 
     Raises:
         ValueError: the card that is there, or the facts, cannot be read.
     """
-    path = Path(directory, CARD)
+    path = Path(place or directory, CARD)
     text = merge_cards(read_text(path), make_card(directory, repo_id), str(path))
     temporary = path.with_suffix(".tmp")
     temporary.write_text(text, encoding="utf-8")
@@ -136,7 +139,7 @@ def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFact
     }
     base = [checkpoint.adapter_of] if checkpoint.adapter_of else []
     if training is not None:
-        metadata |= {key: value for key, value in _known(training).items() if value}
+        metadata |= _told({"license": training.licence, "language": training.language})
         base += [source for source in training.started_from if _is_hub_name(source)]
     if base:
         metadata["base_model"] = base
@@ -167,8 +170,9 @@ def _settings(values: dict[str, Any]) -> str:
     return ", ".join(f"`{name}={value!r}`" for name, value in values.items())
 
 
-def _known(training: TrainingFacts) -> dict[str, Any]:
-    return {"license": training.licence, "language": training.language}
+def _told(values: dict[str, Any]) -> dict[str, Any]:
+    """Without what is not known."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _is_hub_name(source: str) -> bool:
@@ -176,13 +180,12 @@ def _is_hub_name(source: str) -> bool:
 
 
 def _results(evaluation: EvaluationFacts) -> list[EvalResult]:
-    data = evaluation.data
+    data, frequency = evaluation.data, evaluation.document_frequency
     if data.name is None:
         return []
     conditions = {
         "scale": "natural units",
         "tokenizer": evaluation.tokenizer,
-        "document_frequency": evaluation.document_frequency,
         "pictures": data.pictures,
         "references": data.captions,
         **evaluation.generation,
@@ -197,7 +200,7 @@ def _results(evaluation: EvaluationFacts) -> list[EvalResult]:
             metric_type=HUB_METRICS[figure],
             metric_name=evaluation.variants.get(figure) or FIGURE_NAMES[figure],
             metric_value=round(value, 6),
-            metric_args={key: value for key, value in conditions.items() if value is not None},
+            metric_args=_told(conditions | ({"document_frequency": frequency} if figure.startswith("cider") else {})),
         )
         for figure, value in evaluation.figures.items()
         if figure in HUB_METRICS

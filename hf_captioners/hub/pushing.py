@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, CommitOperationAdd, CommitOperationDelete, HfApi
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
@@ -143,6 +143,11 @@ def hub_errors_told(repo_id: str) -> Iterator[None]:
     """
     try:
         yield
+    except LocalTokenNotFoundError as error:
+        raise PermissionError(
+            f"Nobody is signed in to the Hub, so nothing can be pushed to {repo_id}. Sign in with: hf auth login (or "
+            "set HF_TOKEN to a token that may write)."
+        ) from error
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else None
         said = " ".join((error.server_message or str(error)).split())

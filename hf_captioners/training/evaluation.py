@@ -41,7 +41,23 @@ def caption_batch(
         return model.generate(**batch, generation_config=generation_config)  # type: ignore[operator,return-value]
 
 
-def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+class CaptionFigures(dict[str, float]):
+    """Figures by name, and under what conditions they came about.
+
+    Attributes:
+        conditions: `variants` (what each figure is exactly), `tokenizer` and `document_frequency`.
+    """
+
+    conditions: dict[str, Any]
+
+    def __or__(self, others: Any) -> "CaptionFigures":  # type: ignore[override]
+        """With other figures, under the same conditions."""
+        joined = CaptionFigures({**self, **others})
+        joined.conditions = self.conditions
+        return joined
+
+
+def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]]) -> CaptionFigures:
     """BLEU-1 to 4 and CIDEr-D of captions against all references of their pictures, in natural units.
 
     Raises:
@@ -55,7 +71,9 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
     result = compute_caption_metrics(
         [captions[row] for row in known], [list(references[row]) for row in known], metrics=METRICS
     )
-    return {name: float(result[name]) for name in FIGURES}
+    figures = CaptionFigures({name: float(result[name]) for name in FIGURES})
+    figures.conditions = {name: result[name] for name in ("variants", "tokenizer", "document_frequency")}
+    return figures
 
 
 def write_captions(path: str | os.PathLike[str], image_ids: Sequence[str], captions: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch.utils.data import DataLoader, Subset
 from torch.utils.data import Dataset as TorchDataset
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback, TrainerControl
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl
 from transformers.trainer_utils import IntervalStrategy, speed_metrics
 
 from hf_captioners.data.feature_store import FeatureStore
@@ -20,15 +20,19 @@ from hf_captioners.data.feature_store import FeatureStore
 from .arguments import CaptioningTrainingArguments
 from .callbacks import EpochCallback, StopWithoutProgress
 from .caption_encoding import IGNORED_LABEL, caption_encoder
+from .card_writer import CardWriter
 from .checkpoints import load_weights
 from .collator import CaptionCollator
 from .evaluation import caption_batch, generation_config_for, score_captions, write_captions
 from .feature_agreement import require_own_features
 from .feature_cache import FeatureCache, can_cache
+from .hub_trainer import HubTrainer
 from .pictures import CaptionedPictures, CaptionPairs, CaptionSampler
 
+SAMPLING_STRATEGIES = ("random", "group_by_length")
 
-class CaptioningTrainer(Seq2SeqTrainer):
+
+class CaptioningTrainer(HubTrainer):
     """Trains any captioner that has `generate()` and a teacher-forced `forward`: this library's, and BLIP, GIT and
     vision-encoder-decoder models of transformers.
 
@@ -68,16 +72,21 @@ class CaptioningTrainer(Seq2SeqTrainer):
     ) -> None:
         if processing_class is None:
             raise ValueError("`processing_class` is missing: pass the captioner's processor.")
-        if args.train_sampling_strategy != "random":
+        if args.train_sampling_strategy not in SAMPLING_STRATEGIES:
             raise ValueError(
-                f"`train_sampling_strategy={args.train_sampling_strategy!r}` is not supported, expected 'random'."
+                f"`train_sampling_strategy={args.train_sampling_strategy!r}` is not supported, expected "
+                f"{' or '.join(map(repr, SAMPLING_STRATEGIES))}."
             )
+        by_length = args.train_sampling_strategy == "group_by_length"
+        if by_length and args.group_captions:
+            raise ValueError("`group_captions` and `train_sampling_strategy='group_by_length'` exclude each other.")
         is_own = hasattr(processing_class, "encode_captions")
         if args.group_captions and not is_own:
             raise ValueError(f"`group_captions` needs a captioner of this library, got a {type(model).__name__}.")
         _smooth_inside(model, args.label_smoothing_factor, is_own)
         self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
         self._feature_cache: FeatureCache | None = None
+        self.card = CardWriter()
         super().__init__(
             model=model,
             args=args,
@@ -85,7 +94,7 @@ class CaptioningTrainer(Seq2SeqTrainer):
             train_dataset=None if train_dataset is None else self._make_items(train_dataset),
             eval_dataset=eval_dataset,
             processing_class=processing_class,
-            callbacks=list(callbacks or ()),
+            callbacks=[self.card, *(callbacks or ())],
             optimizers=optimizers,
         )
         self.label_smoother = None
@@ -95,7 +104,12 @@ class CaptioningTrainer(Seq2SeqTrainer):
         if self.train_dataset is not None:
             seed = args.seed if args.data_seed is None else args.data_seed
             self.sampler = CaptionSampler(
-                self.train_dataset.picture_of, args.captions_per_picture, seed, together=args.group_captions
+                self.train_dataset.picture_of,
+                args.captions_per_picture,
+                seed,
+                together=args.group_captions,
+                lengths=self.train_dataset.lengths if by_length else None,
+                batch_size=args.per_device_train_batch_size,
             )
             self.add_callback(EpochCallback(self.sampler))
         if args.early_stopping_patience is not None and args.eval_strategy != IntervalStrategy.NO:
@@ -154,6 +168,7 @@ class CaptioningTrainer(Seq2SeqTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _load_best_model(self) -> None:
+        self.card.saved_step = self.state.best_global_step
         if self._is_plain:
             load_weights(self.model, self.state.best_model_checkpoint)
         else:
@@ -197,6 +212,10 @@ class CaptioningTrainer(Seq2SeqTrainer):
         if self.args.save_captions and self.is_world_process_zero():
             name = f"{metric_key_prefix}-{self.state.global_step:07d}.jsonl"
             write_captions(Path(self.args.output_dir, "captions", name), pictures.image_ids, captions)
+        settings = self._generation_settings(gen_kwargs)
+        self.card.note_evaluation(
+            self.state.global_step, metric_key_prefix, rows, pictures, captions, figures, settings
+        )
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -216,11 +235,7 @@ class CaptioningTrainer(Seq2SeqTrainer):
 
     def caption(self, pictures: CaptionedPictures, **gen_kwargs: Any) -> list[str]:
         """Write the best caption of every picture; processes share the work and all get all captions."""
-        settings = {
-            "num_beams": self.args.generation_num_beams,
-            "max_new_tokens": self.args.generation_max_new_tokens,
-        }
-        config = generation_config_for(self.base_model, settings | gen_kwargs)
+        config = generation_config_for(self.base_model, self._generation_settings(gen_kwargs))
         self.model.eval()
         captions: list[str] = []
         for batch in self._own_share(pictures, "captions"):
@@ -229,6 +244,13 @@ class CaptioningTrainer(Seq2SeqTrainer):
         shares = gather_object([captions]) if self.args.world_size > 1 else [captions]
         # Process p captioned the rows p, p + world size, ...
         return [shares[row % len(shares)][row // len(shares)] for row in range(len(pictures))]
+
+    def _generation_settings(self, given: dict[str, Any]) -> dict[str, Any]:
+        settings = {
+            "num_beams": self.args.generation_num_beams,
+            "max_new_tokens": self.args.generation_max_new_tokens,
+        }
+        return settings | given
 
     @torch.no_grad()
     def caption_loss(self, pictures: CaptionedPictures) -> float:

@@ -112,7 +112,10 @@ class Repository:
         """What the Hub says of a repository; library and task are read from its card."""
         card = commit.files.get("README.md")
         found = FRONT_MATTER.match(card.content.decode()) if card else None
-        metadata = (yaml.safe_load(found[1]) if found else None) or {}
+        try:
+            metadata = (yaml.safe_load(found[1]) if found else None) or {}
+        except yaml.YAMLError:
+            metadata = {}
         return {
             "_id": self.name,
             "id": self.name,

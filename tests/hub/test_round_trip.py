@@ -1,4 +1,4 @@
-"""A captioner of every architecture goes to the Hub and comes back in a fresh process, with the package and without."""
+"""A captioner of every architecture goes to the Hub and comes back in a fresh process, with the package or not."""
 
 import pytest
 import torch

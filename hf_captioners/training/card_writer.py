@@ -1,0 +1,260 @@
+"""The card of a model in training: facts are collected where they happen, and written at every save."""
+
+import dataclasses
+import enum
+import os
+import platform
+import re
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.utils import logging
+
+from hf_captioners._version import __version__
+from hf_captioners.hub.card_facts import DataFacts, EvaluationFacts, SampleFacts, TrainingFacts
+from hf_captioners.hub.cards import write_card
+
+from .pictures import CaptionedPictures
+
+logger = logging.get_logger(__name__)
+
+SAMPLES = 5
+PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "timm", "peft")
+# They say where things lie on somebody's machine and what is shown there, not how the model became what it is.
+LEFT_OUT = re.compile(
+    r"output_dir|feature_cache_dir|logging_.*|log_.*|hub_.*|push_to_hub|report_to|run_name|project|trackio_.*|disable_tqdm"
+    r"|do_(train|eval|predict)|.*_token|local_rank|ddp_.*|fsdp.*|deepspeed|accelerator_config|parallelism_config|debug"
+    r"|greater_is_better|save_.*|eval_.*|load_best_model_at_end|resume_from_checkpoint|dataloader_.*|use_cpu|skip_.*"
+    r"|remove_unused_columns|include_.*|label_names|ignore_data_skip|past_index|batch_eval_metrics|generation_config"
+    r"|predict_with_generate|generation_max_length|sortish_sampler|torch_empty_cache_steps|average_tokens_.*"
+    r"|(gradient|activation)_checkpointing.*"
+)
+WORTH_TELLING = (
+    "learning_rate",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "num_train_epochs",
+    "max_steps",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "optim",
+    "adam_beta1",
+    "adam_beta2",
+    "weight_decay",
+    "max_grad_norm",
+    "label_smoothing_factor",
+    "seed",
+    "data_seed",
+    "bf16",
+    "fp16",
+    "captions_per_picture",
+    "max_caption_tokens",
+    "early_stopping_patience",
+    "generation_num_beams",
+    "generation_max_new_tokens",
+)
+
+
+class CardWriter(TrainerCallback):
+    """Remembers what happens in a run and writes it beside the weights.
+
+    Attributes:
+        saved_step: the step of the weights that are in the model, where it is not the last one.
+        evaluations: by step and name (`eval`), what was evaluated.
+    """
+
+    def __init__(self) -> None:
+        self.saved_step: int | None = None
+        self.evaluations: dict[int, dict[str, EvaluationFacts]] = {}
+        self._began: float | None = None
+        self._seconds: float | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Start the clock, unless the run goes on from a checkpoint: then its whole time is not known."""
+        self.saved_step = None
+        self._began = time.monotonic() if state.global_step == 0 else None
+        self._seconds = None
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Stop it, so that saving twice gives the same card."""
+        self._seconds, self._began = self.seconds, None
+
+    @property
+    def seconds(self) -> float | None:
+        """How long the run took until now; None if that is not known."""
+        return self._seconds if self._began is None else round(time.monotonic() - self._began, 1)
+
+    def note_evaluation(
+        self,
+        step: int,
+        name: str,
+        rows: Dataset,
+        pictures: CaptionedPictures,
+        captions: list[str],
+        figures: dict[str, float],
+        generation: dict[str, Any],
+    ) -> None:
+        """Remember an evaluation.
+
+        Args:
+            step: of the run. name: as `eval`.
+            rows: the data set; pictures: its rows as they were captioned; captions: what was written.
+            figures: what that is worth, with `conditions` if they are `CaptionFigures`.
+            generation: settings of the search.
+        """
+        samples = [
+            SampleFacts(picture=image_id, caption=caption, references=list(references))
+            for image_id, caption, references in zip(
+                pictures.image_ids[:SAMPLES], captions, pictures.captions, strict=False
+            )
+        ]
+        conditions = getattr(figures, "conditions", {})
+        self.evaluations.setdefault(self.saved_step or step, {})[name] = EvaluationFacts(
+            data=data_facts(rows, pictures.captions),
+            figures=dict(figures),
+            generation={key: value for key, value in generation.items() if value is not None and is_plain(value)},
+            samples=samples,
+            **conditions,
+        )
+
+    def write(self, trainer: Any, directory: Path) -> None:
+        """Write `card_facts.json` and `README.md` into a saved model's directory and the output directory.
+
+        A card that cannot be written is no reason to lose a training run: it is only warned of.
+        """
+        output_dir = Path(str(trainer.args.output_dir))
+        try:
+            facts = self.facts(trainer)
+            for place in dict.fromkeys((directory, output_dir)):
+                facts.save(place)
+                write_card(directory, trainer.public_name, place)
+        except Exception as error:
+            logger.warning(f"The card in {directory} was not written: {type(error).__name__}: {error}")
+
+    def facts(self, trainer: Any) -> TrainingFacts:
+        """What is known of the run now."""
+        args, state = trainer.args, trainer.state
+        step = self.saved_step or state.global_step or None
+        pictures = trainer.train_dataset.pictures if trainer.train_dataset is not None else None
+        told, other = told_arguments(args)
+        evaluations = self.evaluations.get(step or 0)
+        if evaluations is None and step is not None:  # of a part of the run before it was resumed
+            earlier = TrainingFacts.load(Path(str(args.output_dir), f"checkpoint-{step}"))
+            kept = earlier.evaluations if earlier else []
+        else:
+            kept = list((evaluations or {}).values())
+        return TrainingFacts(
+            data=data_facts(pictures.rows, pictures.captions) if pictures is not None else DataFacts(),
+            evaluations=kept,
+            arguments=told,
+            other_arguments=other,
+            log=training_log(state.log_history),
+            saved_step=step,
+            seconds=self.seconds,
+            hardware=hardware(args.device),
+            processes=args.world_size,
+            versions=versions(),
+            started_from=started_from(trainer.base_model.config),
+        )
+
+
+def data_facts(rows: Dataset, captions: list[list[str]]) -> DataFacts:
+    """What a data set says of itself, and how much of it was used."""
+    info, split = rows.info, None if rows.split is None else str(rows.split)
+    whole = (info.splits or {}).get(re.sub(r"\[.*", "", split)) if split else None
+    name = info.dataset_name.removeprefix("captions_") if info.dataset_name else None
+    return DataFacts(
+        name=name,
+        split=split,
+        pictures=len(captions),
+        captions=sum(map(len, captions)),
+        of_pictures=whole.num_examples if whole is not None and whole.num_examples > len(captions) else None,
+        licence=info.license or None,
+        citation=info.citation or None,
+        homepage=info.homepage or None,
+        description=info.description or None,
+    )
+
+
+def training_log(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One entry for every evaluated step: figures, and the training loss that was logged last."""
+    entries: dict[int, dict[str, Any]] = {}
+    train_loss: float | None = None
+    for entry in history:
+        train_loss = entry.get("loss", train_loss)
+        figures = {
+            name.removeprefix("eval_"): entry[name]
+            for name in ("eval_loss", "eval_bleu_4", "eval_cider_d")
+            if name in entry
+        }
+        if figures and entry["step"] not in entries:
+            known = {} if train_loss is None else {"train_loss": train_loss}
+            entries[entry["step"]] = {"step": entry["step"], "epoch": entry["epoch"], **known, **figures}
+    return list(entries.values())
+
+
+def told_arguments(args: TrainingArguments) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments that differ from their defaults, and other ones that matter; the seed is always among the first."""
+    told, other = {}, {}
+    for field in dataclasses.fields(args):
+        value = plain(getattr(args, field.name))
+        default = None if field.default is dataclasses.MISSING else plain(field.default)
+        if LEFT_OUT.fullmatch(field.name) or not is_plain(value):
+            continue
+        if field.name == "seed" or (value != default and field.default is not dataclasses.MISSING):
+            told[field.name] = value
+        elif field.name in WORTH_TELLING and value is not None:
+            other[field.name] = value
+    return told, other
+
+
+def plain(value: Any) -> Any:
+    """The value of an enumeration's member; anything else as it is."""
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it can be told in a word."""
+    if isinstance(value, (list, tuple)):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def hardware(device: torch.device) -> str:
+    """Name of the device that trained."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    if device.type == "mps":
+        return "Apple MPS"
+    return f"CPU ({platform.machine()}, {os.cpu_count()} cores)"
+
+
+def versions() -> dict[str, str]:
+    """Versions of this library and those beneath."""
+    found = {"hf-captioners": __version__, "Python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def started_from(config: Any) -> list[str]:
+    """Names on the Hub of the models that this one began as; directories are nobody else's business."""
+    parts = [config, getattr(config, "text_config", None), getattr(config, "vision_config", None)]
+    names = [getattr(part, "_name_or_path", "") for part in parts]
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if name and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) and not Path(name).exists()
+    ]
