@@ -1,0 +1,107 @@
+"""Every data set that `load_captions` knows, as a folder of six drawn pictures in that data set's own form."""
+
+import json
+from pathlib import Path
+
+import datasets
+
+TRAIN, VALIDATION = range(4), range(4, 6)
+
+
+def _karpathy(root, scenes, name, file_name, folder=None):
+    """Karpathy's file, with `filepath` for COCO's folders."""
+    images = []
+    for number, row in enumerate(scenes):
+        entry = {"filename": file_name(number), "imgid": number, "split": "train" if number in TRAIN else "val"}
+        entry["sentences"] = [
+            {"raw": caption, "tokens": caption.split(), "sentid": number * 10 + place, "imgid": number}
+            for place, caption in enumerate(row["captions"])
+        ]
+        path = root / (folder or "Images") / entry["filename"]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        row["image"].save(path)
+        images.append(entry | ({"filepath": folder, "cocoid": number} if folder else {}))
+    (root / name).write_text(json.dumps({"images": images, "dataset": "x"}))
+    return []
+
+
+def coco(root, scenes):
+    return _karpathy(
+        root, scenes, "dataset_coco.json", lambda number: f"COCO_val2014_{number:012d}.jpg", folder="val2014"
+    )
+
+
+def flickr8k(root, scenes):
+    return _karpathy(root, scenes, "dataset_flickr8k.json", lambda number: f"{number}_a.jpg")
+
+
+def flickr30k(root, scenes):
+    return _karpathy(root, scenes, "dataset_flickr30k.json", lambda number: f"{number}.jpg")
+
+
+def conceptual_captions(root, scenes):
+    for name, split, rows in (
+        ("Train_GCC-training.tsv", "train", TRAIN),
+        ("Validation_GCC-1.1.0-Validation.tsv", "validation", VALIDATION),
+    ):
+        (root / split).mkdir()
+        lines = []
+        for line, number in enumerate(rows):
+            lines.append(f"{scenes[number]['captions'][0]}\thttp://example.org/{number}.png\n")
+            scenes[number]["image"].save(root / split / f"{line:09d}.png")
+        (root / name).write_text("".join(lines))
+    return []
+
+
+def iu_xray(root, scenes):
+    """Studies with two views each, in R2Gen's form."""
+    content = {"train": [], "val": [], "test": []}
+    for number, row in enumerate(scenes):
+        study = f"CXR{number + 1}_IM-{number:04d}"
+        (root / "images" / study).mkdir(parents=True)
+        for view in (0, 1):
+            scenes[(number + view) % len(scenes)]["image"].save(root / "images" / study / f"{view}.png")
+        split = "train" if number in TRAIN else "val"
+        paths = [f"{study}/0.png", f"{study}/1.png"]
+        content[split].append({"id": study, "report": row["captions"][0], "image_path": paths, "split": split})
+    (root / "annotation.json").write_text(json.dumps(content))
+    return ["protocol=r2gen", "allow_partial=true", "max_views=2"]
+
+
+def caption_folder(root, scenes):
+    for split, rows in (("train", TRAIN), ("validation", VALIDATION)):
+        (root / split).mkdir()
+        with open(root / split / "metadata.jsonl", "w") as file:
+            for place, number in enumerate(rows):  # the same names in both splits
+                scenes[number]["image"].save(root / split / f"{place}.png")
+                file.write(json.dumps({"file_name": f"{place}.png", "captions": scenes[number]["captions"]}) + "\n")
+    return []
+
+
+def by_columns(root, scenes):
+    for split, rows in (("train", TRAIN), ("validation", VALIDATION)):
+        photos = {
+            "photo": [scenes[number]["image"] for number in rows],
+            "alt": [scenes[number]["captions"][0] for number in rows],
+        }
+        made = datasets.Dataset.from_dict(photos).cast_column("photo", datasets.Image())
+        made.to_parquet(root / f"{split}-0.parquet")
+    return ["path=parquet", "image_column=photo", "caption_columns=[alt]"]
+
+
+def scenes(root, scenes):
+    return ["num_images={train: 4, validation: 2}", "image_size=32"]
+
+
+MAKERS = {
+    maker.__name__: maker
+    for maker in (by_columns, caption_folder, coco, conceptual_captions, flickr30k, flickr8k, iu_xray, scenes)
+}
+
+
+def make_folder(name: str, root: Path, scenes: datasets.Dataset) -> list[str]:
+    """Write a data set and return what to type after `--dataset NAME`."""
+    root.mkdir()
+    options = MAKERS[name](root, [scenes[number] for number in range(6)])
+    folder = [] if name == "scenes" else ["--data_dir", str(root)]
+    return [*folder, *(["--data_options", *options] if options else [])]

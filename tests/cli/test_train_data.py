@@ -1,0 +1,79 @@
+"""`hf-captioners train` on every data set, as a person types it."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from hf_captioners.cli import main
+from hf_captioners.data import list_datasets, load_captions
+from hf_captioners.data.feature_store import FeatureStore
+from hf_captioners.training.feature_cache import picture_keys
+
+FOLDERS = importlib.util.spec_from_file_location("dataset_folders", Path(__file__).with_name("dataset_folders.py"))
+dataset_folders = importlib.util.module_from_spec(FOLDERS)
+FOLDERS.loader.exec_module(dataset_folders)
+FAST = ["--use_cpu", "--disable_tqdm", "true", "--generation_num_beams", "1", "--generation_max_new_tokens", "5"]
+TWO_STEPS = ["--max_steps", "2", "--per_device_train_batch_size", "4", *FAST]
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def parts(language_model, vision_model):
+    return ["--language_model", language_model, "--vision_model", vision_model]
+
+
+@pytest.mark.parametrize("name", list_datasets())
+def test_two_steps_on_every_data_set(name, scenes, parts, tmp_path, capsys):
+    typed = ["--dataset", name, *dataset_folders.make_folder(name, tmp_path / "data", scenes)]
+    assert main(["train", *typed, *parts, *TWO_STEPS, "--output_dir", str(tmp_path / "run")]) == 0
+    assert "Best evaluation" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == 2
+    captions = [json.loads(line) for line in next(Path(tmp_path, "run/captions").glob("*.jsonl")).open()]
+    assert len(captions) == 2, "the two validation pictures"
+
+
+def test_both_views_of_a_study_are_learned_from(scenes, parts, tmp_path):
+    """Stored features of a study are those of both of its X-rays."""
+    typed = ["--dataset", "iu_xray", *dataset_folders.make_folder("iu_xray", tmp_path / "data", scenes)]
+    assert main(["train", *typed, *parts, *TWO_STEPS, "--output_dir", str(tmp_path / "run")]) == 0
+    (folder,) = (tmp_path / "run" / "features").iterdir()
+    options = {"protocol": "r2gen", "allow_partial": True}
+    rows = load_captions("iu_xray", tmp_path / "data", "train", **options)
+    store = FeatureStore(folder)
+    keys = picture_keys(rows.select_columns(["images"]))
+    assert [store[key].features.shape for key in keys] == [(32, 16)] * 4  # twice 16 cells
+    first, second = store[keys[0]].features, store[keys[1]].features
+    assert (first[16:] == second[:16]).all()  # the second view of one study is the first of the next
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (["--dataset", "nowhere"], "no data set 'nowhere'"),
+        (["--dataset", "coco", "--data_dir", "missing"], "missing"),
+        (["--data_dir", "a", "--train_dir", "b"], "give one"),
+        (["--data_dir", "a", "--data_options", "protocol"], "NAME=VALUE"),
+        (["--data_dir", "a", "--data_options", "colour=red"], "has no option colour"),
+        (["--data_dir", "a", "--features", "f", "--validation_dir", "v"], "exclude each other"),
+    ],
+)
+def test_bad_input_is_answered(parts, tmp_path, capsys, typed, said):
+    assert main(["train", *typed, *parts, *FAST, "--output_dir", str(tmp_path / "run")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_another_run_writes_to_is_left_alone(pictures, parts, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("hf_captioners.cli.output_files.PATIENCE", 0.1)
+    typed = ["train", "--train_dir", str(pictures), *parts, *TWO_STEPS, "--validation_share", "0.3"]
+    (tmp_path / "run").mkdir()
+    with FileLock(tmp_path / "run" / ".run.lock"):
+        assert main([*typed, "--output_dir", str(tmp_path / "run")]) == 2
+    assert "Another run is writing into" in capsys.readouterr().err
+    assert main([*typed, "--output_dir", str(tmp_path / "run")]) == 0
