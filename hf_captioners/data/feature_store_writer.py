@@ -157,14 +157,17 @@ class FeatureStoreWriter:
         if not self._ids:
             return
         path = self.folder / f"{self._prefix}{self._next_shard:05d}.safetensors"
-        features = np.concatenate([regions.features for regions in self._regions]).astype(np.float32, copy=False)
+        # A file is written in the order of the memory, so rows must lie one behind the other: those of a convolution
+        # come column by column.
+        features = np.ascontiguousarray(np.concatenate([regions.features for regions in self._regions]), np.float32)
         arrays = self._stored(features)
         for name, column in (
             ("boxes", [regions.boxes for regions in self._regions]),
             ("scores", [regions.scores for regions in self._regions]),
         ):
             if getattr(self.description, name):
-                arrays[name] = np.concatenate([values for values in column if values is not None]).astype(np.float32)
+                values = np.concatenate([array for array in column if array is not None])
+                arrays[name] = np.ascontiguousarray(values, np.float32)
         arrays["counts"] = np.array([len(regions.features) for regions in self._regions], np.int64)
         unfinished = path.with_name(f".{path.name}.unfinished")
         try:

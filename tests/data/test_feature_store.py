@@ -66,6 +66,21 @@ def test_what_was_written_is_read_to_the_byte(tmp_path):
     assert copied["9"].features.tobytes() == regions_of(9).features.tobytes()
 
 
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
+def test_features_that_lie_column_by_column(tmp_path, kind):
+    """As those of a convolution do after `flatten(2).transpose(1, 2)`."""
+    given = [regions_of(number) for number in range(6)]
+    for folder, order in (("rows", "C"), ("columns", "F")):
+        with FeatureStoreWriter(tmp_path / folder, StoreDescription("resnet", "r1", 16, kind)) as writer:
+            for number, regions in enumerate(given):
+                arrays = (np.array(values, order=order) for values in (regions.features, regions.boxes))
+                writer.add(str(number), Regions(*arrays))
+    rows, columns = FeatureStore(tmp_path / "rows"), FeatureStore(tmp_path / "columns")
+    for number, regions in enumerate(given):
+        np.testing.assert_array_equal(columns[str(number)].features, rows[str(number)].features)
+        np.testing.assert_array_equal(columns[str(number)].boxes, regions.boxes)
+
+
 def test_shards_are_ordinary_safetensors(tmp_path):
     write(tmp_path, range(5))
     with safe_open(tmp_path / "regions-000-00000.safetensors", "np") as shard:
