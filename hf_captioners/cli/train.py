@@ -6,6 +6,7 @@ from typing import Any
 
 NAME = "train"
 HELP = "train a captioner on your own pictures and captions"
+DATA_SET_DEFAULTS = ("generation_max_new_tokens", "generation_num_beams")
 
 
 def parent_parsers() -> list[argparse.ArgumentParser]:
@@ -27,6 +28,8 @@ def argument_types() -> tuple[type, ...]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What only the command line knows."""
+    # None unless typed: a data set may have defaults of its own.
+    parser.set_defaults(**dict.fromkeys(DATA_SET_DEFAULTS))
     parser.add_argument(
         "--resume", action="store_true", help="go on from the last complete checkpoint in --output_dir, if any"
     )
@@ -37,13 +40,18 @@ def run(args: argparse.Namespace) -> int:
     """Load, train, save; a summary on stdout."""
     from .output_files import only_run_in, require_writable_folder
 
-    start, data, training = (
-        kind(**{field.name: getattr(args, field.name) for field in dataclasses.fields(kind) if field.init})
-        for kind in argument_types()
-    )
+    start_kind, data_kind, training_kind = argument_types()
+    data = data_kind(**_typed(args, data_kind))
+    start = start_kind(**_typed(args, start_kind))
+    training = training_kind(**(data.generation_arguments | _typed(args, training_kind)))
     require_writable_folder(training.output_dir)
     with only_run_in(training.output_dir, training.process_index == 0):
         return _train(args, start, data, training)
+
+
+def _typed(args: argparse.Namespace, kind: type) -> dict[str, Any]:
+    values = {field.name: getattr(args, field.name) for field in dataclasses.fields(kind) if field.init}
+    return {name: value for name, value in values.items() if value is not None or name not in DATA_SET_DEFAULTS}
 
 
 def _train(args: argparse.Namespace, start: Any, data: Any, training: Any) -> int:

@@ -8,6 +8,7 @@ from datasets import Dataset, DatasetDict
 
 from hf_captioners.data import load_captions
 from hf_captioners.data.feature_store import STORE_FILE, FeatureStore
+from hf_captioners.data.loading import generation_defaults
 from hf_captioners.data.regions_column import with_regions
 from hf_captioners.training.starting import StartingPoint
 
@@ -71,6 +72,11 @@ class TrainingData:
         splits = load_captions(self.dataset, data_dir=folder, **read_options(self.data_options, "--data_options"))
         assert isinstance(splits, DatasetDict)
         return splits
+
+    @property
+    def generation_arguments(self) -> dict[str, int]:
+        """Training arguments that a data set of long texts has other defaults of."""
+        return {f"generation_{name}": value for name, value in generation_defaults(self.dataset).items()}
 
     def with_features(self, rows: Dataset, split: str) -> Dataset:
         """Rows of a split with their stored features in the place of pictures, if features are used."""

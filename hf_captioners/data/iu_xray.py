@@ -13,7 +13,7 @@ Pictures are looked for in `image_dir`, or in `data_dir` and its usual folders. 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -32,8 +32,6 @@ VISUALGPT_TRAIN = 2770
 SOURCES = ("annotation.json", "indiana_reports.csv", "NLMCXR_reports.tgz", "ecgen-radiology")
 PICTURE_FOLDERS = ("", "images", "images/images_normalized", "images_normalized", "NLMCXR_png")
 NO_TEXT, FEW_VIEWS = "study without the sections asked for", "study with fewer views than asked for"
-# What R2Gen decodes with: reports are cut at 60 tokens. Captioners' usual limits would cut most of them.
-REPORT_GENERATION = {"max_length": 60, "num_beams": 3}
 STUDY_FEATURES = Features(
     {
         "uid": Value("int64"),
@@ -75,6 +73,7 @@ class IuXray(CaptionReader):
         "public for research (NLM Open-i)",
         "https://openi.nlm.nih.gov",
     )
+    generation: ClassVar[Mapping[str, int]] = {"max_new_tokens": 60, "num_beams": 3}  # as R2Gen decodes
 
     protocol: Literal["r2gen", "visualgpt", "all-as-test"] = "r2gen"
     reports: str | Path | None = None

@@ -50,6 +50,11 @@ def option_names(name: str) -> list[str]:
     return [option.name for option in dataclasses.fields(reader_class(name)) if option.name != "data_dir"]
 
 
+def generation_defaults(name: str) -> dict[str, int]:
+    """Return how captions of a data set are decoded, where that is not as usual: `max_new_tokens`, `num_beams`."""
+    return dict(getattr(reader_class(name), "generation", {}))
+
+
 def load_captions(
     name: str,
     data_dir: str | Path | None = None,

@@ -65,6 +65,8 @@ class CaptionReader(abc.ABC):
     """Reads one kind of data set. The fields of a reader are the options of `load_captions`.
 
     Attributes:
+        generation: class attribute; how captions of this kind are decoded (`max_new_tokens`, `num_beams`) where the
+            usual limits would cut them.
         data_dir: the folder of the data set.
         check_pictures: whether every picture is decoded once to find truncated and corrupt ones (about 1 ms a
             picture; remembered until a file changes). Missing pictures are found in any case.
@@ -72,6 +74,7 @@ class CaptionReader(abc.ABC):
 
     name: ClassVar[str]
     card: ClassVar[SourceCard] = SourceCard()
+    generation: ClassVar[Mapping[str, int]] = {}
 
     data_dir: Path | None = None
     check_pictures: bool = False

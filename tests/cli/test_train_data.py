@@ -39,6 +39,17 @@ def test_two_steps_on_every_data_set(name, scenes, parts, tmp_path, capsys):
     assert len(captions) == 2, "the two validation pictures"
 
 
+def test_reports_are_generated_as_long_as_reports_are(scenes, parts, tmp_path):
+    typed = ["--dataset", "iu_xray", *dataset_folders.make_folder("iu_xray", tmp_path / "data", scenes)]
+    told = []
+    for more in ([], ["--generation_max_new_tokens", "20"]):
+        output = str(tmp_path / f"run{len(more)}")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("hf_captioners.cli.train._train", lambda args, start, data, training: told.append(training))
+            main(["train", *typed, *parts, "--use_cpu", *more, "--output_dir", output])
+    assert [(one.generation_max_new_tokens, one.generation_num_beams) for one in told] == [(60, 3), (20, 3)]
+
+
 def test_both_views_of_a_study_are_learned_from(scenes, parts, tmp_path):
     """Stored features of a study are those of both of its X-rays."""
     typed = ["--dataset", "iu_xray", *dataset_folders.make_folder("iu_xray", tmp_path / "data", scenes)]
