@@ -12,6 +12,9 @@ from transformers import (
     ViTConfig,
     ViTImageProcessor,
     ViTModel,
+    YolosConfig,
+    YolosForObjectDetection,
+    YolosImageProcessor,
 )
 
 from hf_captioners.data import load_captions
@@ -75,6 +78,23 @@ def vision_model(made):
     ViTModel(config).save_pretrained(made / "vision_model")
     ViTImageProcessor(size={"height": SIDE, "width": SIDE}).save_pretrained(made / "vision_model")
     return str(made / "vision_model")
+
+
+@pytest.fixture(scope="session")
+def detector(made):
+    """A YOLOS of one layer that looks for 6 things."""
+    torch.manual_seed(0)
+    config = YolosConfig(
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        image_size=[SIDE, SIDE],
+        num_detection_tokens=6,
+    )
+    YolosForObjectDetection(config).save_pretrained(made / "detector")
+    YolosImageProcessor(size={"height": SIDE, "width": SIDE}).save_pretrained(made / "detector")
+    return str(made / "detector")
 
 
 @pytest.fixture(scope="session")

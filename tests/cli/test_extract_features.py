@@ -13,9 +13,6 @@ from transformers import (
     ViTConfig,
     ViTImageProcessor,
     ViTModel,
-    YolosConfig,
-    YolosForObjectDetection,
-    YolosImageProcessor,
 )
 
 from hf_captioners.cli import main
@@ -40,23 +37,6 @@ def contents(folder):
 @pytest.fixture
 def vision(vision_model):
     return ["--vision_model", vision_model]
-
-
-@pytest.fixture
-def detector(tmp_path):
-    """A YOLOS of one layer that looks for 6 things."""
-    torch.manual_seed(0)
-    config = YolosConfig(
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        image_size=[32, 32],
-        num_detection_tokens=6,
-    )
-    YolosForObjectDetection(config).save_pretrained(tmp_path / "detector")
-    YolosImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "detector")
-    return str(tmp_path / "detector")
 
 
 def test_extracted_once_and_trained_on(pictures, language_model, vision, tmp_path, capsys):

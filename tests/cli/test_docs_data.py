@@ -1,0 +1,50 @@
+"""What docs/data.md tells people to type works, with small local models and data sets in place of those it names."""
+
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hf_captioners.cli import main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+COMMANDS = "".join(re.findall(r"```bash\n(.*?)```", PAGE, flags=re.DOTALL)).split("\n")
+FOLDERS = importlib.util.spec_from_file_location("dataset_folders", Path(__file__).with_name("dataset_folders.py"))
+dataset_folders = importlib.util.module_from_spec(FOLDERS)
+FOLDERS.loader.exec_module(dataset_folders)
+FEW = ["--max_steps", "2", "--use_cpu", "--generation_num_beams", "1", "--generation_max_new_tokens", "5"]
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch, scenes, pictures):
+    """A folder in which all data sets of the page exist."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    for name in ("coco", "iu_xray"):
+        dataset_folders.make_folder(name, tmp_path / name, scenes)
+    monkeypatch.setattr("hf_captioners.data.iu_xray.R2GEN_COUNTS", {"train": 4, "validation": 2, "test": 0})
+    (tmp_path / "my_pictures").symlink_to(pictures)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_commands_of_the_page(reader, language_model, vision_model, detector, capsys):
+    names = {
+        "facebook/dinov2-small": vision_model,
+        "facebook/detr-resnet-50": detector,
+        "--language_model gpt2": f"--language_model {language_model}",
+    }
+    run = []
+    for line in COMMANDS:
+        for name, local in names.items():
+            line = line.replace(name, local)
+        command, *typed = shlex.split(line) or ("", "")
+        if command == "hf-captioners":
+            more = ["--validation_share", "0.3", *FEW] if typed[0] == "train" else ["--cpu"]
+            assert main([*typed, *more]) == 0, capsys.readouterr().err
+            run.append(typed[0])
+    assert sorted(run) == ["extract-features"] * 2 + ["train"] * 4
+    assert {path.name for path in (reader / "grids").iterdir() if path.is_dir()} == {"train"}
+    for output in ("captioner", "reporter", "on_grids", "on_detections"):
+        assert (reader / output / "model.safetensors").is_file()
