@@ -65,8 +65,8 @@ class CaptioningConfig(PreTrainedConfig):
             the stream at its position is zeroed, even when the model itself chose that token.
         label_smoothing (`float`, defaults to 0.0): share of the target distribution spread over the vocabulary.
         loss_reduction: `"token_mean"` (default, the released code of VisualGPT and M2) averages the negative
-            log-likelihood over real target tokens; `"caption_mean"` adds it up in a caption and averages over captions
-            (the released code of Show, Attend and Tell); `"sum"` adds all up (VisualGPT, Eq. 7).
+            log-likelihood over real target tokens; `"caption_mean"` adds it up in a caption and averages over
+            captions (the program of Show, Attend and Tell); `"sum"` adds all up (VisualGPT, Eq. 7).
         bos_token_id, eos_token_id, pad_token_id (`int`): ids of the tokenizer, three distinct ones unless a
             converted checkpoint says otherwise.
         decoder_start_token_id (`int`, *optional*): first decoder input; defaults to `bos_token_id`.

@@ -1,5 +1,5 @@
-"""Configuration of Show, Attend and Tell (Xu et al., ICML 2015, "Show, Attend and Tell: Neural Image Caption Generation
-with Visual Attention")."""
+"""Configuration of Show, Attend and Tell (Xu et al., ICML 2015, "Show, Attend and Tell: Neural Image Caption
+Generation with Visual Attention")."""
 
 from typing import Any
 
@@ -32,8 +32,8 @@ class ShowAttendTellConfig(CaptioningConfig):
     |---|---|
     | "Soft-Attention" of Table 1 | the defaults |
     | "Hard-Attention" of Table 1 | `attention_type="hard"` |
-    | the authors' program | `attention_layers=2, doubly_stochastic_reduction="batch_sum", location_sampling_unit="batch", location_reward="caption_mean", location_loss_reduction="batch_sum", location_reward_weight=0.1, loss_reduction="caption_mean", probability_floor=1e-8, zero_begin_embedding=True` |
-    | the re-implementation | `attention_activation="relu", visual_gate="vector", initial_state_layers=0, initial_state_activation="linear", output_layer="linear"` |
+    | the authors' program | what the fields below give as the program's value |
+    | the re-implementation | what they give as the re-implementation's value |
 
     Args:
         vocab_size (`int`, defaults to 10000): V (paper: 10,000).
@@ -42,7 +42,7 @@ class ShowAttendTellConfig(CaptioningConfig):
         num_layers (`int`, defaults to 1): LSTM layers, each with its own attention.
         attention_type (`str`, defaults to `"soft"`): `"soft"` looks at the mean of the regions (section 4.2), `"hard"`
             at one region that it draws (section 4.1).
-        attention_size (`int`, defaults to 512): width of the attention's perceptron (program: the region feature size).
+        attention_size (`int`, defaults to 512): width of the attention's perceptron (program: the regions' own).
         attention_layers (`int`, defaults to 1): layers between a region and that perceptron (program: 2).
         attention_activation (`str`, defaults to `"tanh"`): `"tanh"` (program), `"relu"` (re-implementation).
         attention_score_scale (`float`, defaults to 1.0): what attention scores are multiplied by (the program's
@@ -58,17 +58,17 @@ class ShowAttendTellConfig(CaptioningConfig):
             word E y and the context L_z z (Eq. 18).
         output_activation (`str`, defaults to `"tanh"`): of the deep output layer (program); Eq. 18 is `"linear"`.
         output_hidden_layers (`int`, defaults to 0): further rectified layers in the deep output layer.
-        dropout (`float`, defaults to 0.5): on the first state's layers, on the LSTM's output and inside the deep output
-            layer (paper and codes: 0.5).
+        dropout (`float`, defaults to 0.5): on the first state's layers, on the LSTM's output and inside the deep
+            output layer (codes: 0.5).
         zero_begin_embedding (`bool`, defaults to False): the first input is a zero vector that is never trained
             (program), instead of the begin token's embedding.
         probability_floor (`float`, defaults to 0.0): added to a probability before its logarithm in the loss
             (program: 1e-8).
         doubly_stochastic_weight (`float`, defaults to 1.0): lambda of Eq. 26, for soft attention (codes: 1).
         doubly_stochastic_reduction (`str`, defaults to `"mean"`): how (1 - sum_t alpha_ti)^2 is reduced. `"mean"` over
-            captions and locations (re-implementation); `"caption_sum"`: sum over locations, mean over captions (Eq. 26);
-            `"batch_sum"`: mean over locations, sum over the batch, padding steps counted (program), so that it grows
-            with the batch.
+            captions and locations (re-implementation); `"caption_sum"`: sum over locations, mean over captions
+            (Eq. 26); `"batch_sum"`: mean over locations, sum over the batch, padding steps counted (program), so that
+            it grows with the batch.
         location_sampling_probability (`float`, defaults to 0.5): how often hard attention draws in training; otherwise
             it takes the mean as soft attention does (paper: 0.5).
         location_sampling_unit (`str`, defaults to `"caption"`): what that coin is tossed for (paper: each image,
@@ -79,9 +79,9 @@ class ShowAttendTellConfig(CaptioningConfig):
             (program with `RL_sumCost=False`).
         location_reward_weight (`float`, defaults to 1.0): lambda_r of Eq. 12 (program: 0.1).
         location_entropy_weight (`float`, defaults to 0.002): lambda_e of Eq. 12 (program: 0.002).
-        location_loss_reduction (`str`, defaults to `"as_likelihood"`): `"as_likelihood"` divides these two terms by what
-            `loss_reduction` divides the likelihood by; `"batch_sum"` adds them up over the batch, padding steps too, and
-            divides a caption's cost by the length of the batch (program).
+        location_loss_reduction (`str`, defaults to `"as_likelihood"`): `"as_likelihood"` divides these two terms by
+            what `loss_reduction` divides the likelihood by; `"batch_sum"` adds them up over the batch, padding steps
+            too, and divides a caption's cost by the length of the batch (program).
         location_baseline_decay (`float`, defaults to 0.9): of the moving average that rewards are compared with.
         location_decoding (`str`, defaults to `"expectation"`): what hard attention does outside of training: the mean
             (program), `"sampling"`, or the most probable region (`"argmax"`).

@@ -120,6 +120,8 @@ class CaptionGenerationMixin(GenerationMixin):
         cache = model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):
             model_kwargs["past_key_values"] = CaptionCache.of(cache)
+        elif cache is None and self.cache_class is not None and generation_config.use_cache is not False:
+            model_kwargs["past_key_values"] = self.cache_class()
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As in transformers; under the `"pad_id"` rule the mask is read off all tokens so far."""

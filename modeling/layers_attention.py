@@ -174,7 +174,7 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
 
 
 class AdditiveAttention(nn.Module):
-    """Weights of regions from a perceptron over query and key (Bahdanau et al., 2014; Show, Attend and Tell, Eq. 15-16).
+    """Weights of regions from a perceptron of query and key (Bahdanau et al., 2014; Show, Attend and Tell, Eq. 15-16).
 
     `softmax(scale * w activation(k_i + W q))`; the keys are projected by whoever owns the regions, once a picture.
 

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
@@ -131,12 +131,14 @@ class CaptioningPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _skip_keys_device_placement = ["past_key_values"]
 
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        return not cls._is_stateful  # recurrent decoders make a `RecurrentCache` by themselves
-
+    # Class of the decoder's cache, where it is not that of transformers.
+    cache_class: ClassVar[type[Cache] | None] = None
     # Called with the directory of every saved checkpoint; the package adds what a checkpoint needs to do without it.
     checkpoint_completions: ClassVar[list[Callable[[Any], None]]] = []
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        return cls.cache_class is None
 
     def save_pretrained(self, save_directory: Any, is_main_process: bool = True, **kwargs: Any) -> None:
         """As in transformers, and complete: all Auto classes and the pipeline work without the package."""
@@ -494,6 +496,27 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         if isinstance(num_items_in_batch, Tensor):
             num_items_in_batch = num_items_in_batch.to(labels.device)
         return (labels != IGNORED_LABEL).sum() / num_items_in_batch
+
+    @classmethod
+    def from_pretrained_parts(cls, vision_model: Any = None, tokenizer: Any = None, **config_fields: Any) -> Any:
+        """A new captioner over a pretrained vision model.
+
+        Args:
+            vision_model: see `load_vision_model`; None for a captioner of region features.
+            tokenizer: the captioner's; its size and its begin, end and padding ids go into the configuration.
+            config_fields: fields of the architecture's configuration.
+
+        Returns:
+            The captioner in evaluation mode; all but the vision model is new.
+        """
+        vision, fields = cls._vision_part(vision_model, config_fields)
+        if tokenizer is not None:
+            ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+            fields = {"vocab_size": len(tokenizer)} | ids | fields
+        model = cls(cls.config_class(**fields))
+        if vision is not None:
+            model.load_vision_weights(vision)
+        return model.eval()
 
     @classmethod
     def _vision_part(cls, vision_model: Any, config_fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

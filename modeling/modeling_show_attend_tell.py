@@ -15,7 +15,7 @@ from transformers.utils import can_return_tuple
 
 from .configuration_show_attend_tell import ShowAttendTellConfig
 from .layers_attention import AdditiveAttention
-from .layers_recurrent import LSTMCell, LSTMGates, LSTMState, RecurrentCache, keep_state
+from .layers_recurrent import LSTMCell, LSTMState, RecurrentCache, keep_state
 from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     IGNORED_LABEL,
@@ -51,6 +51,7 @@ class ShowAttendTellPreTrainedModel(CaptioningPreTrainedModel):
     config: ShowAttendTellConfig
     _no_split_modules = ["AnnotationKeys", "ShowAttendTellLayer", "VisionBackbone"]
     _is_stateful = True
+    cache_class = RecurrentCache
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -67,6 +68,8 @@ class ShowAttendTellPreTrainedModel(CaptioningPreTrainedModel):
         elif isinstance(module, ShowAttendTellForConditionalGeneration):
             init.uniform_(module.lm_head.weight, -0.1, 0.1)
             init.zeros_(module.lm_head.bias)
+            if module.config.attention_type == "hard":
+                init.zeros_(module.location_baseline)
         elif isinstance(module, (AdditiveAttention, AnnotationKeys, InitialState, DeepOutput, ShowAttendTellLayer)):
             for child in module.modules():
                 if isinstance(child, nn.Linear):
@@ -226,7 +229,7 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
         locations: Tensor | None,
         hidden: Tensor,
         memory: Tensor,
-    ) -> tuple[LayerRecord, LSTMState]:
+    ) -> tuple[Tensor | None, ...]:
         """All steps.
 
         Args:
@@ -236,7 +239,8 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
             hidden, memory: the state before the first step, `[B * K, n]`.
 
         Returns:
-            What was computed, and the state after the last step.
+            The entries of `LayerRecord`, then those of the state after the last step, flat, as gradient checkpointing
+            wants them.
         """
         state, steps = LSTMState(hidden, memory), []
         projected = self.lstm.word_projection(words)  # [B * K, T, 4 n]
@@ -248,7 +252,8 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
             new, gates = self.lstm(projected[:, step], context, state)
             state = keep_state(None if token_mask is None else token_mask[:, step], new, state)
             steps.append((state.hidden, context, weights, visual, *gates, location))
-        return LayerRecord(*(None if one[0] is None else torch.stack(one, 1) for one in zip(*steps, strict=True))), state
+        stacked = (None if one[0] is None else torch.stack(one, 1) for one in zip(*steps, strict=True))
+        return *stacked, *state
 
 
 class DeepOutput(nn.Module):
@@ -353,7 +358,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         for index, (layer, first) in enumerate(
             zip(self.layers, self.first_states(encoder_outputs, len(words), cache), strict=True)
         ):
-            record, last = layer(
+            *computed, hidden, memory = layer(
                 inputs,
                 encoder_outputs.last_hidden_state,
                 encoder_outputs.level_states[:, index],
@@ -363,10 +368,10 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
                 *first,
             )
             if cache is not None:
-                cache.update(*last, index, length)
-            inputs = record.hidden
+                cache.update(hidden, memory, index, length)
+            records.append(LayerRecord(*computed))
+            inputs = records[-1].hidden
             states.append(inputs)
-            records.append(record)
         hidden = self.output(inputs, records[-1].context, words)
         return CaptioningDecoderOutput(
             last_hidden_state=hidden,

@@ -71,7 +71,8 @@ def _train(args: argparse.Namespace, start: Any, data: Any, training: Any) -> in
     train_rows, validation_rows = load_training_data(data, training.seed)
     fit_to_features(start, data)
     set_seed(training.seed)
-    model, processor = start_captioner(start)
+    captions = (caption for captions in train_rows["captions"] for caption in captions)
+    model, processor = start_captioner(start, captions)
     trainer = CaptioningTrainer(
         model, training, train_dataset=train_rows, eval_dataset=validation_rows, processing_class=processor
     )

@@ -3,8 +3,8 @@
 | layout | ids | who |
 |---|---|---|
 | `"default"` | `<pad>`, `<bos>`, `<eos>`, `<unk>`, words | this library |
-| `"arctic"` | `<eos>` (also padding), `UNK`, words, `<bos>` | arctic-captions; its first input is a zero vector |
-| `"start_end"` | `<pad>`, words, `<unk>`, `<start>`, `<end>` | the PyTorch re-implementation of Show, Attend and Tell |
+| `"arctic"` | `<eos>` (also padding), `UNK`, words, `<bos>` | arctic-captions, which begins with a zero vector |
+| `"start_end"` | `<pad>`, words, `<unk>`, `<start>`, `<end>` | the re-implementation of Show, Attend and Tell |
 | `"zero"` | `<eos>` (also begin and padding), words, `UNK` | AoANet, Image Transformer and their family |
 """
 

@@ -104,7 +104,7 @@ class FeatureCache:
         model: a captioner for which `can_cache` is True.
         processor: its processor.
         dtype: `"float16"` or `"float32"`.
-        batch_size: pictures at a time. workers: processes that decode pictures.
+        batch_size: pictures at a time; on CPU few are faster, their maps stay in its caches. workers: processes that decode pictures.
         shard_bytes: size of features that is written at once.
     """
 
@@ -114,7 +114,7 @@ class FeatureCache:
         model: PreTrainedModel,
         processor: Any,
         dtype: StoredKind = "float16",
-        batch_size: int = 32,
+        batch_size: int = 8,
         workers: int = 0,
         shard_bytes: int = SHARD_BYTES,
     ) -> None:

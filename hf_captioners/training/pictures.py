@@ -118,6 +118,11 @@ class CaptionPairs(Dataset):
         self.picture_of = np.repeat(np.arange(len(counts)), counts)
         self.first_pair = np.cumsum(counts) - counts
 
+    @property
+    def lengths(self) -> np.ndarray:
+        """Words of every pair's caption."""
+        return np.array([len(caption.split()) for captions in self.pictures.captions for caption in captions])
+
     def __len__(self) -> int:
         return len(self.picture_of)
 
@@ -136,14 +141,25 @@ class CaptionSampler(Sampler[int]):
         captions_per_picture: captions of each picture in one epoch; None takes all.
         seed: seed of the order and the choice.
         together: captions of one picture follow each other.
+        lengths: length of every pair's caption, to put captions of one length into one batch (Show, Attend and Tell,
+            section 4.3); the batches come in random order.
+        batch_size: of these batches.
     """
 
     def __init__(
-        self, picture_of: Sequence[int], captions_per_picture: int | None, seed: int, together: bool = False
+        self,
+        picture_of: Sequence[int],
+        captions_per_picture: int | None,
+        seed: int,
+        together: bool = False,
+        lengths: Sequence[int] | None = None,
+        batch_size: int = 1,
     ) -> None:
         self.picture_of = np.asarray(picture_of)
         self.captions_per_picture = captions_per_picture
         self.together = together
+        self.lengths = None if lengths is None else np.asarray(lengths)
+        self.batch_size = batch_size
         self.seed = seed
         self.epoch = 0
 
@@ -165,7 +181,16 @@ class CaptionSampler(Sampler[int]):
         if self.together:
             place = generator.permutation(self.picture_of.max() + 1)
             pairs = pairs[np.argsort(place[self.picture_of[pairs]], kind="stable")]
+        if self.lengths is not None:
+            pairs = self._by_length(pairs, generator)
         return iter(pairs.tolist())
+
+    def _by_length(self, pairs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        """Shuffled pairs, sorted by length and cut into batches; an incomplete batch, of the longest, comes last."""
+        pairs = pairs[np.argsort(self.lengths[pairs], kind="stable")]
+        whole = len(pairs) // self.batch_size * self.batch_size
+        batches = generator.permutation(pairs[:whole].reshape(-1, self.batch_size))
+        return np.concatenate((batches.reshape(-1), pairs[whole:]))
 
 
 def _rank_within(groups: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """A captioner to train: from a language model and a vision model, or from another captioner."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -10,6 +10,8 @@ from typing import Any
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 from hf_captioners.auto import get_architecture
+from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
+from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 
 from .caption_encoding import PictureTextProcessor
 
@@ -21,8 +23,10 @@ class StartingPoint:
     Args:
         architecture: name in the table of architectures.
         model: a captioner to go on from; takes the place of all others.
-        language_model: name or directory of a language model.
-        tokenizer: name or directory; default: the language model's.
+        language_model: name or directory of a language model, for architectures that start from one.
+        tokenizer: name or directory; default: the language model's, or one made of the words of the captions.
+        min_word_count: for such a tokenizer: a word that occurs less often becomes the unknown token.
+        vocabulary_size: for such a tokenizer: at most so many tokens, the most frequent ones.
         vision_model: name or directory of a vision model, or `timm:ARCHITECTURE[:FILE]`.
         image_size: side of the pictures in pixels: the shorter side is scaled to it and the middle square is used.
             Default: as the vision model's own preparation says.
@@ -37,7 +41,13 @@ class StartingPoint:
         default=None, metadata={"help": "Language model to start from (name or directory), for instance distilgpt2."}
     )
     tokenizer: str | None = field(
-        default=None, metadata={"help": "Tokenizer (name or directory); default: the language model's."}
+        default=None, metadata={"help": "Tokenizer (name or directory); default: the language model's, or words."}
+    )
+    min_word_count: int = field(
+        default=5, metadata={"help": "For a vocabulary of words: how often a word must occur in the captions."}
+    )
+    vocabulary_size: int | None = field(
+        default=None, metadata={"help": "For a vocabulary of words: at most so many, special tokens included."}
     )
     vision_model: str | None = field(
         default=None,
@@ -77,8 +87,12 @@ class StartingPoint:
         return {"size": {"shortest_edge": self.image_size}, "do_center_crop": True, "crop_size": square}
 
 
-def start_captioner(start: StartingPoint) -> tuple[Any, Any]:
+def start_captioner(start: StartingPoint, captions: Iterable[str] = ()) -> tuple[Any, Any]:
     """Make or load the captioner.
+
+    Args:
+        start: what it is made from.
+        captions: those to learn, which an architecture may take its words from.
 
     Returns:
         Model and processor.
@@ -90,7 +104,35 @@ def start_captioner(start: StartingPoint) -> tuple[Any, Any]:
     if start.model is not None:
         return load_captioner(start.model)
     name = get_architecture(start.architecture).name
-    return import_module(f"{__package__}.start_{name}").start(start)
+    return import_module(f"{__package__}.start_{name}").start(start, captions)
+
+
+def load_vision_part(start: StartingPoint) -> tuple[Any, CaptioningImageProcessor]:
+    """The vision model and the preparation of pictures that belongs to it; None for a captioner of region features.
+
+    Raises:
+        ValueError: there is none, or it is of another kind.
+        FileNotFoundError: it cannot be read.
+    """
+    if start.vision_model is None:
+        if "region_feature_size" in start.config_fields():
+            return None, CaptioningImageProcessor()
+        raise ValueError(
+            "`--vision_model` is missing: a captioner needs something to see with, or stored features (--features)."
+        )
+    with reading(start.vision_model):
+        vision = load_vision_model(start.vision_model)
+        source = picture_settings_source(start.vision_model, vision)
+        return vision, CaptioningImageProcessor.from_backbone(source, **start.picture_settings())
+
+
+def picture_settings_source(name: Any, vision: Any) -> Any:
+    """Where the preparation of pictures for a vision model is written down: its directory, or timm's settings."""
+    if not str(name).startswith(TIMM_PREFIX):
+        return name
+    from timm.data import resolve_model_data_config
+
+    return resolve_model_data_config(vision.timm_model)
 
 
 @contextmanager

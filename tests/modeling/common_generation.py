@@ -5,8 +5,6 @@ from typing import Any
 import pytest
 import torch
 from transformers import (
-    DynamicCache,
-    EncoderDecoderCache,
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
@@ -103,6 +101,8 @@ class StockChecks(CaptionerCase):
         options |= {"output_scores": True, "output_logits": True}
         torch.manual_seed(seed)
         ours = model.generate(**inputs, **options)
+        if model._is_stateful:  # stock makes no cache for it, and reads a prompt in parts only with one
+            options.pop("prefill_chunk_size", None)
         torch.manual_seed(seed)
         return ours, stock_generate(model, inputs, **options)
 
@@ -154,8 +154,8 @@ class StockChecks(CaptionerCase):
         ours, theirs = self.both(model, self.inputs("regions"), **MODES[mode], **asked)
         for name in ("decoder_attentions", "cross_attentions", "decoder_hidden_states"):
             for actual, expected in zip(ours[name], theirs[name], strict=True):
-                assert [state.shape for state in actual] == [state.shape for state in expected]
-                for state, other in zip(actual, expected, strict=True):
+                assert [state.shape for state in actual or ()] == [state.shape for state in expected or ()]
+                for state, other in zip(actual or (), expected or (), strict=True):
                     assert_close(state, other, atol=1e-4)
         assert {state.shape[0] for state in ours.encoder_hidden_states} == {PICTURES}
 
@@ -257,13 +257,13 @@ class CacheChecks(CaptionerCase):
         inputs, options = self.inputs("regions"), MODES[mode] | {"max_new_tokens": NEW_TOKENS}
         torch.manual_seed(0)
         expected = model.generate(**inputs, **options)
-        cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        cache = self.make_cache()
         torch.manual_seed(0)
         assert torch.equal(model.generate(**inputs, **options, past_key_values=cache), expected)
         assert cache.get_seq_length() >= expected.shape[1] - 1
 
     def test_go_on_with_a_supplied_cache(self, model):
-        inputs, cache = self.inputs("regions"), EncoderDecoderCache(DynamicCache(), DynamicCache())
+        inputs, cache = self.inputs("regions"), self.make_cache()
         sequences = model.generate(**inputs, min_new_tokens=4, max_new_tokens=4, past_key_values=cache)
         assert cache.get_seq_length() == sequences.shape[1] - 1
         stepped = model(**inputs, decoder_input_ids=sequences[:, -1:], past_key_values=cache, use_cache=True)

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from transformers import DynamicCache
 
 from hf_captioners.modeling.configuration_show_attend_tell import ShowAttendTellConfig
 from hf_captioners.modeling.layers_recurrent import RecurrentCache
@@ -29,7 +30,7 @@ OPTIONS = [
 ]
 
 
-class TestShowAttendTell(CaptionerChecks):
+class ShowAttendTellChecks(CaptionerChecks):
     """One LSTM layer as wide as the words, so that both may share a matrix."""
 
     def make_config(self, **fields):
@@ -43,6 +44,10 @@ class TestShowAttendTell(CaptionerChecks):
 
     def make_cache(self):
         return RecurrentCache()
+
+
+class TestShowAttendTell(ShowAttendTellChecks):
+    """The common checks, and the properties of soft attention."""
 
     @pytest.mark.parametrize("fields", OPTIONS, ids=lambda fields: "-".join(map(str, fields.values())))
     def test_every_option_runs(self, fields, tmp_path):
@@ -91,10 +96,7 @@ class TestShowAttendTell(CaptionerChecks):
         optimizer.step()
         assert not embedding.weight[model.config.decoder_start_token_id].any()
 
-    @pytest.mark.parametrize("wrong", ["dynamic"])
-    def test_cache_of_another_kind(self, model, wrong):
-        from transformers import DynamicCache
-
+    def test_cache_of_another_kind(self, model):
         with pytest.raises(TypeError, match="is a DynamicCache, a recurrent decoder needs a `RecurrentCache`"):
             model(
                 **self.inputs("regions"),
@@ -111,7 +113,7 @@ class TestShowAttendTell(CaptionerChecks):
             cache.crop(1)
 
 
-class TestHardAttention(TestShowAttendTell):
+class TestHardAttention(ShowAttendTellChecks):
     """The common checks once more, with locations that are drawn in training."""
 
     def make_config(self, **fields):
@@ -139,7 +141,10 @@ def test_drawn_locations_are_outputs_and_can_be_repeated():
 @pytest.mark.parametrize(("unit", "expected"), [("batch", {0.0, 1.0}), ("caption", None)])
 def test_half_and_half_rule(unit, expected):
     """The coin is tossed once a batch, or once a caption; then all its steps draw, or none does."""
-    case, model = TestShowAttendTell(), hard_model(location_sampling_probability=0.5, location_sampling_unit=unit).train()
+    case, model = (
+        TestShowAttendTell(),
+        hard_model(location_sampling_probability=0.5, location_sampling_unit=unit).train(),
+    )
     inputs = {**case.inputs("regions"), "decoder_input_ids": case.captions(model, rows=30 * PICTURES)}
     shares = set()
     for seed in range(8):
@@ -154,7 +159,9 @@ def test_decoding_rules_of_hard_attention():
     """The expectation is soft attention; argmax and sampling look at one region."""
     case = TestShowAttendTell()
     inputs = case.inputs("regions")
-    expectation, argmax, sampling = (hard_model(location_decoding=rule) for rule in ("expectation", "argmax", "sampling"))
+    expectation, argmax, sampling = (
+        hard_model(location_decoding=rule) for rule in ("expectation", "argmax", "sampling")
+    )
     inputs["decoder_input_ids"] = case.captions(expectation)
     soft = case.make_model()
     soft.load_state_dict(expectation.state_dict(), strict=False)
@@ -238,7 +245,10 @@ def test_gradient_of_hard_attention_is_unbiased():
         ({"dropout": 1.0}, "`dropout` is 1.0"),
         ({"location_sampling_probability": 1.5}, "`location_sampling_probability` is 1.5"),
         ({"region_mask_rule": "zero_projected_sum"}, "`region_mask_rule` is 'zero_projected_sum'"),
-        ({"tie_word_embeddings": True, "output_layer": "linear", "hidden_size": 8}, "as wide as the words, got 8 and 512"),
+        (
+            {"tie_word_embeddings": True, "output_layer": "linear", "hidden_size": 8},
+            "as wide as the words, got 8 and 512",
+        ),
     ],
 )
 def test_wrong_configurations(fields, message):

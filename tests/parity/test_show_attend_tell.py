@@ -35,9 +35,7 @@ class Case:
         self.options = self.figures.config["options"]
         self.is_program = self.figures.config["set"] == "show_attend_tell_arctic"
         self.comparison = Comparison(self.figures.expected)
-        self.weights = {
-            name: tensor.to(self.dtype).requires_grad_() for name, tensor in self.figures.weights.items()
-        }
+        self.weights = {name: tensor.to(self.dtype).requires_grad_() for name, tensor in self.figures.weights.items()}
         self.model = self.build()
 
     def build(self):
@@ -169,7 +167,9 @@ def compare_program_gradients(case: Case) -> None:
     (loss + decay).backward()
     case.compare_gradients("grad")
     if "baseline_after" in case.figures.expected:
-        costs = case.model.token_costs(case.model(**inputs, output_hidden_states=True).decoder_hidden_states[-1], inputs["labels"], None)
+        costs = case.model.token_costs(
+            case.model(**inputs, output_hidden_states=True).decoder_hidden_states[-1], inputs["labels"], None
+        )
         case.close("baseline_after", case.model.next_location_baseline(costs, torch.ones_like(costs)))
 
 
@@ -183,7 +183,7 @@ def compare_program_steps(case: Case) -> None:
     case.close("init_memory", states[-1].memory)
     contexts: list = []
     layer = model.model.decoder.layers[-1]
-    layer.register_forward_hook(lambda module, args, output: contexts.append(output[0].context[:, 0]))
+    layer.register_forward_hook(lambda module, args, output: contexts.append(output[1][:, 0]))
     memories, logprobs = [], []
     for step in range(inputs["labels"].shape[1]):
         out = model(

@@ -82,3 +82,17 @@ def test_a_picture_without_captions_is_named():
     rows = Dataset.from_dict({"image": ["a", "b"], "captions": [["a0"], []], "image_id": ["x", "y"]})
     with pytest.raises(ValueError, match="'y'"):
         CaptionPairs(CaptionedPictures(rows))
+
+
+def test_batches_of_one_length():
+    """Sorted into batches whose order is random; every pair once; an incomplete batch is the last."""
+    lengths = [5, 9, 7] * 34
+    sampler = CaptionSampler(range(102), None, seed=0, lengths=lengths, batch_size=10)
+    pairs = list(sampler)
+    assert sorted(pairs) == list(range(102))
+    batches = [[lengths[pair] for pair in pairs[start : start + 10]] for start in range(0, 102, 10)]
+    assert sum(len(set(batch)) == 1 for batch in batches) >= 8
+    means = [sum(batch) / len(batch) for batch in batches[:10]]
+    assert means != sorted(means) and batches[-1] == [9, 9]
+    sampler.set_epoch(1)
+    assert list(sampler) != pairs
