@@ -53,9 +53,9 @@ class CaptioningConfig(PreTrainedConfig):
         region_feature_size (`int`, defaults to 2048): width of `region_features`. It must equal the width of the
             backbone's output when there is one (`from_pretrained_parts` measures it); 2,048 is the size of
             bottom-up features (ResNet-101 res5c).
-        region_extractor (`dict`, *optional*): name and revision of what computed the stored features that the captioner
-            was trained on (`{"name": ..., "revision": ...}`); training refuses those of another extractor. None: the
-            captioner saw pictures, or nobody said.
+        region_extractor (`dict`, *optional*): name and revision of what computed the stored features that the
+            captioner was trained on (`{"name": ..., "revision": ...}`); training refuses those of another extractor.
+            None: the captioner saw pictures, or nobody said.
         region_mask_rule: `"explicit"` (default) hides exactly the regions that `region_mask` marks as padding.
             `"zero_projected_sum"` is the rule of the M2 and VisualGPT code: a region is hidden when its projected,
             normalised features sum to exactly zero, whatever `region_mask` says. It sees padding only by accident

@@ -104,7 +104,8 @@ class FeatureCache:
         model: a captioner for which `can_cache` is True.
         processor: its processor.
         dtype: `"float16"` or `"float32"`.
-        batch_size: pictures at a time; on CPU few are faster, their maps stay in its caches. workers: processes that decode pictures.
+        batch_size: pictures at a time; on CPU few are faster, because their maps stay in its caches.
+        workers: processes that decode pictures.
         shard_bytes: size of features that is written at once.
     """
 
