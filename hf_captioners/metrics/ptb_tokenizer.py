@@ -68,7 +68,15 @@ class PTBTokenizer:
         return self([caption])[0]
 
     def __call__(self, captions: Iterable[str]) -> list[str]:
-        """Return the tokens of each caption, joined by single blanks."""
+        """Return the tokens of each caption, joined by single blanks.
+
+        Raises:
+            TypeError: `captions` is one string.
+        """
+        if isinstance(captions, str):
+            raise TypeError(
+                f"`captions` is the string {captions!r}, expected a list of strings. For one caption call tokenize."
+            )
         captions = list(captions)
         if not captions:
             return []

@@ -97,3 +97,8 @@ def test_captions(caption, tokens):
 
 def test_no_captions():
     assert PTBTokenizer()([]) == []
+
+
+def test_one_caption_is_not_taken_for_a_list_of_letters():
+    with pytest.raises(TypeError, match="`captions` is the string 'a dog', expected a list"):
+        PTBTokenizer()("a dog")
