@@ -1,0 +1,40 @@
+"""Small self-critical trainers for the tests."""
+
+from hf_captioners.training import SCSTArguments, SCSTTrainer
+
+SMALL = {
+    "use_cpu": True,
+    "per_device_train_batch_size": 4,
+    "learning_rate": 1e-3,
+    "num_train_epochs": 2,
+    "num_samples": 3,
+    "generation_num_beams": 1,
+    "generation_max_new_tokens": 5,
+    "evaluate_loss": False,
+    "logging_steps": 1,
+    "disable_tqdm": True,
+    "seed": 7,
+}
+
+
+def scst_trainer(model, processor, rows, output_dir, reward_funcs=None, callbacks=None, **fields):
+    """A trainer on the rows' `train` and `validation` splits."""
+    return SCSTTrainer(
+        model,
+        SCSTArguments(**({"output_dir": str(output_dir)} | SMALL | fields)),
+        train_dataset=rows["train"],
+        eval_dataset=rows["validation"],
+        processing_class=processor,
+        reward_funcs=reward_funcs,
+        callbacks=callbacks,
+    )
+
+
+def share_of_o(completions, references, **columns):
+    """A reward that anything can earn: the share of the letter o."""
+    return [text.count("o") / max(1, len(text)) for text in completions]
+
+
+def log_of(trainer, name):
+    """A figure of all steps."""
+    return [entry[name] for entry in trainer.state.log_history if name in entry]

@@ -1,0 +1,50 @@
+"""Settings of self-critical training: what depends on the kind of sampling, and what is refused."""
+
+import pytest
+
+from hf_captioners.training import SCSTArguments
+
+
+def test_beams_are_those_of_m2_and_samples_those_of_rennie(tmp_path):
+    beams = SCSTArguments(str(tmp_path), sampling="beams", use_cpu=True)
+    assert (beams.baseline, beams.document_frequency, beams.end_token_in_reward) == ("beam_mean", "per_caption", False)
+    drawn = SCSTArguments(str(tmp_path), use_cpu=True)
+    assert (drawn.baseline, drawn.document_frequency, drawn.end_token_in_reward) == (
+        "leave_one_out",
+        "per_image",
+        True,
+    )
+    mixed = SCSTArguments(str(tmp_path), sampling="beams", baseline="greedy", end_token_in_reward=True, use_cpu=True)
+    assert (mixed.baseline, mixed.document_frequency, mixed.end_token_in_reward) == ("greedy", "per_caption", True)
+
+
+def test_cross_entropy_has_its_own_settings(tmp_path):
+    arguments = SCSTArguments(str(tmp_path), scst_after_patience=3, early_stopping_patience=9, use_cpu=True)
+    before = arguments.for_cross_entropy()
+    assert (before.learning_rate, before.per_device_train_batch_size) == (1e-4, 25)
+    assert (before.num_train_epochs, before.early_stopping_patience) == (100, 3)
+    assert before.output_dir == str(tmp_path / "cross_entropy")
+    assert before.feature_cache_dir == str(tmp_path / "features")
+    assert (arguments.learning_rate, arguments.early_stopping_patience) == (1e-5, 9)
+    assert arguments.output_dir == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"sampling": "beam"}, "`sampling` is 'beam', expected one of multinomial, beams"),
+        ({"baseline": "mean"}, "`baseline` is 'mean'"),
+        ({"loss_length": "tokens"}, "`loss_length`"),
+        ({"sampling": "beams", "temperature": 0.5}, "no meaning for `sampling='beams'`"),
+        ({"num_samples": 1}, "at least 2 for the baseline 'leave_one_out'"),
+        ({"num_samples": 0, "baseline": "greedy"}, "at least 1 for the baseline 'greedy'"),
+        ({"baseline_momentum": 1.0}, "`baseline_momentum` is 1.0"),
+        ({"kl_weight": -1.0}, "`kl_weight` is -1.0"),
+        ({"temperature": 0.0}, "`temperature` is 0.0, expected more than 0"),
+        ({"scst_after_epochs": 0}, "`scst_after_epochs` is 0"),
+        ({"scst_after_patience": 2, "eval_strategy": "no"}, "`scst_after_patience` counts evaluations"),
+    ],
+)
+def test_wrong_settings(tmp_path, fields, said):
+    with pytest.raises(ValueError, match=said):
+        SCSTArguments(str(tmp_path), use_cpu=True, **fields)

@@ -1,0 +1,129 @@
+"""From cross-entropy to self-critical training in one run, which may be killed at any place."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from hf_captioners.training import last_scst_checkpoint
+from hf_captioners.training import trainer as trainer_module
+
+from .scst_settings import log_of, scst_trainer, share_of_o
+
+
+class Kill(TrainerCallback):
+    """Ends the run by an error at a step of one of its parts."""
+
+    def __init__(self, part, step):
+        self.part, self.step = part, step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        part = "cross_entropy" if args.output_dir.endswith("cross_entropy") else "scst"
+        if (part, state.global_step) == (self.part, self.step):
+            raise KeyboardInterrupt
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """What evaluations bring, one after the other; 0 when there is none left."""
+    coming = []
+    monkeypatch.setattr(trainer_module, "score_captions", lambda *_: {"cider_d": coming.pop(0) if coming else 0.0})
+    return coming
+
+
+@pytest.fixture
+def make_trainer(make_captioner, processor, scenes, tmp_path):
+    def make(output_dir="run", seed=0, **options):
+        fields = {"captions_per_picture": 1, "cross_entropy_batch_size": 6, "cross_entropy_learning_rate": 1e-3}
+        return scst_trainer(
+            make_captioner(seed), processor, scenes, tmp_path / output_dir, [share_of_o], **(fields | options)
+        )
+
+    return make
+
+
+def weights_equal(first, second):
+    return all(torch.equal(weight, second.state_dict()[name]) for name, weight in first.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("part", "step", "found"),
+    [("cross_entropy", 3, "cross_entropy/checkpoint-2"), ("scst", 1, "start"), ("scst", 5, "checkpoint-4")],
+    ids=["in cross-entropy", "before the first checkpoint", "later"],
+)
+def test_same_curve_and_weights_after_a_kill(make_trainer, figures, tmp_path, part, step, found):
+    """2 epochs of 2 steps with cross-entropy, then 2 of 3 with rewards; a moving average, dropout, a divergence."""
+    fields = {"scst_after_epochs": 2, "baseline": "moving_average", "kl_weight": 0.01, "sample_with_dropout": True}
+    fields |= {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    fields |= {"early_stopping_patience": None, "load_best_model_at_end": False}
+    whole = make_trainer("whole", **fields)
+    whole.train()
+    with pytest.raises(KeyboardInterrupt):
+        make_trainer("killed", callbacks=[Kill(part, step)], **fields).train()
+    checkpoint = last_scst_checkpoint(tmp_path / "killed")
+    assert checkpoint == str(tmp_path / "killed" / found)
+    resumed = make_trainer("killed", seed=5, **fields)
+    resumed.train(resume_from_checkpoint=checkpoint)
+    for name in ("loss", "reward", "baseline", "kl"):
+        assert log_of(resumed, name) == log_of(whole, name), name
+    assert len(log_of(resumed, "loss")) == 6 and len(log_of(resumed, "eval_cider_d")) == 4
+    assert weights_equal(whole.model, resumed.model)
+
+
+def test_patience_leads_over_and_the_best_model_goes_on(make_trainer, figures, tmp_path):
+    """The second of four evaluations is the best one; two later the captioner of the second goes on."""
+    figures += [0.1, 0.3, 0.2, 0.2]
+    trainer = make_trainer(scst_after_patience=2, num_train_epochs=1)
+    trainer.train()
+    log = json.loads(Path(tmp_path, "run/cross_entropy/trainer_state.json").read_text())
+    assert log["epoch"] == 4 and log["best_global_step"] == 4
+    assert log_of(trainer, "learning_rate") == [1e-3] * 3
+    start = Path(tmp_path, "run/start/model.safetensors").read_bytes()
+    assert start == Path(log["best_model_checkpoint"], "model.safetensors").read_bytes()
+
+
+def test_the_start_stays_the_best_model_while_nothing_is_better(make_trainer, figures):
+    figures += [0.5, 0.4, 0.3]
+    trainer = make_trainer()
+    before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
+    trainer.train()
+    assert trainer.state.best_metric == 0.5
+    assert all(torch.equal(weight, before[name]) for name, weight in trainer.model.state_dict().items())
+    figures += [0.5, 0.6, 0.3]
+    trainer = make_trainer("other")
+    trainer.train()
+    assert trainer.state.best_metric == 0.6 and trainer.state.best_model_checkpoint.endswith("checkpoint-3")
+    assert not weights_equal(trainer.model, make_trainer("third").model)
+
+
+def test_patience_counts_from_the_start(make_trainer, figures):
+    figures += [0.5, 0.4, 0.4, 0.4, 0.4]
+    trainer = make_trainer(num_train_epochs=9, early_stopping_patience=2)
+    trainer.train()
+    assert trainer.state.epoch == 2
+
+
+def test_checkpoints_of_others_are_refused(make_trainer, make_captioner, processor, scenes, figures, tmp_path):
+    trainer = make_trainer("first", scst_after_epochs=1, num_train_epochs=1)
+    trainer.train()
+    foreign = tmp_path / "second" / "checkpoint-2"
+    shutil.copytree(tmp_path / "first" / "cross_entropy" / "checkpoint-2", foreign)
+    with pytest.raises(ValueError, match=r"not of self-critical training.*--model"):
+        make_trainer("second").train(resume_from_checkpoint=str(foreign))
+    with pytest.raises(ValueError, match="Set `scst_after_epochs`"):
+        make_trainer("first").train(str(tmp_path / "first" / "cross_entropy" / "checkpoint-2"))
+    config = tmp_path / "first" / "checkpoint-3" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"model_type": "blip"}))
+    with pytest.raises(ValueError, match="a 'blip', and this is a 'captioning_visualgpt'"):
+        make_trainer("first").train(resume_from_checkpoint=True)
+
+
+def test_where_a_run_goes_on(tmp_path):
+    assert last_scst_checkpoint(tmp_path) is None
+    (tmp_path / ".start").mkdir()  # a kill while it was written
+    assert last_scst_checkpoint(tmp_path) is None
+    (tmp_path / "start").mkdir()
+    assert last_scst_checkpoint(tmp_path) == str(tmp_path / "start")

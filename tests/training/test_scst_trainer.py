@@ -1,0 +1,245 @@
+"""One step of self-critical training, and whole small runs, for this library's captioners and for others."""
+
+import pytest
+import torch
+from transformers import BlipImageProcessor
+
+from hf_captioners.training import PictureTextProcessor
+from hf_captioners.training.scst_loss import chosen_logprobs
+from hf_captioners.training.scst_sampling import CaptionSamples, CaptionSampling
+from hf_captioners.training.starting import load_captioner
+
+from .scst_settings import log_of, scst_trainer, share_of_o
+from .test_foreign_captioners import SIDE, tiny_blip, tiny_git, tiny_ved
+
+FOREIGN = {"vision-encoder-decoder": tiny_ved, "blip": tiny_blip, "git": tiny_git}
+
+
+@pytest.fixture
+def make_any(make_captioner, processor, tokenizer):
+    """Builds a tiny captioner of this library or of transformers, with its processor."""
+
+    def make(kind):
+        if kind == "visualgpt":
+            return make_captioner(), processor
+        torch.manual_seed(0)
+        pictures = BlipImageProcessor(size={"height": SIDE, "width": SIDE})
+        return FOREIGN[kind](tokenizer), PictureTextProcessor(pictures, tokenizer)
+
+    return make
+
+
+@pytest.fixture
+def make_trainer(make_any, scenes, tmp_path):
+    def make(kind="visualgpt", model=None, **options):
+        built, processor = make_any(kind)
+        return scst_trainer(model or built, processor, scenes, options.pop("output_dir", tmp_path / "run"), **options)
+
+    return make
+
+
+KINDS = pytest.mark.parametrize("kind", ["visualgpt", *FOREIGN])
+
+
+def batch_of(trainer, rows=(0, 3)):
+    return trainer.data_collator([trainer.train_dataset[row] for row in rows])
+
+
+@KINDS
+@pytest.mark.parametrize("sampling", ["multinomial", "beams"])
+def test_logits_belong_to_what_was_drawn(make_trainer, kind, sampling):
+    """The log-probability of every drawn token is that of the model given the picture and the tokens before it."""
+    trainer = make_trainer(kind, sampling=sampling, cache_features=False)
+    trainer.model.eval()
+    batch = batch_of(trainer)
+    pictures = {name: value for name, value in batch.items() if name != "row"}
+    samples = trainer._draw(pictures)
+    assert samples.sequences.shape[0] == 2 * 3 and samples.tokens.shape == samples.real.shape
+    logits, _ = trainer.sampling.logits(trainer.model, pictures, samples)
+    found = torch.zeros(samples.real.shape)
+    found[samples.real] = chosen_logprobs(logits, samples.tokens[samples.real]).detach()
+    name = "input_ids" if kind in ("blip", "git") else "decoder_input_ids"
+    for row in range(6):
+        own = {key: value[row // 3 : row // 3 + 1] for key, value in pictures.items()}
+        for place in range(int(samples.real[row].sum())):
+            with torch.no_grad():
+                step = trainer.model(**own, **{name: samples.sequences[row : row + 1, : place + 1]}).logits[0, -1]
+            expected = step.log_softmax(-1)[samples.tokens[row, place]]
+            assert found[row, place].item() == pytest.approx(expected.item(), abs=1e-4)
+
+
+def letters(completions, references, **columns):
+    """A reward that differs from caption to caption."""
+    return [sum(map(ord, text)) % 17 / 17 for text in completions]
+
+
+@KINDS
+@pytest.mark.parametrize("baseline", ["greedy", "leave_one_out", "moving_average"])
+def test_the_loss_of_a_step_by_hand(make_trainer, kind, baseline):
+    """Minus the mean over captions of (reward - baseline) times the log-probability, divided by the longest length."""
+    trainer = make_trainer(kind, baseline=baseline, reward_funcs=[letters], cache_features=False)
+    trainer.model.eval()
+    trainer.moving_average.update(0.3)
+    batch = batch_of(trainer)
+    pictures = {name: value for name, value in batch.items() if name != "row"}
+    samples = trainer._draw(pictures)
+    trainer._draw = lambda given: samples
+    loss = trainer.compute_loss(trainer.model, batch)
+    rewards = torch.tensor(letters(trainer.encoder.decode(samples.sequences), None)).view(2, 3)
+    assert rewards.std() > 0
+    if baseline == "greedy":
+        with torch.no_grad():
+            generated = trainer.model.generate(**pictures, num_beams=1, do_sample=False, max_new_tokens=5)
+        compared = torch.tensor(letters(trainer.encoder.decode(generated), None))[:, None]
+    elif baseline == "leave_one_out":
+        compared = (rewards.sum(1, keepdim=True) - rewards) / 2
+    else:
+        compared = torch.tensor(0.3)
+    logits, _ = trainer.sampling.logits(trainer.model, pictures, samples)
+    logprobs = torch.zeros(samples.real.shape)
+    logprobs[samples.real] = chosen_logprobs(logits, samples.tokens[samples.real])
+    expected = -((rewards - compared) * logprobs.sum(-1).view(2, 3)).mean() / 5
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    assert loss.requires_grad and abs(loss.item()) > 1e-3
+
+
+def test_whole_vocabulary_whatever_the_checkpoint_says(make_trainer):
+    """The checkpoint's own settings of generation neither bend what is drawn, nor are they changed."""
+    trainer = make_trainer(num_samples=200, cache_features=False)
+    mine = {"top_k": 3, "top_p": 0.5, "num_beams": 4, "repetition_penalty": 9.0, "temperature": 0.1, "min_length": 5}
+    trainer.model.generation_config.update(**mine)
+    pictures = {name: value for name, value in batch_of(trainer).items() if name != "row"}
+    first = trainer._draw(pictures).tokens[:, 0]
+    assert len(first.unique()) > 150  # of 302, almost equally probable
+    assert {name: getattr(trainer.model.generation_config, name) for name in mine} == mine
+
+
+@pytest.mark.parametrize("with_dropout", [False, True])
+def test_dropout_while_drawing_is_a_choice(make_trainer, with_dropout):
+    trainer = make_trainer(sample_with_dropout=with_dropout, baseline="greedy", cache_features=False)
+    trainer.model.train()
+    modes = []
+    trainer.model.model.decoder.register_forward_pre_hook(lambda module, inputs: modes.append(module.training))
+    trainer.compute_loss(trainer.model, batch_of(trainer))
+    assert modes == [with_dropout] * 5 + [False] * 5 + [True]  # samples, greedy, gradient
+    assert trainer.model.training
+
+
+def test_pictures_are_encoded_once_for_all_their_captions(make_trainer):
+    trainer = make_trainer(cache_features=False)
+    rows = []
+    trainer.model.model.encoder.vision.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
+    trainer.compute_loss(trainer.model, batch_of(trainer))
+    assert rows == [2, 2]  # once to draw, once for the gradient
+
+
+def test_samples_end_at_their_first_end_token():
+    sequences = torch.tensor([[1, 5, 2, 2, 0], [1, 2, 5, 5, 5], [1, 5, 6, 7, 8]])
+    samples = CaptionSamples.of(sequences, end=2, padding=9)
+    assert samples.sequences.tolist() == [[1, 5, 2, 9, 9], [1, 2, 9, 9, 9], [1, 5, 6, 7, 8]]
+    assert samples.real.sum(1).tolist() == [2, 1, 4]
+    assert samples.ended.tolist() == [True, True, False]
+
+
+@KINDS
+def test_the_reward_rises(make_trainer, kind, tmp_path):
+    """Over the last tenth of the steps it is higher than over the first by more than its standard deviation."""
+    trainer = make_trainer(
+        kind,
+        reward_funcs=[share_of_o],
+        learning_rate=5e-3,
+        num_train_epochs=14,
+        per_device_train_batch_size=6,
+        num_samples=6,
+        eval_strategy="no",
+        save_strategy="no",
+    )
+    trainer.train()
+    rewards = torch.tensor(log_of(trainer, "reward"))
+    tenth = len(rewards) // 5
+    first, last = rewards[:tenth], rewards[-tenth:]
+    assert last.mean() - first.mean() > first.std() + last.std()
+    trainer.save_model(tmp_path / "saved")
+    assert type(load_captioner(str(tmp_path / "saved"))[0]) is type(trainer.model)
+
+
+def test_what_is_logged(make_trainer, scenes):
+    seen = []
+
+    def watch(completions, references, **columns):
+        seen.append((completions, references, columns))
+        return [len(text) / 10 for text in completions]
+
+    trainer = make_trainer(
+        reward_funcs=["cider_d", watch], reward_weights=[1.0, 0.5], num_train_epochs=1, entropy_weight=0.01
+    )
+    trainer.train()
+    entry = next(entry for entry in trainer.state.log_history if "reward" in entry)
+    names = {"reward_cider_d", "reward_watch", "baseline", "advantage_std", "unfinished", "entropy", "visual_gate"}
+    assert names | {"distinct", "length", "bad_endings"} <= entry.keys()
+    assert entry["reward"] == pytest.approx(entry["reward_cider_d"] + 0.5 * entry["reward_watch"])
+    assert entry["entropy"] == pytest.approx(5.7, abs=0.1)  # log(302): the model is fresh
+    assert 0.4 < entry["visual_gate"] < 0.6
+    completions, references, columns = seen[0]
+    assert len(completions) == 4 * 3 == len(columns["ended"])
+    for row, captions, image_id in zip(columns["row"], references, columns["image_id"], strict=True):
+        assert captions == scenes["train"][row]["captions"] and image_id == scenes["train"][row]["image_id"]
+    assert entry["reward_watch"] == pytest.approx(sum(len(text) for text in completions) / 10 / 12)
+    evaluated = [entry for entry in trainer.state.log_history if "eval_cider_d" in entry]
+    assert [entry["step"] for entry in evaluated] == [0, 3]
+    assert {"eval_distinct", "eval_length", "eval_bad_endings"} <= evaluated[0].keys()
+
+
+def without_dropout(model):
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+    return model
+
+
+def test_divergence_is_measured_from_the_start(make_trainer, make_captioner):
+    trainer = make_trainer(model=without_dropout(make_captioner()), kl_weight=0.1, learning_rate=1e-2)
+    trainer.train()
+    divergences = log_of(trainer, "kl")
+    assert divergences[0] < 1e-6 < 1e-4 < divergences[-1]
+    before = trainer._reference.state_dict()
+    assert all(torch.equal(weight, before[name]) for name, weight in make_captioner().state_dict().items())
+
+
+def test_an_entropy_bonus_alone_raises_entropy(make_trainer, make_captioner):
+    """With a reward that says nothing, and logits that are far from even."""
+    model = make_captioner()
+    torch.nn.init.normal_(model.lm_head.weight, std=0.5)
+
+    def nothing(completions, references, **columns):
+        return [0.0] * len(completions)
+
+    trainer = make_trainer(model=model, reward_funcs=[nothing], entropy_weight=1.0, learning_rate=1e-3)
+    trainer.train()
+    entropies = log_of(trainer, "entropy")
+    assert entropies[-1] > entropies[0] + 0.05
+
+
+def test_a_picture_without_captions_is_refused(make_any, scenes, tmp_path):
+    captioner, processor = make_any("visualgpt")
+    captions = [*scenes["train"]["captions"][:4], [], *scenes["train"]["captions"][5:]]
+    train = scenes["train"].remove_columns("captions").add_column("captions", captions)
+    with pytest.raises(ValueError, match="1 training pictures have no caption.*row 4"):
+        scst_trainer(captioner, processor, {**scenes, "train": train}, tmp_path)
+
+
+def test_a_wrong_reward_stops_the_run(make_trainer):
+    def broken(completions, references, **columns):
+        return [float("nan")] * len(completions)
+
+    with pytest.raises(ValueError, match="'broken' returned nan for completion 0"):
+        make_trainer(reward_funcs=[broken]).train()
+
+
+def test_sampling_knows_the_end_token_of_each_kind(make_any):
+    for kind in ("visualgpt", *FOREIGN):
+        model, processor = make_any(kind)
+        sampling = CaptionSampling(model, model, processor, 5)
+        assert sampling.end == processor.tokenizer.eos_token_id, kind
