@@ -23,6 +23,7 @@ COMMANDS = {
     "check-data": "check_data",
     "extract-features": "extract_features",
     "push": "push",
+    "convert": "convert",
     "demo": "demo",
     "env": "env",
 }

@@ -86,6 +86,7 @@ class TrainingFacts:
         hardware: devices. processes: how many.
         versions: of libraries.
         started_from: names of the models that it started from.
+        converted_from: name of the file of another program that the weights come from.
         licence: of the weights. language: of the captions, as `en`.
     """
 
@@ -100,8 +101,15 @@ class TrainingFacts:
     processes: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
     started_from: list[str] = field(default_factory=list)
+    converted_from: str | None = None
     licence: str | None = None
     language: str | None = None
+
+    @property
+    def has_training(self) -> bool:
+        """Whether anything is known of a training run."""
+        known = (self.arguments, self.other_arguments, self.log, self.hardware, self.seconds, self.versions)
+        return self.data != DataFacts() or any(known)
 
     @property
     def is_medical(self) -> bool:

@@ -109,7 +109,7 @@ def render_card(name: str, checkpoint: CheckpointFacts, training: TrainingFacts 
         reads_pictures=checkpoint.vision is not None,
         table=_table(checkpoint, training),
         training=training,
-        trained=training is not None and training != TrainingFacts(evaluations=training.evaluations),
+        trained=training is not None and training.has_training,
         medical=training is not None and training.is_medical,
         evaluations=training.evaluations if training else [],
         log=log,
@@ -160,6 +160,7 @@ def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[
         "pictures are brought to": f"{size[0]} x {size[1]}" if size else None,
         "search by default": _settings(checkpoint.generation),
         "started from": ", ".join(f"`{source}`" for source in training.started_from),
+        "converted from": training.converted_from,
         "language of captions": training.language,
         "licence of the weights": training.licence,
     }

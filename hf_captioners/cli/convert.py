@@ -1,0 +1,74 @@
+"""`hf-captioners convert`: a checkpoint of another program as a captioner of this library."""
+
+import argparse
+import json
+from typing import Any
+
+NAME = "convert"
+HELP = "turn an author's checkpoint into a captioner that loads anywhere"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to read, and where to write."""
+    parser.add_argument("architecture", help="kind of captioner, as visualgpt")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="file of the authors' program; nothing in it is run")
+    parser.add_argument(
+        "--vocab",
+        metavar="FILE",
+        help="the vocabulary: a word map (.json), a pickled dictionary (.pkl) or words one a line (.txt); for "
+        "VisualGPT the name or directory of GPT-2's tokenizer. Without it no processor is written",
+    )
+    parser.add_argument("--output", metavar="DIR", required=True, help="new directory of the captioner")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="what the file does not say, as n_head=12 or srau_threshold=0.2",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Read, convert, save; a summary on stdout."""
+    from pathlib import Path
+
+    from hf_captioners.hub.converting import build_captioner, read_released, require_new, save_captioner
+
+    from .convert_vocabulary import make_processor
+
+    require_new(Path(args.output))
+    released = read_released(args.architecture, args.checkpoint, read_settings(args.set))
+    model = build_captioner(released, args.checkpoint)
+    processor = None if args.vocab is None else make_processor(args.architecture, released, args.vocab)
+    save_captioner(model, processor, args.checkpoint, args.output)
+    print(f"Wrote {len(released.weights)} weights and every size of {args.checkpoint} to {args.output}.")
+    if released.unused:
+        print(f"Left out, because no forward pass reads them: {len(released.unused)} ({summary(released.unused)}).")
+    if processor is None:
+        print("No processor was written: pass --vocab to get captions in words.")
+    return 0
+
+
+def read_settings(entries: list[str]) -> dict[str, Any]:
+    """Settings `NAME=VALUE`; values are read as JSON, or as text where they are none.
+
+    Raises:
+        ValueError: an entry has no `=`.
+    """
+    settings = {}
+    for entry in entries:
+        name, sign, value = entry.partition("=")
+        if not sign:
+            raise ValueError(f"`--set` has the entry {entry!r}, expected NAME=VALUE.")
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    return settings
+
+
+def summary(keys: list[str]) -> str:
+    """Keys with their numbers taken out, each form once."""
+    forms = {".".join("*" if part.isdigit() else part for part in key.split(".")) for key in keys}
+    return ", ".join(sorted(forms))

@@ -1,0 +1,251 @@
+"""`hf-captioners convert`: files of the authors' form become captioners that give the authors' figures elsewhere."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoProcessor
+
+from hf_captioners.cli import main
+from hf_captioners.hub.card_facts import TrainingFacts
+from hf_captioners.hub.converting import list_converters, sha256_of
+from tests.modeling.gpt2_parts import tiny_gpt2_tokenizer
+from tests.parity.figures import Figures, variants
+
+from .released_files import words, write_modules, write_program, write_visualgpt
+
+SCRIPT = Path(__file__).with_name("scoring_process.py")
+FORMATS = {True: "zip", False: "legacy"}
+
+
+def visualgpt_settings(sizes):
+    names = ("n_head", "bos_token_id", "eos_token_id", "pad_token_id")
+    settings = {name: sizes[name] for name in names} | {"srau_threshold": sizes["tau"]}
+    settings |= {"normalize_srau": True} if sizes["decoder"] == "srau_normalized" else {}
+    settings |= {"identity_map_reordering": True} if sizes.get("identity_map_reordering") else {}
+    return ["--set", *(f"{name}={json.dumps(value)}" for name, value in settings.items())]
+
+
+def convert_visualgpt(figures, folder, new_format):
+    write_visualgpt(folder / "best.pth", figures.weights, figures.config, new_format)
+    ids = figures.inputs["input_ids"]
+    torch.save({"region_features": figures.inputs["features"], "decoder_input_ids": ids}, folder / "inputs.pt")
+    return ["visualgpt", str(folder / "best.pth"), *visualgpt_settings(figures.config)]
+
+
+def compare_visualgpt(figures, logits):
+    real = figures.inputs["input_ids"] != figures.config["pad_token_id"]
+    return logits.log_softmax(-1)[real], figures.expected["logprobs"][real]
+
+
+def convert_program(figures, folder, new_format):
+    write_program(folder / "model.npz", figures.weights, figures.config["options"])
+    sentences, count = figures.inputs["x"].T, figures.config["options"]["n_words"]
+    begin = torch.full_like(sentences[:, :1], count)
+    inputs = {
+        "region_features": figures.inputs["ctx"].float(),
+        "decoder_input_ids": torch.cat((begin, sentences[:, :-1]), dim=1),
+        "decoder_attention_mask": figures.inputs["mask"].T.long(),
+    }
+    if "alpha_sample" in figures.inputs:
+        drawn = figures.inputs["alpha_sample"].transpose(0, 1)
+        inputs["locations"] = (torch.where((drawn.max(-1).values == 1).all(), drawn.argmax(-1), -1),)
+    torch.save(inputs, folder / "inputs.pt")
+    vocabulary = {word: index + 2 for index, word in enumerate(words(500))}
+    (folder / "dictionary.pkl").write_bytes(pickle.dumps(vocabulary, 0))
+    return ["show_attend_tell", str(folder / "model.npz"), "--vocab", str(folder / "dictionary.pkl")]
+
+
+def compare_program(figures, logits):
+    real, count = figures.inputs["mask"].bool(), figures.config["options"]["n_words"]
+    return logits.log_softmax(-1)[..., :count].transpose(0, 1)[real], figures.expected["logprobs"][real]
+
+
+def convert_modules(figures, folder, new_format):
+    options = figures.config["options"]
+    write_modules(folder / "BEST.pth.tar", figures.weights, options, new_format)
+    features = figures.inputs["encoder_out"][figures.expected["sort_ind"]].flatten(1, 2).float()
+    inputs = {"region_features": features, "decoder_input_ids": figures.expected["sorted_captions"]}
+    torch.save(inputs, folder / "inputs.pt")
+    table = {word: index + 1 for index, word in enumerate(words(options["vocab_size"] - 4))}
+    table |= {"<pad>": 0} | {
+        word: options["vocab_size"] - 3 + index for index, word in enumerate(("<unk>", "<start>", "<end>"))
+    }
+    (folder / "WORDMAP.json").write_text(json.dumps(table))
+    settings = ["--set", f"alpha_c={options['alpha_c']}"]
+    return ["show_attend_tell", str(folder / "BEST.pth.tar"), "--vocab", str(folder / "WORDMAP.json"), *settings]
+
+
+def compare_modules(figures, logits):
+    lengths = figures.expected["decode_lengths"]
+    expected = figures.expected["logprobs"]
+    real = torch.arange(expected.shape[1]) < lengths[:, None]
+    return logits.log_softmax(-1)[:, : expected.shape[1]][real], expected[real]
+
+
+FAMILIES = {
+    "visualgpt": (convert_visualgpt, compare_visualgpt),
+    "show_attend_tell_arctic": (convert_program, compare_program),
+    "show_attend_tell": (convert_modules, compare_modules),
+}
+FOLDERS = [
+    name
+    for family in FAMILIES
+    for name in variants(family)
+    if not name.endswith(("_lstmenc", "/optimizers"))  # refused, see below; not a model
+]
+
+
+def test_every_architecture_with_figures_has_a_converter():
+    assert list_converters() == ["show_attend_tell", "visualgpt"]
+
+
+@pytest.fixture(scope="module")
+def converted(tmp_path_factory):
+    """All checkpoints converted by the command line, and scored in one process without the package."""
+    root = tmp_path_factory.mktemp("released")
+    for index, name in enumerate(FOLDERS):
+        folder = root / name.replace("/", "-")
+        folder.mkdir()
+        figures = Figures.load(name)
+        arguments = FAMILIES[name.split("/")[0]][0](figures, folder, bool(index % 2))
+        assert main(["convert", *arguments, "--output", str(folder / "captioner")]) == 0, name
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(root / "modules")}
+    folders = [str(root / name.replace("/", "-")) for name in FOLDERS]
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *folders], cwd=root, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return root
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("name", FOLDERS)
+def test_the_authors_figures_come_back(converted, name):
+    figures = Figures.load(name)
+    logits = torch.load(converted / name.replace("/", "-") / "logits.pt")
+    found, expected = FAMILIES[name.split("/")[0]][1](figures, logits)
+    assert expected.numel() > 100
+    torch.testing.assert_close(found, expected.float(), atol=1e-4, rtol=0)
+
+
+def test_vocabularies_become_tokenizers(converted):
+    program = AutoProcessor.from_pretrained(converted / "show_attend_tell_arctic-soft_main" / "captioner")
+    assert program.tokenizer.convert_ids_to_tokens([0, 1, 2, 59, 60]) == ["<eos>", "UNK", "aa", "cf", "<bos>"]
+    modules = AutoProcessor.from_pretrained(converted / "show_attend_tell-main" / "captioner")
+    assert modules.tokenizer.convert_ids_to_tokens([0, 1, 57, 58, 59]) == ["<pad>", "aa", "<unk>", "<start>", "<end>"]
+    assert modules.tokenizer.bos_token_id == 58 and modules.tokenizer.eos_token_id == 59
+
+
+def test_the_card_tells_where_it_comes_from(converted):
+    folder = converted / "visualgpt-main"
+    told = TrainingFacts.load(folder / "captioner").converted_from
+    assert told == f"best.pth (SHA-256 {sha256_of(folder / 'best.pth')})"
+    card = (folder / "captioner" / "README.md").read_text()
+    assert f"| converted from | {told} |" in card and "## Training" not in card
+
+
+@pytest.fixture
+def figures():
+    return Figures.load("visualgpt/main")
+
+
+def run_convert(figures, path, *more):
+    output = str(path.parent / "captioner")
+    return main(["convert", "visualgpt", str(path), "--output", output, *visualgpt_settings(figures.config), *more])
+
+
+def test_what_was_left_out_is_told(figures, tmp_path, capsys):
+    write_visualgpt(tmp_path / "best.pth", figures.weights, figures.config)
+    assert run_convert(figures, tmp_path / "best.pth") == 0
+    out = capsys.readouterr().out
+    assert "encoder.layers.*.mhatt.attention.c_attn_query.weight" in out and "No processor was written" in out
+    assert {path.name for path in tmp_path.iterdir()} == {"best.pth", "captioner"}
+    assert run_convert(figures, tmp_path / "best.pth") == 2
+    assert "has something in it already" in capsys.readouterr().err
+
+
+def test_gpt2s_tokenizer_gets_the_released_ids(tmp_path):
+    figures = Figures.load("visualgpt/main")
+    tokenizer = tiny_gpt2_tokenizer()
+    tokenizer.add_tokens([f"<{index}>" for index in range(figures.config["vocab_size"] - len(tokenizer))])
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    write_visualgpt(tmp_path / "best.pth", figures.weights, figures.config)
+    assert run_convert(figures, tmp_path / "best.pth", "--vocab", str(tmp_path / "gpt2")) == 0
+    processor = AutoProcessor.from_pretrained(tmp_path / "captioner")
+    assert len(processor.tokenizer) == figures.config["vocab_size"]
+    ids = [getattr(processor.tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")]
+    assert ids == [figures.config[f"{name}_token_id"] for name in ("bos", "eos", "pad")]
+
+
+def test_unknown_missing_and_misshapen_weights_are_listed(figures, tmp_path, capsys):
+    weights = dict(figures.weights)
+    del weights["encoder.fc.bias"], weights["decoder.transformer.h.1.ln_2.weight"]
+    weights["decoder.transformer.h.0.ln_1.bias"] = torch.zeros(5)
+    write_visualgpt(tmp_path / "best.pth", weights, figures.config, **{"decoder.adapter.weight": torch.zeros(2)})
+    assert run_convert(figures, tmp_path / "best.pth") == 2
+    said = capsys.readouterr().err
+    assert "Unknown keys (1): decoder.adapter.weight." in said
+    assert "Missing weights (2): model.decoder.h.1.ln_2.weight, model.encoder.input_projection.bias." in said
+    assert "model.decoder.h.0.ln_1.bias is [5], expected [24]" in said
+    assert not (tmp_path / "captioner").exists()
+
+
+class Runs:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, marker):
+        self.marker = marker
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.marker}",)
+
+
+@pytest.mark.parametrize("new_format", FORMATS, ids=FORMATS.values())
+def test_a_hostile_checkpoint_is_refused(figures, tmp_path, capsys, new_format):
+    content = {"state_dict": figures.weights, "opt": Runs(tmp_path / "ran")}
+    torch.save(content, tmp_path / "best.pth", _use_new_zipfile_serialization=new_format)
+    assert run_convert(figures, tmp_path / "best.pth") == 2
+    assert "names `posix.system`" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"best.pth"}
+
+
+def test_wrong_inputs(figures, tmp_path, capsys):
+    """Each is told in a sentence, and nothing is written."""
+    write_visualgpt(tmp_path / "best.pth", figures.weights, figures.config)
+    other = Figures.load("show_attend_tell/main")
+    write_modules(tmp_path / "other.pth.tar", other.weights, other.config["options"])
+    write_program(tmp_path / "deep.npz", other.weights, {"n_words": 3})
+    bidirectional = Figures.load("show_attend_tell_arctic/soft_lstmenc")
+    write_program(tmp_path / "both.npz", bidirectional.weights, bidirectional.config["options"])
+    (tmp_path / "alone.npz").write_bytes((tmp_path / "deep.npz").read_bytes())
+    (tmp_path / "words.json").write_text('{"a": 1}')
+    (tmp_path / "moved.json").write_text(
+        json.dumps({word: index + 1 for index, word in enumerate(words(60))} | {"<start>": 99})
+    )
+    cases = {
+        ("visualgpt", "missing.pth"): "There is no file",
+        ("visualgpt", "other.pth.tar"): "names `models.Encoder`",
+        ("visualgpt", "words.json"): "no file of torch.save",
+        ("show_attend_tell", "best.pth"): "`attention.full_att.weight`",
+        ("show_attend_tell", "deep.npz"): "no arrays `Wemb`",
+        ("show_attend_tell", "alone.npz"): "alone.npz.pkl is missing",
+        ("show_attend_tell", "both.npz"): "`lstm_encoder` is set",
+        ("painter", "best.pth"): "no architecture 'painter'",
+        ("visualgpt", "best.pth", "--set", "n_head=7"): "cannot be divided among 7 heads",
+        ("visualgpt", "best.pth", "--set", "n_head=4"): "--set bos_token_id=... --set eos_token_id=...",
+        ("visualgpt", "best.pth", "--set", "heads=4"): "VisualGPT has no setting heads",
+        ("visualgpt", "best.pth", "--set", "n_head"): "expected NAME=VALUE",
+        ("show_attend_tell", "other.pth.tar", "--vocab", "words.json"): "no word for id 2",
+        ("show_attend_tell", "other.pth.tar", "--vocab", "moved.json"): "'<start>' at another id than 58",
+    }
+    for (architecture, file, *more), said in cases.items():
+        more = [str(tmp_path / word) if word.endswith(".json") else word for word in more]
+        assert main(["convert", architecture, str(tmp_path / file), "--output", str(tmp_path / "new"), *more]) == 2
+        assert said in capsys.readouterr().err, (architecture, file)
+    assert not (tmp_path / "new").exists()
