@@ -443,6 +443,30 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             recorded.pop("cross_attentions", None)
         return CaptioningLMOutput(loss=loss, logits=logits, **recorded)
 
+    @torch.no_grad()
+    def attention_maps(self, sequences: Tensor, **pictures: Any) -> Tensor:
+        """Where the decoder's last layer looked when it chose each generated token.
+
+        Args:
+            sequences: `[B * K, T]` as `generate()` returns them, begin token first.
+            pictures: `pixel_values`, or `region_features` with mask and boxes, or `encoder_outputs`, of B pictures.
+
+        Returns:
+            `[B * K, T - 1, R]`: weights of the regions for every token behind the first, the mean over heads and
+            encoder levels where there are several. What stands behind the end token means nothing.
+
+        Raises:
+            ValueError: the attention implementation makes no weights.
+        """
+        outputs = self(decoder_input_ids=sequences[:, :-1], output_attentions=True, **pictures)
+        weights = outputs.cross_attentions[-1]
+        if weights is None:
+            raise ValueError(
+                f"{self.config._attn_implementation!r} attention makes no weights; call "
+                '`model.set_attn_implementation("eager")` first.'
+            )
+        return weights.flatten(1, -3).mean(1) if weights.ndim > 3 else weights
+
     @property
     def loss_reads_attentions(self) -> bool:
         """Whether `caption_loss` needs `cross_attentions`; an architecture may say so."""

@@ -151,24 +151,27 @@ class LocationRule(nn.Module):
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
-        self.is_hard = config.attention_type == "hard"
-        self.decoding = config.location_decoding
-        self.probability = config.location_sampling_probability
-        self.per_batch = config.location_sampling_unit == "batch"
+        self.config = config
+
+    @property
+    def is_hard(self) -> bool:
+        """Whether attention may look at one region alone."""
+        return self.config.attention_type == "hard"
 
     def toss(self, rows: int, device: Any) -> Tensor | None:
         """Which rows `[B * K]` draw in all their steps; None if none does (the half-and-half rule, section 4.1)."""
-        if not self.is_hard or not (self.training or self.decoding == "sampling"):
+        if not self.is_hard or not (self.training or self.config.location_decoding == "sampling"):
             return None
-        probability = self.probability if self.training else 1.0
-        return torch.rand(1 if self.per_batch else rows, device=device).expand(rows) < probability
+        probability = self.config.location_sampling_probability if self.training else 1.0
+        coins = 1 if self.config.location_sampling_unit == "batch" else rows
+        return torch.rand(coins, device=device).expand(rows) < probability
 
     def locate(self, weights: Tensor, drawing: Tensor | None) -> Tensor | None:
         """Weights `[B * K, R]` to locations `[B * K]`, or None where every row takes the mean."""
         if drawing is not None:
             drawn = torch.multinomial(weights.detach().float(), 1)[:, 0]
             return torch.where(drawing, drawn, EXPECTED)
-        if self.is_hard and not self.training and self.decoding == "argmax":
+        if self.is_hard and not self.training and self.config.location_decoding == "argmax":
             return weights.argmax(-1)
         return None
 
@@ -409,6 +412,15 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         if config.attention_type == "hard":
             self.register_buffer("location_baseline", torch.zeros(()))
         self.post_init()
+
+    @torch.no_grad()
+    def attention_maps(self, sequences: Tensor, **pictures: Any) -> Tensor:
+        """As in every captioner; hard attention that decodes by places shows those places."""
+        outputs = self(decoder_input_ids=sequences[:, :-1], output_attentions=True, **pictures)
+        weights = outputs.cross_attentions[-1]
+        if outputs.locations is None:
+            return weights
+        return weights_used(weights.flatten(0, 1), outputs.locations[-1].flatten()).view_as(weights)
 
     @property
     def loss_reads_attentions(self) -> bool:

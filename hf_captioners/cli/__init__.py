@@ -20,6 +20,7 @@ COMMANDS = {
     "caption": "caption",
     "score": "score",
     "evaluate": "evaluate",
+    "explain": "explain",
     "check-data": "check_data",
     "extract-features": "extract_features",
     "push": "push",

@@ -305,6 +305,17 @@ class AttentionChecks(CaptionerCase):
         attentions = model(**inputs, output_attentions=True).cross_attentions
         assert all(weights is not None for weights in attentions)
 
+    def test_attention_maps(self):
+        """One distribution over the visible regions for each generated token, several captions a picture too."""
+        model = self.make_model(attn_implementation="eager")
+        inputs = self.inputs("regions")
+        sequences = model.generate(**inputs, num_beams=2, num_return_sequences=2, max_new_tokens=5)
+        maps = model.attention_maps(sequences, **inputs)
+        assert maps.shape == (2 * PICTURES, sequences.shape[1] - 1, inputs["region_features"].shape[1])
+        assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]))
+        hidden = ~inputs["region_mask"].repeat_interleave(2, dim=0)
+        assert maps.transpose(1, 2)[hidden].abs().max() < 1e-6
+
     @both_ways_in
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
     def test_half_precision_is_close(self, model, way_in, dtype):

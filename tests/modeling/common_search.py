@@ -9,7 +9,7 @@ from .common_case import PICTURES, CaptionerCase, assert_close, both_ways_in, ro
 from .common_generation import Favour, rescored
 
 BEAMS, NEW_TOKENS = 4, 8
-bookkeepings = pytest.mark.parametrize("bookkeeping", ["live", "pool"])
+bookkeepings = pytest.mark.parametrize("bookkeeping", ["live", "pool", "shrinking", "shrinking_finished"])
 
 
 class SearchChecks(CaptionerCase):

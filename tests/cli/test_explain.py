@@ -1,0 +1,84 @@
+"""`hf-captioners explain`: a tile for each word, bright where the captioner looked."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hf_captioners.cli import main
+from hf_captioners.cli.attention_picture import GAP, LABEL, TILE, heat_of_words, paint
+from hf_captioners.data.vocabulary import karpathy_words
+from hf_captioners.training.starting import StartingPoint, start_captioner
+
+
+@pytest.fixture(scope="module")
+def word_captioner(made, scenes, vision_model):
+    """An untrained Show, Attend and Tell with hard attention, saved."""
+    torch.manual_seed(3)
+    fields = ["embedding_size=12", "hidden_size=12", "attention_size=8", "attention_type=hard"]
+    parts = StartingPoint(
+        architecture="show_attend_tell", vision_model=vision_model, min_word_count=1, model_config=fields
+    )
+    model, processor = start_captioner(parts, [caption for captions in scenes["captions"] for caption in captions])
+    model.save_pretrained(made / "word_captioner")
+    processor.save_pretrained(made / "word_captioner")
+    return str(made / "word_captioner")
+
+
+@pytest.mark.parametrize("kind", ["captioner", "word_captioner"])
+def test_explain_own_caption(kind, request, pictures, tmp_path, capsys):
+    model, output = request.getfixturevalue(kind), tmp_path / "maps.png"
+    assert main(["explain", str(pictures / "scene_000.png"), "--model", model, "--output", str(output)]) == 0
+    words = capsys.readouterr().out.splitlines()[0].split()
+    columns = min(5, 1 + len(words))
+    rows = -(-(1 + len(words)) // columns)
+    assert Image.open(output).size == (columns * (TILE + GAP) + GAP, rows * (TILE + LABEL + GAP) + GAP)
+
+
+def test_explain_given_caption_at_places(word_captioner, pictures, scenes, tmp_path, capsys, monkeypatch):
+    """Hard attention by places; the file's name comes from the picture's."""
+    caption = " ".join(karpathy_words(scenes[1]["captions"][0]))
+    monkeypatch.chdir(tmp_path)
+    arguments = ["explain", str(pictures / "scene_001.png"), "--model", word_captioner]
+    assert main([*arguments, "--caption", caption, "--locations"]) == 0
+    assert capsys.readouterr().out == f"{caption}\nWrote scene_001.attention.png.\n"
+    assert main(arguments) == 2
+    assert "scene_001.attention.png exists. Pass --overwrite" in capsys.readouterr().err
+
+
+def test_places_need_hard_attention(captioner, pictures, capsys):
+    assert main(["explain", str(pictures / "scene_000.png"), "--model", captioner, "--locations"]) == 2
+    assert "`--locations` needs a model of hard attention" in capsys.readouterr().err
+
+
+def test_missing_picture(captioner, capsys):
+    assert main(["explain", "none.jpg", "--model", captioner]) == 2
+    assert "There is no picture none.jpg" in capsys.readouterr().err
+
+
+def test_heat_lies_where_the_weight_is():
+    """Four cells, all weight on the upper right one; smoothing keeps the brightest place there."""
+    boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]])
+    heat = paint(np.array([0.0, 1.0, 0.0, 0.0]), boxes, (40, 60))
+    assert heat.shape == (40, 60) and heat.max() == 1
+    row, column = np.unravel_index(heat.argmax(), heat.shape)
+    assert row < 20 and column >= 30
+    assert heat[30:, :20].max() < 0.1
+
+
+def test_pieces_of_a_word_share_a_tile():
+    """The map of a word is the mean of those of its tokens; what follows the end token is left out."""
+
+    class Letters:
+        class tokenizer:  # noqa: N801
+            eos_token_id = 9
+
+        def decode(self, tokens):
+            return "".join({0: "", 1: " do", 2: "g", 3: " runs"}[token] for token in tokens if token != 9).strip()
+
+    boxes = torch.tensor([[0, 0, 0.5, 1], [0.5, 0, 1, 1.0]])
+    maps = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    words, heat = heat_of_words(Letters(), [0, 1, 2, 3, 9, 9], maps, boxes, (8, 8))
+    assert words == ["dog", "runs"]
+    np.testing.assert_allclose(heat[0][:, 0], heat[0][:, -1], atol=0.02)
+    assert heat[1][:, -1].mean() > 2 * heat[1][:, 0].mean()
