@@ -6,32 +6,43 @@ from typing import Any
 
 NAME = "train"
 HELP = "train a captioner on your own pictures and captions"
-DATA_SET_DEFAULTS = ("generation_max_new_tokens", "generation_num_beams")
 
 
 def parent_parsers() -> list[argparse.ArgumentParser]:
     """Arguments of the starting point, the data and the training run."""
     from transformers import HfArgumentParser
 
-    return [HfArgumentParser(argument_types(), add_help=False, allow_abbrev=False)]
+    parser = HfArgumentParser(argument_types(self_critical=True), add_help=False, allow_abbrev=False)
+    for action in parser._actions:  # what is not typed shall not be there: the dataclasses know their defaults
+        action.default = argparse.SUPPRESS
+    return [parser]
 
 
-def argument_types() -> tuple[type, ...]:
+def argument_types(self_critical: bool) -> tuple[type, ...]:
     """The dataclasses that arguments are read into."""
     from hf_captioners.training.arguments import CaptioningTrainingArguments
+    from hf_captioners.training.scst_arguments import SCSTArguments
     from hf_captioners.training.starting import StartingPoint
 
     from .train_data import TrainingData
 
-    return StartingPoint, TrainingData, CaptioningTrainingArguments
+    return StartingPoint, TrainingData, SCSTArguments if self_critical else CaptioningTrainingArguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What only the command line knows."""
-    # None unless typed: a data set may have defaults of its own.
-    parser.set_defaults(**dict.fromkeys(DATA_SET_DEFAULTS))
+    from transformers.hf_argparser import string_to_bool
+
     parser.add_argument(
         "--resume", action="store_true", help="go on from the last complete checkpoint in --output_dir, if any"
+    )
+    parser.add_argument(
+        "--scst",
+        type=string_to_bool,
+        nargs="?",
+        const=True,
+        default=False,
+        help="self-critical training: on the rewards of captions that the model draws itself",
     )
     parser.epilog = "A YAML file of these arguments may be given first: hf-captioners train recipe.yaml [--NAME VALUE]"
 
@@ -40,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
     """Load, train, save; a summary on stdout."""
     from .output_files import only_run_in, require_writable_folder
 
-    start_kind, data_kind, training_kind = argument_types()
+    start_kind, data_kind, training_kind = argument_types(args.scst)
+    _refuse_unread(args, training_kind)
     data = data_kind(**_typed(args, data_kind))
     start = start_kind(**_typed(args, start_kind))
     training = training_kind(**(data.generation_arguments | _typed(args, training_kind)))
@@ -50,19 +62,34 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _typed(args: argparse.Namespace, kind: type) -> dict[str, Any]:
-    values = {field.name: getattr(args, field.name) for field in dataclasses.fields(kind) if field.init}
-    return {name: value for name, value in values.items() if value is not None or name not in DATA_SET_DEFAULTS}
+    names = (field.name for field in dataclasses.fields(kind) if field.init)
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}
+
+
+def _refuse_unread(args: argparse.Namespace, training_kind: type) -> None:
+    """Refuse arguments of self-critical training where there is none.
+
+    Raises:
+        ValueError: there are some.
+    """
+    known = {field.name for field in dataclasses.fields(training_kind)}
+    unread = [name for name in _typed(args, argument_types(self_critical=True)[-1]) if name not in known]
+    if unread:
+        raise ValueError(f"`--{unread[0]}` belongs to self-critical training: pass --scst too.")
 
 
 def _train(args: argparse.Namespace, start: Any, data: Any, training: Any) -> int:
     from transformers import set_seed
 
-    from hf_captioners.training import CaptioningTrainer, last_complete_checkpoint
+    from hf_captioners.training import CaptioningTrainer, SCSTTrainer, last_complete_checkpoint, last_scst_checkpoint
     from hf_captioners.training.starting import start_captioner
 
     from .train_data import fit_to_features, load_training_data
 
-    checkpoint = last_complete_checkpoint(training.output_dir)
+    find_checkpoint, trainer_kind = (
+        (last_scst_checkpoint, SCSTTrainer) if args.scst else (last_complete_checkpoint, CaptioningTrainer)
+    )
+    checkpoint = find_checkpoint(training.output_dir)
     if checkpoint is not None and not args.resume:
         raise FileExistsError(
             f"{training.output_dir} holds a run already ({checkpoint}). Pass --resume to go on with it, or another "
@@ -73,7 +100,7 @@ def _train(args: argparse.Namespace, start: Any, data: Any, training: Any) -> in
     set_seed(training.seed)
     captions = (caption for captions in train_rows["captions"] for caption in captions)
     model, processor = start_captioner(start, captions)
-    trainer = CaptioningTrainer(
+    trainer = trainer_kind(
         model, training, train_dataset=train_rows, eval_dataset=validation_rows, processing_class=processor
     )
     if args.resume:

@@ -13,7 +13,7 @@ logger = logging.get_logger(__name__)
 
 LEAST_DISTINCT = 0.8  # of the share at the start
 MORE_BAD_ENDINGS = 0.02
-OTHER_LENGTH = 0.1
+OTHER_LENGTH = 0.1  # of the references
 MORE_UNFINISHED = 0.2
 NO_DIFFERENCE = 1e-6
 
@@ -100,11 +100,13 @@ class CollapseAlarm(TrainerCallback):
             f"Captions break off: {last['eval_bad_endings']:.1%} end in a word like `a` or `with`, "
             f"{first['eval_bad_endings']:.1%} at the start. {remedy if args.end_token_in_reward else ends}",
         )
+        off, off_at_start = (abs(entry["eval_length_ratio"] - 1) for entry in (last, first))
         self._tell(
             "length",
-            abs(last["eval_length"] - first["eval_length"]) > OTHER_LENGTH * first["eval_length"],
-            f"Captions have another length: {last['eval_length']:.1f} words, {first['eval_length']:.1f} at the start. "
-            "The reward pays for that: look at `reward_funcs` and their weights.",
+            off > max(OTHER_LENGTH, off_at_start),
+            f"Captions have a wrong length: {last['eval_length']:.1f} words, {last['eval_length_ratio']:.2f} times "
+            f"the references' (at the start {first['eval_length_ratio']:.2f}). The reward pays for that: look at "
+            "`reward_funcs` and their weights.",
         )
 
     def on_log(  # type: ignore[override]

@@ -307,8 +307,12 @@ class SCSTTrainer(CaptioningTrainer):
         super().log(logs, start_time)
 
     def _judge(self, captions: list[str], references: list[list[str]]) -> dict[str, float]:
-        health = caption_health(PTBTokenizer()(captions))
-        return super()._judge(captions, references) | {name: health[name] for name in SHOWN_HEALTH}
+        tokenize = PTBTokenizer()
+        health = caption_health(tokenize(captions))
+        theirs = [len(text.split()) for texts in references for text in tokenize(texts)]
+        figures = {name: health[name] for name in SHOWN_HEALTH}
+        figures["length_ratio"] = health["length"] / (sum(theirs) / len(theirs))
+        return super()._judge(captions, references) | figures
 
 
 def name_of(function: str | Callable[..., Any]) -> str:

@@ -9,7 +9,7 @@ from transformers import TrainerControl, TrainerState
 from hf_captioners.training import SCSTArguments
 from hf_captioners.training.scst_callbacks import CollapseAlarm, MovingAverage
 
-HEALTHY = {"eval_distinct": 0.5, "eval_length": 10.0, "eval_bad_endings": 0.01}
+HEALTHY = {"eval_distinct": 0.5, "eval_length": 10.0, "eval_bad_endings": 0.01, "eval_length_ratio": 1.05}
 DRAWN = {"unfinished": 0.05, "distinct": 0.9, "advantage_std": 0.3}
 
 
@@ -36,8 +36,8 @@ def told(caplog, tmp_path):
         ({"eval_distinct": 0.39}, {}, "become alike: 39.0% .* 50.0% at the start. Lower `learning_rate` .now 1e-05."),
         ({"eval_bad_endings": 0.04}, {}, "break off: 4.0% .* Lower `learning_rate`"),
         ({"eval_bad_endings": 0.04}, {"end_token_in_reward": False}, "Set `end_token_in_reward` to True"),
-        ({"eval_length": 8.9}, {}, "another length: 8.9 words, 10.0 at the start"),
-        ({"eval_length": 11.1}, {}, "another length: 11.1 words"),
+        ({"eval_length_ratio": 0.89}, {}, "wrong length: 10.0 words, 0.89 times the references' .at the start 1.05"),
+        ({"eval_length_ratio": 1.11}, {}, "wrong length"),
     ],
 )
 def test_evaluation(told, changed, fields, said):
@@ -47,8 +47,10 @@ def test_evaluation(told, changed, fields, said):
 
 
 def test_what_is_still_healthy_raises_no_alarm(told):
-    edge = {"eval_distinct": 0.41, "eval_length": 9.1, "eval_bad_endings": 0.029}
+    edge = {"eval_distinct": 0.41, "eval_length": 9.1, "eval_bad_endings": 0.029, "eval_length_ratio": 0.91}
     assert told([HEALTHY, edge]) == []
+    too_long = HEALTHY | {"eval_length_ratio": 1.3}
+    assert told([too_long, too_long | {"eval_length_ratio": 1.2}]) == []  # towards the references
     assert told([DRAWN, DRAWN | {"unfinished": 0.2, "advantage_std": 0.01}]) == []
 
 

@@ -187,7 +187,7 @@ def test_what_is_logged(make_trainer, scenes):
     assert entry["reward_watch"] == pytest.approx(sum(len(text) for text in completions) / 10 / 12)
     evaluated = [entry for entry in trainer.state.log_history if "eval_cider_d" in entry]
     assert [entry["step"] for entry in evaluated] == [0, 3]
-    assert {"eval_distinct", "eval_length", "eval_bad_endings"} <= evaluated[0].keys()
+    assert {"eval_distinct", "eval_length", "eval_length_ratio", "eval_bad_endings"} <= evaluated[0].keys()
 
 
 def without_dropout(model):
