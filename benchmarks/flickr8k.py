@@ -1,6 +1,7 @@
 """Judge a captioner trained on Flickr8k by its 1,000 validation photographs.
 
-    python benchmarks/flickr8k.py runs/flickr8k --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k
+    python benchmarks/flickr8k.py runs/flickr8k --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k \
+        --output benchmarks/results/flickr8k_visualgpt.json
 
 Captions every photograph with beam search, scores the captions against all five references, and again dealt to other
 photographs (rolled by one). Writes the figures with what the training run recorded of itself.
@@ -50,21 +51,21 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=50)
     parser.add_argument("--training_seconds", type=float, help="of all parts of a run that was killed and resumed")
     parser.add_argument("--commands", help="text file with the commands that made the captioner")
-    parser.add_argument("--output", default="benchmarks/results/flickr8k_visualgpt.json")
+    parser.add_argument("--title", default="VisualGPT", help="what the page of results calls the captioner")
+    parser.add_argument("--output", required=True, help="for instance benchmarks/results/flickr8k_visualgpt.json")
     args = parser.parse_args()
     rows = load_captions("caption_folder", data_dir=args.data_dir, split="validation")
     start = time.time()
     captions = write_captions(args.model, rows, args.beams, args.batch_size)
     seconds = time.time() - start
     references = rows["captions"]
-    own = compute_caption_metrics(captions, references, metrics=("bleu", "cider_d"))
+    own = compute_caption_metrics(captions, references, metrics=("bleu", "bleu_no_penalty", "cider_d"))
     dealt = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
     result = {
-        "model": "VisualGPT",
+        "model": args.title,
         "pictures": len(rows),
         "beams": args.beams,
-        "bleu_4": own["bleu_4"],
-        "cider_d": own["cider_d"],
+        **{name: value for name, value in own.items() if name.startswith(("bleu", "cider"))},
         "cider_d_dealt": dealt["cider_d"],
         "distinct_captions": len(set(captions)),
         "training": training_record(Path(args.model), args.training_seconds),

@@ -75,10 +75,10 @@ class ShowAttendTellConfig(CaptioningConfig):
             program: `"batch"`).
         location_reward (`str`, defaults to `"caption_mean"`): the log-likelihood that a draw is rewarded with.
             `"caption_mean"`: of the caption, a token (program); `"caption_sum"`: of the whole caption, which makes the
-            estimate of the lower bound's gradient unbiased (Eq. 11); `"token"`: of its own word, without a baseline
+            estimate of the lower bound's gradient unbiased (Eq. 22); `"token"`: of its own word, without a baseline
             (program with `RL_sumCost=False`).
-        location_reward_weight (`float`, defaults to 1.0): lambda_r of Eq. 12 (program: 0.1).
-        location_entropy_weight (`float`, defaults to 0.002): lambda_e of Eq. 12 (program: 0.002).
+        location_reward_weight (`float`, defaults to 1.0): lambda_r of Eq. 25 (program: 0.1).
+        location_entropy_weight (`float`, defaults to 0.002): lambda_e of Eq. 25 (program: 0.002).
         location_loss_reduction (`str`, defaults to `"as_likelihood"`): `"as_likelihood"` divides these two terms by
             what `loss_reduction` divides the likelihood by; `"batch_sum"` adds them up over the batch, padding steps
             too, and divides a caption's cost by the length of the batch (program).

@@ -441,7 +441,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         logits: Tensor | None,
         num_items_in_batch: Tensor | int | None,
     ) -> Tensor:
-        """Eq. 26 for soft attention; for hard attention the likelihood, with the gradient of Eq. 12.
+        """Eq. 26 for soft attention; for hard attention the likelihood, with the gradient of Eq. 25.
 
         Args:
             outputs: of the model, with `cross_attentions`; see `CaptioningForConditionalGeneration.caption_loss`.
@@ -476,7 +476,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
     def location_loss(
         self, outputs: CaptioningModelOutput, costs: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
     ) -> Tensor:
-        """A term whose gradient is that of Eq. 12 with respect to the attention weights.
+        """A term whose gradient is that of Eq. 25 with respect to the attention weights.
 
         Drawn locations are made likelier where the caption cost less than the baseline, and the weights' entropy is
         raised. The baseline follows in training.
