@@ -109,7 +109,7 @@ class TrainingFacts:
     def has_training(self) -> bool:
         """Whether anything is known of a training run."""
         known = (self.arguments, self.other_arguments, self.log, self.hardware, self.seconds, self.versions)
-        return self.data != DataFacts() or any(known)
+        return any((self.data.pictures, self.data.name, *known))
 
     @property
     def is_medical(self) -> bool:

@@ -1,6 +1,7 @@
 """Model cards: rendered from facts; a figure that is not known is absent."""
 
 import os
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import jinja2
 from huggingface_hub import EvalResult
 from huggingface_hub.repocard_data import eval_results_to_model_index
 
-from .card_facts import CheckpointFacts, EvaluationFacts, TrainingFacts
+from .card_facts import CheckpointFacts, DataFacts, EvaluationFacts, TrainingFacts
 from .card_merging import merge_cards, new_card
 
 CARD = "README.md"
@@ -97,10 +98,8 @@ def render_card(name: str, checkpoint: CheckpointFacts, training: TrainingFacts 
     Returns:
         Markdown with the metadata that the Hub reads.
     """
-    text = files("hf_captioners.hub_cards").joinpath("model_card.md.jinja").read_text(encoding="utf-8")
-    environment = jinja2.Environment(trim_blocks=False, keep_trailing_newline=True, undefined=jinja2.StrictUndefined)
     log = training.log if training else []
-    body = environment.from_string(text).render(
+    body = card_template().render(
         title=name.rpartition("/")[2],
         snippet=_snippet(name, checkpoint),
         architecture=checkpoint.architecture,
@@ -111,7 +110,8 @@ def render_card(name: str, checkpoint: CheckpointFacts, training: TrainingFacts 
         training=training,
         trained=training is not None and training.has_training,
         medical=training is not None and training.is_medical,
-        evaluations=training.evaluations if training else [],
+        learnt_from=_learnt_from(training.data) if training else "",
+        evaluations=[evaluation for evaluation in training.evaluations if evaluation.figures] if training else [],
         log=log,
         log_columns=[column for column in LOG_COLUMNS if any(column in entry for entry in log)],
         citations=_citations(checkpoint, training),
@@ -121,10 +121,16 @@ def render_card(name: str, checkpoint: CheckpointFacts, training: TrainingFacts 
         figure_name=lambda figure: FIGURE_NAMES.get(figure, figure),
         number=lambda value: f"{value:,}",
         settings=_settings,
-        share=lambda part, whole: f"{part / whole:.1%}",
         versions=lambda values: ", ".join(f"{key} {value}" for key, value in values.items()),
     )
     return new_card(card_metadata(name, checkpoint, training), body)
+
+
+@cache
+def card_template() -> jinja2.Template:
+    """`hub_cards/model_card.md.jinja`; a name that it uses and does not get is an error."""
+    text = files("hf_captioners.hub_cards").joinpath("model_card.md.jinja").read_text(encoding="utf-8")
+    return jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text)
 
 
 def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[str, Any]:
@@ -165,6 +171,27 @@ def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[
         "licence of the weights": training.licence,
     }
     return {name: value for name, value in rows.items() if value}
+
+
+def _learnt_from(data: DataFacts) -> str:
+    """Sentences about the training data."""
+    what = f"{data.pictures:,} pictures" if data.pictures else ""
+    if data.pictures and data.of_pictures:
+        what += f" ({data.pictures / data.of_pictures:.1%} of {data.of_pictures:,})"
+    if what and data.captions:
+        what += f" with {data.captions:,} captions"
+    if data.name:
+        split = f" ({data.split})" if data.split else ""
+        what += f"{' of ' if what else ''}{data.name}{split}"
+    if not what:
+        return ""
+    parts = [
+        f"Learnt from {what}.",
+        data.description,
+        f"Source: {data.homepage}." if data.homepage else None,
+        f"Licence of the data: {data.licence}." if data.licence else None,
+    ]
+    return " ".join(part for part in parts if part)
 
 
 def _settings(values: dict[str, Any]) -> str:

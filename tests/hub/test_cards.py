@@ -1,0 +1,203 @@
+"""Cards from facts: whatever is not known is absent, and the rest reads as it should."""
+
+import dataclasses
+import re
+
+import pytest
+from huggingface_hub import ModelCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_captioners.auto import ARCHITECTURES
+from hf_captioners.hub.card_facts import CheckpointFacts, DataFacts, EvaluationFacts, SampleFacts, TrainingFacts
+from hf_captioners.hub.card_merging import read_card
+from hf_captioners.hub.cards import render_card
+
+DATA = {
+    "name": "flickr8k",
+    "split": "train",
+    "pictures": 600,
+    "captions": 3000,
+    "of_pictures": 6000,
+    "licence": "research only",
+    "citation": "Hodosh et al., JAIR 2013",
+    "homepage": "example.org",
+    "description": "Photographs of people and animals.",
+}
+SAMPLE = {"picture": "1.jpg", "caption": "a dog | runs", "references": ["A dog is running."]}
+EVALUATION = {
+    "data": DATA,
+    "figures": {"bleu_4": 0.2512345, "cider_d": 0.7, "loss": 2.25, "length": 9.5},
+    "variants": {"bleu_4": "BLEU-4, closest reference length", "cider_d": "CIDEr-D (clipped, sigma 6)"},
+    "tokenizer": "ptb",
+    "document_frequency": "the references of this set: 1000 pictures",
+    "generation": {"num_beams": 5, "max_new_tokens": 20},
+    "samples": [SAMPLE],
+}
+TRAINING = {
+    "data": DATA,
+    "evaluations": [EVALUATION],
+    "arguments": {"learning_rate": 3e-4, "seed": 7},
+    "other_arguments": {"bf16": False},
+    "log": [
+        {"step": 100, "epoch": 1.0, "loss": 2.5, "cider_d": 0.6},
+        {"step": 200, "epoch": 2.0, "train_loss": 2.1, "loss": 2.25, "cider_d": 0.7, "bleu_4": 0.25},
+    ],
+    "saved_step": 200,
+    "seconds": 7300.0,
+    "hardware": "NVIDIA H100 80GB HBM3",
+    "processes": 2,
+    "versions": {"torch": "2.15.0"},
+    "started_from": ["distilgpt2"],
+    "converted_from": "best.pth (SHA-256 00)",
+    "licence": "apache-2.0",
+    "language": "en",
+}
+CHECKPOINT = {
+    "architecture": ARCHITECTURES["visualgpt"],
+    "model_type": "captioning_visualgpt",
+    "parameters": 213400320,
+    "vision": "resnet101",
+    "picture_size": (224, 224),
+    "generation": {"num_beams": 5},
+}
+FIELDS = {DataFacts: DATA, SampleFacts: SAMPLE, EvaluationFacts: EVALUATION, TrainingFacts: TRAINING}
+
+
+def test_the_lists_above_are_complete():
+    for kind, values in FIELDS.items():
+        assert {field.name for field in dataclasses.fields(kind)} == values.keys(), kind
+    assert {field.name for field in dataclasses.fields(CheckpointFacts)} == CHECKPOINT.keys() | {"adapter_of"}
+
+
+def facts(kind, left_out=frozenset(), prefix=""):
+    """Facts without the fields whose path is in `left_out`."""
+    values = {}
+    for name, value in FIELDS[kind].items():
+        path = f"{prefix}{name}"
+        if path in left_out:
+            continue
+        if name == "data":
+            value = facts(DataFacts, left_out, f"{path}.")
+        elif name == "evaluations":
+            value = [facts(EvaluationFacts, left_out, f"{path}.")]
+        elif name == "samples":
+            value = [facts(SampleFacts, left_out, f"{path}.")]
+        values[name] = value
+    return kind(**values)
+
+
+def checkpoint(left_out=frozenset(), **more):
+    return CheckpointFacts(**{name: value for name, value in CHECKPOINT.items() if name not in left_out} | more)
+
+
+def paths(kind, prefix=""):
+    inner = {"data": DataFacts, "evaluations": EvaluationFacts, "samples": SampleFacts}
+    for name in FIELDS[kind]:
+        yield f"{prefix}{name}"
+        if name in inner:
+            yield from paths(inner[name], f"{prefix}{name}.")
+
+
+PATHS = [*paths(TrainingFacts), *CHECKPOINT]
+
+
+def test_everything_known_is_told():
+    card = render_card("somebody/captioner", checkpoint(), facts(TrainingFacts))
+    for told in (
+        "# captioner\n",
+        'pipeline(model="somebody/captioner", trust_remote_code=True)',
+        "| parameters | 213,400,320 |",
+        "| pictures are brought to | 224 x 224 |",
+        "## Evaluation on flickr8k (train)",
+        "| CIDEr-D | 0.7000 | CIDEr-D (clipped, sigma 6) |",
+        "| length | 9.5000 |  |",
+        "| 1.jpg | a dog \\| runs | A dog is running. |",
+        "Learnt from 600 pictures (10.0% of 6,000) with 3,000 captions of flickr8k (train).",
+        "Arguments that differ from the defaults: `learning_rate=0.0003`, `seed=7`.",
+        "| 100 | 1.00 |  | 2.5000 |  | 0.6000 |",
+        "| **200** | **2.00** | **2.1000** | **2.2500** | **0.2500** | **0.7000** |",
+        "The saved weights are those of the step in bold.",
+        "Trained on NVIDIA H100 80GB HBM3, in 2 processes, in 2.0 hours.",
+        "- Hodosh et al., JAIR 2013\n",
+    ):
+        assert told in card
+    metadata = read_card(card, "here").metadata
+    assert metadata["base_model"] == ["distilgpt2"] and metadata["license"] == "apache-2.0"
+    assert metadata["language"] == "en" and metadata["metrics"] == ["bleu", "cider"]
+    ((bleu, cider),) = (result["metrics"] for result in metadata["model-index"][0]["results"])
+    assert cider["args"]["document_frequency"] == "the references of this set: 1000 pictures"
+    assert "document_frequency" not in bleu["args"] and bleu["value"] == 0.251235
+    (evaluation,) = ModelCard(card).data.eval_results[1:]
+    assert (evaluation.metric_type, evaluation.dataset_name, evaluation.metric_value) == ("cider", "flickr8k", 0.7)
+
+
+@settings(deadline=None, max_examples=60)
+@given(left_out=st.sets(st.sampled_from(PATHS)))
+def test_what_is_missing_is_absent(left_out):
+    """Any facts may be missing: the card has no empty place for them, and never says none, nought or n/a."""
+    card = render_card("captioner", checkpoint(left_out), facts(TrainingFacts, left_out))
+    text = card.replace(re.search("<!--.*-->", card)[0], "")
+    assert not re.search(r"None|N/A|\bnan\b|Undefined|\[\]|\{\}|\(\)|(?<!`)``(?!`)|: \.|, ,| \.|\n{4}", text), text
+    parts = text.split("\n\n")
+    tables = [part for part in parts if "|---|" in part]
+    assert all(re.search(r"\|---\|\n\|", table) for table in tables), "a table without rows"
+    headings = re.findall(r"^## .*\n+(?=## |<!--)", text, re.MULTILINE)
+    assert not headings, "a heading with nothing beneath it"
+    data = ModelCard(card).data.to_dict()
+    assert None not in data.values() and data["pipeline_tag"] == "image-to-text"
+    for name in ("hardware", "licence", "parameters", "vision"):
+        value = (TRAINING | CHECKPOINT)[name]
+        shown = f"{value:,}" if isinstance(value, int) else value
+        assert (shown in card) == (name not in left_out), name
+
+
+def test_all_missing_and_none_missing():
+    for left_out in (frozenset(), frozenset(PATHS)):
+        test_what_is_missing_is_absent.hypothesis.inner_test(left_out)
+
+
+@pytest.mark.parametrize(
+    "data", [{"name": "iu_xray"}, {"name": "reports", "description": "Chest radiographs."}, {"name": "my_X-rays"}]
+)
+def test_x_rays_come_with_a_warning(data):
+    for training in (
+        TrainingFacts(data=DataFacts(**data)),
+        TrainingFacts(evaluations=[EvaluationFacts(data=DataFacts(**data), figures={"cider_d": 0.3})]),
+    ):
+        card = render_card("captioner", checkpoint(), training)
+        assert "**Not a medical device.**" in card and "Do not use them for patients." in card
+    assert "medical" not in render_card("captioner", checkpoint(), facts(TrainingFacts))
+
+
+def test_other_kinds_of_checkpoints():
+    regions = render_card("a/b", checkpoint({"vision", "picture_size"}))
+    assert "processor(regions=[features]" in regions and "picture's region features" in regions
+    foreign = render_card("a/b", CheckpointFacts(model_type="blip", vision="blip_vision_model"))
+    assert 'pipeline("image-captioning", model="a/b")' in foreign and "custom_code" not in foreign
+    adapter = render_card("a/b", CheckpointFacts(adapter_of="somebody/captioner"))
+    metadata = read_card(adapter, "here").metadata
+    assert (metadata["library_name"], metadata["base_model"]) == ("peft", ["somebody/captioner"])
+    assert 'PeftModel.from_pretrained(model, "a/b")' in adapter
+
+
+def test_directories_of_somebody_are_no_base_model(tmp_path):
+    training = TrainingFacts(started_from=["gpt2", str(tmp_path), "timm:resnet50.a1_in1k", "org/vision"])
+    metadata = read_card(render_card("captioner", checkpoint(), training), "here").metadata
+    assert metadata["base_model"] == ["gpt2", "org/vision"]
+
+
+def test_snippets_are_python():
+    for facts_of in (checkpoint(), checkpoint({"vision"}), CheckpointFacts(), CheckpointFacts(adapter_of="a/b")):
+        (snippet,) = re.findall(r"```python\n(.*?)```", render_card("a/b", facts_of), re.DOTALL)
+        compile(snippet, "card", "exec")
+
+
+def test_facts_are_stored_and_read(tmp_path):
+    known = facts(TrainingFacts)
+    known.save(tmp_path)
+    assert TrainingFacts.load(tmp_path) == known
+    assert TrainingFacts.load(tmp_path / "elsewhere") is None
+    (tmp_path / "card_facts.json").write_text('{"evaluations": 3}')
+    with pytest.raises(ValueError, match="not the form that training writes"):
+        TrainingFacts.load(tmp_path)
