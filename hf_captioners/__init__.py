@@ -26,6 +26,8 @@ _LAZY_NAMES = {
     "CaptioningTrainer": "hf_captioners.training",
     "CaptioningTrainingArguments": "hf_captioners.training",
     "ImageCaptioningPipeline": "hf_captioners.pipelines.image_captioning",
+    "SCSTArguments": "hf_captioners.training",
+    "SCSTTrainer": "hf_captioners.training",
     "compute_caption_metrics": "hf_captioners.metrics",
     "load_captions": "hf_captioners.data",
 }

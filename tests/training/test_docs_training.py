@@ -78,13 +78,15 @@ def test_commands(place, capsys):
     (recipe,) = blocks("yaml")
     (place / "recipe.yaml").write_text(recipe)
     lines = [shlex.split(line) for block in blocks("bash") for line in block.splitlines()]
-    first, caption, with_recipe, rewarded, pretrain = lines
+    first, caption, with_recipe, recurrent, explain, rewarded, pretrain = lines
     assert main([*first[1:], "--num_train_epochs", "1", *FAST]) == 0
     assert main(caption[1:]) == 0
     assert main([*with_recipe[1:], "--resume", *FAST]) == 2
     assert "is of another model" in capsys.readouterr().err
     assert main([*with_recipe[1:], "--output_dir", "second", *FAST]) == 0
     assert "at epoch" in capsys.readouterr().out
+    assert main([*recurrent[1:], "--num_train_epochs", "1", *FAST]) == 0
+    assert main(explain[1:]) == 0
     assert main([*rewarded[1:], "--num_train_epochs", "1", "--scst_after_epochs", "1", *FAST]) == 0
     assert (place / "my_rewarded_captioner" / "start" / "model.safetensors").is_file()
     assert pretrain[0] == "python"
