@@ -459,13 +459,17 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             ValueError: the attention implementation makes no weights.
         """
         outputs = self(decoder_input_ids=sequences[:, :-1], output_attentions=True, **pictures)
-        weights = outputs.cross_attentions[-1]
+        weights = self.last_attention(outputs)
         if weights is None:
             raise ValueError(
                 f"{self.config._attn_implementation!r} attention makes no weights; call "
                 '`model.set_attn_implementation("eager")` first.'
             )
         return weights.flatten(1, -3).mean(1) if weights.ndim > 3 else weights
+
+    def last_attention(self, outputs: CaptioningLMOutput) -> Tensor | None:
+        """Weights `[B * K, ..., T, R]` that the decoder's last layer looked with."""
+        return outputs.cross_attentions[-1]
 
     @property
     def loss_reads_attentions(self) -> bool:

@@ -23,6 +23,7 @@ from .modeling_captioning import (
     CaptioningEncoder,
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,
+    CaptioningLMOutput,
     CaptioningModel,
     CaptioningModelOutput,
     CaptioningPreTrainedModel,
@@ -413,10 +414,8 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
             self.register_buffer("location_baseline", torch.zeros(()))
         self.post_init()
 
-    @torch.no_grad()
-    def attention_maps(self, sequences: Tensor, **pictures: Any) -> Tensor:
-        """As in every captioner; hard attention that decodes by places shows those places."""
-        outputs = self(decoder_input_ids=sequences[:, :-1], output_attentions=True, **pictures)
+    def last_attention(self, outputs: CaptioningLMOutput) -> Tensor:
+        """Weights `[B * K, T, R]` of the last layer; those of hard attention are one at the places it looked at."""
         weights = outputs.cross_attentions[-1]
         if outputs.locations is None:
             return weights
