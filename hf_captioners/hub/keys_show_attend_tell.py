@@ -17,7 +17,7 @@ NEVER = -1e4  # a logit whose probability is 0 in every precision
 PROGRAM_DROPOUT = 0.5  # the program's rate; it scales by it in evaluation, where we scale by 2 in training
 
 # Options that the program's function has by default, as `evaluate_coco.py` sets them.
-PROGRAM_DEFAULTS = {
+PROGRAM_DEFAULTS: dict[str, Any] = {
     "attn_type": "deterministic",
     "n_layers_att": 2,
     "n_layers_out": 1,

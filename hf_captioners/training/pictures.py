@@ -182,12 +182,12 @@ class CaptionSampler(Sampler[int]):
             place = generator.permutation(self.picture_of.max() + 1)
             pairs = pairs[np.argsort(place[self.picture_of[pairs]], kind="stable")]
         if self.lengths is not None:
-            pairs = self._by_length(pairs, generator)
+            pairs = self._by_length(pairs, self.lengths, generator)
         return iter(pairs.tolist())
 
-    def _by_length(self, pairs: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    def _by_length(self, pairs: np.ndarray, lengths: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         """Shuffled pairs, sorted by length and cut into batches; an incomplete batch, of the longest, comes last."""
-        pairs = pairs[np.argsort(self.lengths[pairs], kind="stable")]
+        pairs = pairs[np.argsort(lengths[pairs], kind="stable")]
         whole = len(pairs) // self.batch_size * self.batch_size
         batches = generator.permutation(pairs[:whole].reshape(-1, self.batch_size))
         return np.concatenate((batches.reshape(-1), pairs[whole:]))
