@@ -132,8 +132,8 @@ def program_key(key: str, options: Mapping[str, Any]) -> tuple[str, Callable[[Te
         scale = factor if options["n_layers_init"] > 1 else 1.0
         return (f"{name}.weight", matrix(scale)) if found[3] == "W" else (f"{name}.bias", same)
     if found := re.fullmatch(r"ff_logit_(lstm|ctx|h(\d+))_(W|b)", key):
-        part = {"lstm": "hidden_projection", "ctx": "context_projection"}.get(found[1])
-        name = f"model.decoder.output.{part or f'layers.{int(found[2] or 0) - 1}'}"
+        projections = {"lstm": "hidden_projection", "ctx": "context_projection"}
+        name = f"model.decoder.output.{projections.get(found[1]) or f'layers.{int(found[2]) - 1}'}"
         scale = 1.0 if found[1] == "ctx" else factor
         return (f"{name}.weight", matrix(scale)) if found[3] == "W" else (f"{name}.bias", same)
     if key == "Wemb":
