@@ -26,6 +26,8 @@ END = "<!-- hf-captioners: end -->"
 MARKED = re.compile(
     re.escape(BEGIN).replace("%s", r"(\w+)") + r"\r?\n(?P<text>.*?)\r?\n" + re.escape(END) + r"\r?\n?", re.DOTALL
 )
+# What PEFT appends to any card when it saves an adapter.
+ADDED_BY_PEFT = re.compile(r"\n### Framework versions\s+- PEFT \S+\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Card:
     @property
     def has_persons_text(self) -> bool:
         """Whether a person wrote anything."""
-        return bool((self.before + self.after).strip()) and self.before not in library_templates()
+        text = ADDED_BY_PEFT.sub("", self.before + self.after).strip()
+        return bool(text) and text not in library_templates()
 
 
 def digest(content: str) -> str:
@@ -72,7 +75,8 @@ def library_templates() -> frozenset[str]:
         "automatically generated."
     )
     data = ModelCardData(library_name="transformers")
-    return frozenset(ModelCard.from_template(data, model_description=text).text for text in (description, None))
+    cards = (ModelCard.from_template(data, model_description=text) for text in (description, None))
+    return frozenset(card.text.strip() for card in cards)
 
 
 def new_card(metadata: Mapping[str, Any], text: str) -> str:

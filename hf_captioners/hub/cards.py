@@ -22,6 +22,8 @@ FIGURE_NAMES = {
     "loss": "loss",
     "train_loss": "training loss",
 } | {f"bleu_{order}": f"BLEU-{order}" for order in range(1, 5)}
+# What a figure is, where an evaluation does not say.
+MEANINGS = {"loss": "mean negative log-likelihood of the tokens of all references"}
 # The Hub's names of metrics.
 HUB_METRICS = {"cider_d": "cider", "rouge_l": "rouge"} | {f"bleu_{order}": "bleu" for order in range(1, 5)}
 LOG_COLUMNS = ("train_loss", "loss", "bleu_4", "cider_d")
@@ -119,6 +121,7 @@ def render_card(name: str, checkpoint: CheckpointFacts, training: TrainingFacts 
         duration=_duration,
         figure=lambda value, digits=4: f"{value:.{digits}f}",
         figure_name=lambda figure: FIGURE_NAMES.get(figure, figure),
+        meanings=MEANINGS,
         number=lambda value: f"{value:,}",
         settings=_settings,
         versions=lambda values: ", ".join(f"{key} {value}" for key, value in values.items()),

@@ -51,7 +51,7 @@ def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = T
 
     Raises:
         FileNotFoundError: something is missing that a stranger needs.
-        ValueError: weights are cut off, or there are only pickled ones.
+        ValueError: weights are cut off or pickled, or the captioner beneath an adapter is on this machine only.
     """
     folder = Path(directory)
     if not folder.is_dir():
@@ -59,6 +59,8 @@ def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = T
     is_adapter = (folder / "adapter_config.json").is_file()
     if not is_adapter and not (folder / "config.json").is_file():
         raise FileNotFoundError(f"{folder} has no config.json, so it is no saved captioner.")
+    if is_adapter:
+        _check_base(folder)
     weights = _weights(folder, is_adapter)
     for path in weights:
         _check_weights(path)
@@ -104,6 +106,18 @@ def _references(described: Any) -> Iterator[str]:
         yield pipeline["impl"]
     for value in described.values():
         yield from _references(value)
+
+
+def _check_base(folder: Path) -> None:
+    """An adapter is of use where its captioner can be had."""
+    path = folder / "adapter_config.json"
+    base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    if not base or Path(base).is_dir():
+        raise ValueError(
+            f"{path} says that the captioner beneath the adapter is {base!r}, which nobody else has. Push that one "
+            "first, and write its name on the Hub into `base_model_name_or_path`; or merge the adapter "
+            "(merge_and_unload) and push the whole."
+        )
 
 
 def _weights(folder: Path, is_adapter: bool) -> list[Path]:

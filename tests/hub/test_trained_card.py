@@ -19,7 +19,7 @@ WHOLE_CARD = r"""<!-- hf-captioners writes what follows \(\w{12} \w{12}\); .* is
 
 An image captioner: it looks at a picture and writes a sentence\. Architecture: VisualGPT \(Chen et al\., .* CVPR 2022\)\.
 
-\| \| \|
+\| property \| value \|
 \|---\|---\|
 \| parameters \| [\d,]+ \|
 \| vision model \| vit \|
@@ -42,7 +42,7 @@ With the library `hf_captioners` installed .* can be left out\.
 \|---\|---\|---\|
 (\| BLEU-\d \| \d\.\d{4} \| BLEU-\d, closest reference length \|
 ){4}\| CIDEr-D \| \d\.\d{4} \| CIDEr-D \(clipped, sigma 6\) \|
-\| loss \| \d\.\d{4} \|  \|
+\| loss \| \d\.\d{4} \| mean negative log-likelihood of the tokens of all references \|
 
 Natural units: papers print BLEU and CIDEr-D times 100\. Over 6 pictures with 30 reference captions\. Search: `num_beams=1`, `max_new_tokens=5`\. Tokenizer: `ptb`\. Document frequencies of CIDEr-D: the references of this set: 6 pictures\.
 

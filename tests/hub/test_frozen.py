@@ -1,0 +1,39 @@
+"""Checkpoints that were saved by an earlier version give the figures that they gave then."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from hf_captioners.auto import ARCHITECTURES
+
+FROZEN = Path(__file__).with_name("frozen")
+NAMES = sorted(path.parent.name for path in FROZEN.glob("*/config.json"))
+LARGEST = 300_000  # bytes
+
+
+def test_there_is_one():
+    assert "visualgpt" in NAMES and set(NAMES) <= ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_figures(name):
+    folder = FROZEN / name
+    model, report = AutoModelForImageTextToText.from_pretrained(folder, output_loading_info=True)
+    assert not any(report.values()), report
+    inputs, expected = load_file(folder / "inputs.safetensors"), load_file(folder / "expected.safetensors")
+    with torch.no_grad():
+        torch.testing.assert_close(model(**inputs).logits, expected["logits"], atol=1e-5, rtol=0)
+        captions = model.generate(pixel_values=inputs["pixel_values"], num_beams=3, max_new_tokens=6)
+    assert torch.equal(captions, expected["captions"])
+    assert expected["logits"].std() > 0.1, "figures that say nothing"
+    processor = AutoProcessor.from_pretrained(folder)
+    assert type(processor).__name__ == f"{ARCHITECTURES[name].prefix}Processor"
+    assert processor.tokenizer.decode(processor.tokenizer("a dog")["input_ids"]).strip()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_small(name):
+    assert sum(path.stat().st_size for path in (FROZEN / name).iterdir()) < LARGEST
