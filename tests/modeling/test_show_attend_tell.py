@@ -1,19 +1,16 @@
 """Show, Attend and Tell: the common checks and its own properties."""
 
-import itertools
-
 import pytest
 import torch
 from transformers import DynamicCache
 
 from hf_captioners.modeling.configuration_show_attend_tell import ShowAttendTellConfig
 from hf_captioners.modeling.layers_recurrent import RecurrentCache
-from hf_captioners.modeling.modeling_show_attend_tell import EXPECTED
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_show_attend_tell import ShowAttendTellProcessor
 
 from .common import CaptionerChecks
-from .common_case import FEATURE_SIZE, PICTURES, REGIONS, TOKENS, assert_close
+from .common_case import PICTURES, REGIONS, TOKENS, CaptionerCase, assert_close
 from .word_parts import VOCABULARY, tiny_word_tokenizer
 
 HARD = {"attention_type": "hard", "location_sampling_probability": 1.0}
@@ -30,7 +27,7 @@ OPTIONS = [
 ]
 
 
-class ShowAttendTellChecks(CaptionerChecks):
+class ShowAttendTellCase(CaptionerCase):
     """One LSTM layer as wide as the words, so that both may share a matrix."""
 
     def make_config(self, **fields):
@@ -46,7 +43,7 @@ class ShowAttendTellChecks(CaptionerChecks):
         return RecurrentCache()
 
 
-class TestShowAttendTell(ShowAttendTellChecks):
+class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
     """The common checks, and the properties of soft attention."""
 
     @pytest.mark.parametrize("fields", OPTIONS, ids=lambda fields: "-".join(map(str, fields.values())))
@@ -111,130 +108,6 @@ class TestShowAttendTell(ShowAttendTellChecks):
         assert [tuple(layer.keys.shape) for layer in cache.layers] == [(3 * PICTURES, model.config.hidden_size)]
         with pytest.raises(ValueError, match="cannot be cropped"):
             cache.crop(1)
-
-
-class TestHardAttention(ShowAttendTellChecks):
-    """The common checks once more, with locations that are drawn in training."""
-
-    def make_config(self, **fields):
-        return super().make_config(**HARD | fields)
-
-
-def hard_model(**fields):
-    return TestShowAttendTell().make_model(**HARD | {"dropout": 0.0} | fields)
-
-
-def test_drawn_locations_are_outputs_and_can_be_repeated():
-    """In training every token has a location; given back, it gives the same result."""
-    case, model = TestShowAttendTell(), hard_model().train()
-    inputs = {**case.inputs("regions"), "decoder_input_ids": case.captions(model)}
-    out = model(**inputs)
-    assert out.locations[0].shape == (PICTURES, TOKENS)
-    visible = inputs["region_mask"].gather(1, out.locations[0])
-    assert visible.all(), "a hidden region was drawn"
-    assert_close(model(**inputs, locations=out.locations).logits, out.logits)
-    other = model(**inputs)
-    assert not torch.equal(other.locations[0], out.locations[0])
-    assert model.eval()(**inputs).locations is None, "the expectation draws nothing"
-
-
-@pytest.mark.parametrize(("unit", "expected"), [("batch", {0.0, 1.0}), ("caption", None)])
-def test_half_and_half_rule(unit, expected):
-    """The coin is tossed once a batch, or once a caption; then all its steps draw, or none does."""
-    case, model = (
-        TestShowAttendTell(),
-        hard_model(location_sampling_probability=0.5, location_sampling_unit=unit).train(),
-    )
-    inputs = {**case.inputs("regions"), "decoder_input_ids": case.captions(model, rows=30 * PICTURES)}
-    shares = set()
-    for seed in range(8):
-        torch.manual_seed(seed)
-        drew = model(**inputs).locations[0] != EXPECTED
-        assert (drew.all(1) | ~drew.any(1)).all()
-        shares.add(drew[:, 0].float().mean().item())
-    assert shares == expected if expected else all(0.3 < share < 0.7 for share in shares)
-
-
-def test_decoding_rules_of_hard_attention():
-    """The expectation is soft attention; argmax and sampling look at one region."""
-    case = TestShowAttendTell()
-    inputs = case.inputs("regions")
-    expectation, argmax, sampling = (
-        hard_model(location_decoding=rule) for rule in ("expectation", "argmax", "sampling")
-    )
-    inputs["decoder_input_ids"] = case.captions(expectation)
-    soft = case.make_model()
-    soft.load_state_dict(expectation.state_dict(), strict=False)
-    assert torch.equal(expectation(**inputs).logits, soft(**inputs).logits)
-    out = argmax(**inputs, output_attentions=True)
-    assert torch.equal(out.locations[0], out.cross_attentions[0].argmax(-1))
-    drawn = {tuple(sampling(**inputs).locations[0].flatten().tolist()) for _ in range(4)}
-    assert len(drawn) > 1
-
-
-def test_baseline_follows_costs_in_training_only(tmp_path):
-    case, model = TestShowAttendTell(), hard_model()
-    inputs = {**case.inputs("regions"), "labels": case.labels(model)}
-    model(**inputs)
-    assert model.location_baseline == 0
-    for expected_share in (0.1, 0.19):
-        loss = model.train()(**inputs).loss.item()
-        assert abs(model.location_baseline.item() - expected_share * loss) < 0.1 * expected_share * loss
-    model.save_pretrained(tmp_path)
-    assert type(model).from_pretrained(tmp_path).location_baseline == model.location_baseline
-
-
-def test_gradient_of_hard_attention_is_unbiased():
-    """The mean of sampled gradients = the gradient of the expected log-likelihood, enumerated over all locations."""
-    case = TestShowAttendTell()
-    model = hard_model(
-        location_reward="caption_sum",
-        location_reward_weight=1.0,
-        location_entropy_weight=0.0,
-        loss_reduction="sum",
-        vision_config=None,
-        embedding_size=6,
-        hidden_size=6,
-        attention_size=5,
-    )
-    model.location_baseline.fill_(9.0)
-    generator = torch.Generator().manual_seed(0)
-    features = 2 * torch.randn(1, 3, FEATURE_SIZE, generator=generator)
-    labels = case.words(model, 1, 2)
-    parameters = [p for n, p in model.named_parameters() if p.requires_grad and not n.endswith("score.bias")]
-
-    def flat(loss):
-        return torch.cat([g.flatten() for g in torch.autograd.grad(loss, parameters)]).double()
-
-    expected_cost = 0.0
-    for places in itertools.product(range(3), repeat=2):
-        locations = torch.tensor([places])
-        decoder_input_ids = model.prepare_decoder_input_ids_from_labels(labels)
-        out = model(
-            region_features=features,
-            decoder_input_ids=decoder_input_ids,
-            locations=(locations,),
-            output_attentions=True,
-        )
-        probability = out.cross_attentions[0].gather(-1, locations[..., None]).prod()
-        cost = torch.nn.functional.cross_entropy(out.logits[0], labels[0], reduction="sum")
-        expected_cost = expected_cost + probability * cost
-    exact = flat(expected_cost)
-
-    torch.manual_seed(0)
-    samples = 4000
-    copies = {"region_features": features, "labels": labels}
-    model.train()
-    total, squared = torch.zeros_like(exact), torch.zeros_like(exact)
-    for _ in range(samples):
-        model.location_baseline.fill_(9.0)
-        gradient = flat(model(**copies).loss)
-        total += gradient
-        squared += gradient**2
-    mean = total / samples
-    error = ((squared / samples - mean**2).clamp(min=0) / (samples - 1)).sqrt()
-    assert error.norm() < 0.05 * exact.norm(), f"standard error {error.norm():.3g}, gradient {exact.norm():.3g}"
-    assert ((mean - exact).abs() <= 4 * error + 1e-7).all()
 
 
 @pytest.mark.parametrize(
