@@ -54,7 +54,9 @@ def detr():
 
 def conditional_detr():
     config = ConditionalDetrConfig(backbone_config=small_resnet(), **SMALL)
-    return ConditionalDetrForObjectDetection(config), DetrImageProcessor(size={"shortest_edge": 64, "longest_edge": 96})
+    return ConditionalDetrForObjectDetection(config), DetrImageProcessor(
+        size={"shortest_edge": 64, "longest_edge": 96}
+    )
 
 
 def yolos():
