@@ -37,6 +37,20 @@ class CaptioningEncoderOutput(ModelOutput):
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
+    @classmethod
+    def of_tuple(cls, values: tuple[Any, ...]) -> "CaptioningEncoderOutput":
+        """From what `to_tuple()` gives, which leaves out what is None: the mask is the tensor of truth values."""
+        first, *others = values
+        tensors = [value for value in others if isinstance(value, Tensor)]
+        layers = [value for value in others if isinstance(value, tuple)]
+        return cls(
+            last_hidden_state=first,
+            level_states=next((value for value in tensors if value.dtype != torch.bool), None),
+            region_mask=next((value for value in tensors if value.dtype == torch.bool), None),
+            hidden_states=next((states for states in layers if states[0].ndim == 3), None),
+            attentions=next((weights for weights in layers if weights[0].ndim == 4), None),
+        )
+
 
 @dataclass
 class CaptioningDecoderOutput(ModelOutput):
@@ -159,6 +173,11 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         super().__init__(config)
         self.vision = VisionBackbone(config) if config.vision_config is not None else None
 
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """That of the encoder's parameters; an encoder may have none."""
+        return next((parameter.dtype for parameter in self.parameters()), torch.get_default_dtype())
+
     def get_region_features(
         self,
         pixel_values: Tensor | None = None,
@@ -182,7 +201,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         if region_features is not None:
             regions = self._without_padding(
                 RegionFeatures(
-                    region_features=region_features.to(self.dtype),
+                    region_features=region_features.to(self.input_dtype),
                     region_boxes=region_boxes,
                     region_mask=None if region_mask is None else region_mask.bool(),
                 )
@@ -198,7 +217,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
                 "width]. Region features go by name: `region_features=...`."
             )
         else:
-            regions = self.vision(pixel_values.to(self.dtype))
+            regions = self.vision(pixel_values.to(self.input_dtype))
         check_regions(regions, self.config.region_feature_size)
         return regions
 
@@ -308,7 +327,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
                 output_hidden_states=output_hidden_states,
             )
         elif not isinstance(encoder_outputs, ModelOutput):
-            encoder_outputs = CaptioningEncoderOutput(*encoder_outputs)
+            encoder_outputs = CaptioningEncoderOutput.of_tuple(encoder_outputs)
         pictures, rows = encoder_outputs.last_hidden_state.shape[0], decoder_input_ids.shape[0]
         if rows % pictures:
             raise ValueError(f"{rows} rows of `decoder_input_ids` cannot be shared out among {pictures} picture(s).")

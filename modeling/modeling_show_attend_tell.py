@@ -248,7 +248,7 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
         """
         state, steps = LSTMState(hidden, memory), []
         projected = self.lstm.word_projection(words)  # [B * K, T, 4 n]
-        drawing = self.rule.toss(len(words), words.device) if locations is None else None
+        drawing = self.rule.toss(words.shape[0], words.device) if locations is None else None
         for step in range(words.shape[1]):
             weights = self.attention(state.hidden, keys, region_mask).flatten(0, 1)
             location = self.rule.locate(weights, drawing) if locations is None else locations[:, step]
@@ -360,7 +360,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         words = inputs = self.embedding(input_ids)
         states, records = [words], []
         for index, (layer, first) in enumerate(
-            zip(self.layers, self.first_states(encoder_outputs, len(words), cache), strict=True)
+            zip(self.layers, self.first_states(encoder_outputs, words.shape[0], cache), strict=True)
         ):
             *computed, hidden, memory = layer(
                 inputs,

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from .common_case import WAYS_IN, CaptionerCase, assert_close, both_ways_in, clone
+from .common_case import TOKENS, WAYS_IN, CaptionerCase, assert_close, both_ways_in, clone
 from .common_training import assert_same_gradients, gradients_of
 
 
@@ -91,18 +91,22 @@ class CompilerChecks(CaptionerCase):
     @pytest.mark.slow
     @both_ways_in
     def test_exported_program(self, model, way_in):
-        """Exported with free numbers of pictures and tokens, it gives the logits of other sizes."""
-        inputs = self.inputs(way_in)
+        """Exported with free numbers of pictures and tokens, it gives the logits of other sizes.
+
+        A recurrent decoder walks over the tokens, whose number is then part of the program.
+        """
+        inputs, length = self.inputs(way_in), TOKENS if model._is_stateful else 9
+        free = {0: torch.export.Dim.AUTO} | ({} if model._is_stateful else {1: torch.export.Dim.AUTO})
         program = torch.export.export(
             WithoutCache(model),
             (inputs, self.captions(model)),
             dynamic_shapes=(
                 {name: {0: torch.export.Dim.AUTO} for name in inputs},
-                {0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO},
+                free,
             ),
             strict=False,
         )
-        other, captions = self.inputs(way_in, pictures=5, seed=1), self.captions(model, rows=5, length=9)
+        other, captions = self.inputs(way_in, pictures=5, seed=1), self.captions(model, rows=5, length=length)
         found = program.module()(other, captions)
         assert_close(found, model(**other, decoder_input_ids=captions).logits)
 

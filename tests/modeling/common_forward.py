@@ -108,11 +108,13 @@ class OutputChecks(CaptionerCase):
     @both_ways_in
     def test_encoder_outputs_may_be_given(self, model, way_in):
         inputs, captions = self.inputs(way_in), self.captions(model)
-        encoded = model.get_encoder()(**inputs)
+        encoded = model.get_encoder()(**inputs, output_hidden_states=True)
         assert isinstance(encoded, ModelOutput)
         expected = model(**inputs, decoder_input_ids=captions).logits
         for given in (encoded, encoded.to_tuple()):
-            assert_close(model(encoder_outputs=given, decoder_input_ids=captions).logits, expected)
+            out = model(encoder_outputs=given, decoder_input_ids=captions)
+            assert_close(out.logits, expected)
+            assert len(out.encoder_hidden_states) == len(encoded.hidden_states)
 
     def test_logits_to_keep(self, model):
         inputs = {**self.inputs("regions"), "decoder_input_ids": self.captions(model)}
