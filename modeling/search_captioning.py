@@ -235,13 +235,9 @@ class ShrinkingBeams(RecordingBeams):
         place = torch.arange(self.num_beams, device=self.alive.device)
         self.alive = (place < budget) & self.rows_held.scores.isfinite()
         ended = ended.view_as(self.alive) & self.alive
-        self.record_rows(self.worth_recording(ended))
+        self.record_rows(ended)
         self.alive &= ~ended
         self.rows_held.scores = self.rows_held.scores.masked_fill(~self.alive, -torch.inf)
-
-    def worth_recording(self, ended: Tensor) -> Tensor:
-        """Rows `[B, K]` that end here and may be answers."""
-        return ended
 
     def is_done(self) -> bool:
         """Every beam has left."""
@@ -250,19 +246,27 @@ class ShrinkingBeams(RecordingBeams):
 
 class ShrinkingFinishedBeams(ShrinkingBeams):
     """The re-implementation of Show, Attend and Tell: as `ShrinkingBeams`, but a caption that was cut at the longest
-    length is an answer only where none has ended by itself."""
+    length comes behind all that ended by themselves (released code: it is lost, and none is an error)."""
+
+    CUT = -1000.0
 
     def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
         super().__init__(input_ids, generation_config)
         self.eos_token_ids = generation_config._eos_token_tensor
 
-    def worth_recording(self, ended: Tensor) -> Tensor:
-        """Rows that end by themselves; cut ones where the record would stay empty."""
+    def rank(self, summed: Tensor, length: int) -> Tensor:
+        """Lower for hypotheses that have not ended."""
+        ranked = super().rank(summed, length)
         if self.eos_token_ids is None:
-            return ended
-        finished = ended & torch.isin(self.rows_held.tokens[..., -1], self.eos_token_ids)
-        some = finished.any(-1, keepdim=True) | self.record.scores.isfinite().any(-1, keepdim=True)
-        return torch.where(some, finished, ended)
+            return ranked
+        return ranked + self.CUT * ~torch.isin(self.rows_held.tokens[..., -1], self.eos_token_ids)
+
+    def finish(self, num_return_sequences: int) -> Hypotheses:
+        """The best of the record, with their true scores."""
+        found = super().finish(num_return_sequences)
+        lengths = (found.parents >= 0).sum(-1)
+        found.scores = found.token_logprobs.sum(-1) / lengths**self.length_penalty
+        return found
 
 
 BOOKKEEPINGS: dict[str, type[CaptionBeams]] = {
