@@ -383,9 +383,7 @@ def test_every_weight_matters(folder):
             continue
         case = Case(folder, "float64")
         weight = original.weights[name].detach()
-        decay = (
-            2 * original.options.get("decay_c", 0.0) * weight
-        )  # units that a rectifier holds at zero have it too
+        decay = 2 * original.options.get("decay_c", 0.0) * weight  # units that a rectifier holds at zero have it too
         readable = (original.weights[name].grad - decay).abs().flatten()
         entries = (readable > 1e-6 * readable.max()).nonzero().flatten()
         generator = torch.Generator().manual_seed(tried)
