@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--training_seconds", type=float, help="of all parts of a run that was killed and resumed")
     parser.add_argument("--commands", help="text file with the commands that made the captioner")
     parser.add_argument("--title", default="VisualGPT", help="what the page of results calls the captioner")
-    parser.add_argument("--output", required=True, help="for instance benchmarks/results/flickr8k_visualgpt.json")
+    parser.add_argument("--output", default="benchmarks/results/flickr8k_visualgpt.json")
     args = parser.parse_args()
     rows = load_captions("caption_folder", data_dir=args.data_dir, split="validation")
     start = time.time()
