@@ -6,6 +6,8 @@ import argparse
 import json
 import sys
 
+from hf_captioners.named_values import read_named_values
+
 NAME = "check-data"
 HELP = "look through a folder of captioned pictures (or a named data set) and say which rows are wrong"
 NOTHING_WRONG, ROWS_ARE_WRONG, UNREADABLE = 0, 1, 2
@@ -36,10 +38,8 @@ def run(args: argparse.Namespace) -> int:
     """
     from hf_captioners.data.checking import check_dataset
 
-    from .data_options import read_options
-
     try:
-        check = check_dataset(args.dataset, args.data_dir, **read_options(args.option, "--option"))
+        check = check_dataset(args.dataset, args.data_dir, **read_named_values(args.option, "--option"))
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return UNREADABLE

@@ -1,8 +1,8 @@
 """`hf-captioners convert`: a checkpoint of another program as a captioner of this library."""
 
 import argparse
-import json
-from typing import Any
+
+from hf_captioners.named_values import read_named_values
 
 NAME = "convert"
 HELP = "turn an author's checkpoint into a captioner that loads anywhere"
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from .convert_vocabulary import make_processor
 
     require_new(Path(args.output))
-    released = read_released(args.architecture, args.checkpoint, read_settings(args.set))
+    released = read_released(args.architecture, args.checkpoint, read_named_values(args.set, "--set"))
     model = build_captioner(released, args.checkpoint)
     processor = None if args.vocab is None else make_processor(args.architecture, released, args.vocab)
     save_captioner(model, processor, args.checkpoint, args.output)
@@ -48,24 +48,6 @@ def run(args: argparse.Namespace) -> int:
     if processor is None:
         print("No processor was written: pass --vocab to get captions in words.")
     return 0
-
-
-def read_settings(entries: list[str]) -> dict[str, Any]:
-    """Settings `NAME=VALUE`; values are read as JSON, or as text where they are none.
-
-    Raises:
-        ValueError: an entry has no `=`.
-    """
-    settings = {}
-    for entry in entries:
-        name, sign, value = entry.partition("=")
-        if not sign:
-            raise ValueError(f"`--set` has the entry {entry!r}, expected NAME=VALUE.")
-        try:
-            settings[name] = json.loads(value)
-        except ValueError:
-            settings[name] = value
-    return settings
 
 
 def summary(keys: list[str]) -> str:

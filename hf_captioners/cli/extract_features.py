@@ -8,6 +8,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_captioners.named_values import read_named_values
+
 if TYPE_CHECKING:
     from hf_captioners.training.feature_extraction import RegionExtractor
 
@@ -39,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--score_threshold", "--score-threshold", type=float, default=0.0, help="keep scores from here on"
     )
     parser.add_argument("--kind", choices=("float32", "float16", "int8"), default="float16", help="number format")
-    parser.add_argument("--batch_size", "--batch-size", type=int, default=32, help="rows at a time, each process")
+    parser.add_argument("--batch_size", "--batch-size", type=int, default=8, help="rows at a time, each process")
     parser.add_argument("--workers", type=int, default=0, help="processes that read pictures, each process")
     parser.add_argument("--cpu", action="store_true", help="leave accelerators alone")
 
@@ -50,7 +52,6 @@ def run(args: argparse.Namespace) -> int:
 
     from hf_captioners.data import load_captions
 
-    from .data_options import read_options
     from .output_files import require_writable_folder
 
     if args.batch_size < 1:
@@ -59,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     state = PartialState(cpu=args.cpu)
     with state.main_process_first():  # one process builds the data set
         splits = load_captions(
-            args.dataset, data_dir=args.data_dir, **read_options(args.data_options, "--data_options")
+            args.dataset, data_dir=args.data_dir, **read_named_values(args.data_options, "--data_options")
         )
     unknown = sorted(set(args.split or ()) - set(splits))
     if unknown:

@@ -10,9 +10,8 @@ from hf_captioners.data import load_captions
 from hf_captioners.data.feature_store import STORE_FILE, FeatureStore
 from hf_captioners.data.loading import generation_defaults
 from hf_captioners.data.regions_column import with_regions
+from hf_captioners.named_values import read_named_values
 from hf_captioners.training.starting import StartingPoint
-
-from .data_options import read_options
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +68,7 @@ class TrainingData:
 
     def load(self, folder: str | None) -> DatasetDict:
         """Load all splits of the data set from a folder."""
-        splits = load_captions(self.dataset, data_dir=folder, **read_options(self.data_options, "--data_options"))
+        splits = load_captions(self.dataset, data_dir=folder, **read_named_values(self.data_options, "--data_options"))
         assert isinstance(splits, DatasetDict)
         return splits
 

@@ -1,6 +1,5 @@
 """A captioner to train: from a language model and a vision model, or from another captioner."""
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoPr
 
 from hf_captioners.auto import get_architecture
 from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
+from hf_captioners.named_values import read_named_values
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 
 from .caption_encoding import PictureTextProcessor
@@ -63,21 +63,12 @@ class StartingPoint:
     )
 
     def config_fields(self) -> dict[str, Any]:
-        """`model_config` as a dictionary; values are read as JSON, or as text where they are none.
+        """`model_config` as a dictionary.
 
         Raises:
             ValueError: an entry has no `=`.
         """
-        fields = {}
-        for entry in self.model_config:
-            name, sign, value = entry.partition("=")
-            if not sign:
-                raise ValueError(f"`--model_config` has the entry {entry!r}, expected name=value.")
-            try:
-                fields[name] = json.loads(value)
-            except ValueError:
-                fields[name] = value
-        return fields
+        return read_named_values(self.model_config, "--model_config")
 
     def picture_settings(self) -> dict[str, Any]:
         """Settings of the image processor that `image_size` stands for."""
