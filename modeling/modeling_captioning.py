@@ -510,7 +510,23 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             num_items_in_batch: see `forward`.
         """
         costs = self.token_costs(outputs.last_hidden_state, labels, logits)
-        return self.reduce_costs(costs, labels, num_items_in_batch)
+        loss = self.reduce_costs(costs, labels, num_items_in_batch)
+        return loss + self.added_loss(outputs, costs, labels, num_items_in_batch)
+
+    def added_loss(
+        self,
+        outputs: CaptioningModelOutput,
+        costs: Tensor,
+        labels: Tensor,
+        num_items_in_batch: Tensor | int | None,
+    ) -> Tensor | float:
+        """What an architecture adds to the likelihood; nothing, unless it says otherwise.
+
+        Args:
+            outputs: of the model, with `cross_attentions` if `loss_reads_attentions` says so.
+            costs: `[B * K, T]`, see `token_costs`; labels, num_items_in_batch: see `forward`.
+        """
+        return 0.0
 
     def token_costs(self, hidden: Tensor, labels: Tensor, logits: Tensor | None) -> Tensor:
         """Negative log-likelihood of each target token in float32, `[B * K, T]`, 0 where there is none.

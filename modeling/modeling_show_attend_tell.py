@@ -433,27 +433,21 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         chosen = logits.softmax(-1).gather(-1, targets[:, None])[:, 0]
         return -(chosen + self.config.probability_floor).log()
 
-    def caption_loss(
+    def added_loss(
         self,
         outputs: CaptioningModelOutput,
+        costs: Tensor,
         labels: Tensor,
-        logits: Tensor | None,
         num_items_in_batch: Tensor | int | None,
-    ) -> Tensor:
-        """Eq. 26 for soft attention; for hard attention the likelihood, with the gradient of Eq. 25.
-
-        Args:
-            outputs: of the model, with `cross_attentions`; see `CaptioningForConditionalGeneration.caption_loss`.
-        """
-        costs = self.token_costs(outputs.last_hidden_state, labels, logits)
-        loss = self.reduce_costs(costs, labels, num_items_in_batch)
+    ) -> Tensor | float:
+        """The regulariser of Eq. 26 for soft attention; for hard attention no value, but the gradient of Eq. 25."""
         if self.config.attention_type == "hard":
             surrogate = self.location_loss(outputs, costs, labels, num_items_in_batch)
-            return loss + surrogate - surrogate.detach()  # a gradient, but no value
+            return surrogate - surrogate.detach()
         if not self.config.doubly_stochastic_weight:
-            return loss
+            return 0.0
         penalty = self.doubly_stochastic_penalty(outputs.cross_attentions[-1], labels)
-        return loss + penalty * self.share_of_step(labels, num_items_in_batch)
+        return penalty * self.share_of_step(labels, num_items_in_batch)
 
     def doubly_stochastic_penalty(self, weights: Tensor, labels: Tensor) -> Tensor:
         """lambda sum_i (1 - sum_t alpha_ti)^2 (Eq. 26), reduced as the configuration says.
