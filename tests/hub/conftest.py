@@ -3,19 +3,11 @@
 import shutil
 
 import pytest
-import torch
+
+from tests.modeling.one_thread import one_thread  # noqa: F401
 
 from .captioner_cases import save_captioner
 from .loopback_hub import loopback_hub  # noqa: F401
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    """Tiny tensors gain nothing from threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,12 @@
 """Models and checkpoints that the checks of an architecture share."""
 
 import pytest
-import torch
 
 TOPICS = ("case", "configuration", "deployment", "forward", "generation", "saving", "search", "training")
 pytest.register_assert_rewrite(*(f"tests.modeling.common_{topic}" for topic in TOPICS))
 
 from .common_saving import run_fresh_process  # noqa: E402
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    """Tiny tensors gain nothing from threads, and wait for each other where processes share the cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+from .one_thread import one_thread  # noqa: E402, F401
 
 
 @pytest.fixture(scope="class")
