@@ -63,7 +63,8 @@ class CaptioningConfig(PreTrainedConfig):
         token_mask_rule: `"explicit"` (default) hides the tokens that `decoder_attention_mask` marks as padding.
             `"pad_id"` is the rule of the M2 and VisualGPT code: every token equal to `pad_token_id` is hidden, and
             the stream at its position is zeroed, even when the model itself chose that token.
-        label_smoothing (`float`, defaults to 0.0): share of the target distribution spread over the vocabulary.
+        label_smoothing (`float`, defaults to 0.0): share s of the target distribution that the other words get in
+            equal parts; the loss is the divergence from that distribution (AoANet's program, with s = 0.2).
         loss_reduction: `"token_mean"` (default, the released code of VisualGPT and M2) averages the negative
             log-likelihood over real target tokens; `"caption_mean"` adds it up in a caption and averages over
             captions (the program of Show, Attend and Tell); `"sum"` adds all up (VisualGPT, Eq. 7).

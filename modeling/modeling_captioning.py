@@ -1,5 +1,6 @@
 """The contract of a captioner: pictures or regions in, logits over caption tokens out."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -539,10 +540,17 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         return torch.zeros_like(labels, dtype=costs.dtype).masked_scatter(real, costs)
 
     def costs_of(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cost of each target `[tokens]` under its logits `[tokens, V]`."""
-        return nn.functional.cross_entropy(
-            logits, targets, reduction="none", label_smoothing=self.config.label_smoothing
-        )
+        """Cost of each target `[tokens]` under its logits `[tokens, V]`.
+
+        With smoothing s it is the divergence from a distribution of 1 - s at the target and s / (V - 1) elsewhere.
+        """
+        smoothing, others = self.config.label_smoothing, logits.shape[-1] - 1
+        if not smoothing:
+            return nn.functional.cross_entropy(logits, targets, reduction="none")
+        # PyTorch spreads its share over the target too, and leaves out the entropy of the distribution.
+        share = smoothing * (others + 1) / others
+        entropy = -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(smoothing / others)
+        return nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=share) - entropy
 
     def reduce_costs(self, costs: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
         """Costs `[B * K, T]` to the loss."""

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SchedulerType
 
+from .optimizers import OPTIMIZERS
+from .schedules import SCHEDULES, sampling_probability
+
 FEATURE_DTYPES = ("float16", "float32")
 
 
@@ -17,6 +20,19 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     epochs, stopped after 5 evaluations without a better CIDEr-D, beams of 5 and 20 tokens in evaluation.
 
     Args:
+        lr_scheduler_type: a schedule of transformers, or one that papers state: `"noam"` (Vaswani et al., 2017; M2,
+            ETA), `"step_decay"` (AoANet, Image Transformer). `lr_scheduler_kwargs` are those of the functions in
+            `hf_captioners.training.schedules`.
+        optim: an optimizer of transformers, or one of Show, Attend and Tell's program: `"arctic_adam"` (learning rate
+            2e-4), `"arctic_rmsprop"` (1e-4), `"adadelta"` (1). Adam as papers state it is the default, AdamW without
+            decay.
+        max_grad_value: clip every element of a gradient to this size (AoANet, ZoDIAC: 0.1) instead of its norm;
+            `max_grad_norm` becomes 0.
+        scheduled_sampling_increase: raise the share of words that the captioner draws itself by so much (AoANet:
+            0.05) every `scheduled_sampling_every` epochs, up to `scheduled_sampling_max` (Bengio et al., 2015). For
+            captioners of this library; 0 never draws.
+        vision_learning_rate: of a vision model that is trained (`freeze_vision=False`); None: as all else. The common
+            re-implementation of Show, Attend and Tell: 1e-4 beside 4e-4.
         captions_per_picture: captions of each picture seen in one epoch, drawn anew each epoch from the seed; None
             sees all of them.
         group_captions: put the captions of a picture that an epoch sees into one batch, and encode the picture once
@@ -69,6 +85,25 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     use_cache: bool = field(
         default=True, metadata={"help": "`use_cache` in the configuration of saved checkpoints; not used in training."}
     )
+    optim: str = field(  # type: ignore[assignment]
+        default=Seq2SeqTrainingArguments.default_optim,
+        metadata={
+            "help": f"Optimizer of transformers, or {', '.join(OPTIMIZERS)} of Show, Attend and Tell's program."
+        },
+    )
+    max_grad_value: float | None = field(
+        default=None, metadata={"help": "Clip each element of a gradient (AoANet: 0.1) instead of its norm."}
+    )
+    scheduled_sampling_increase: float = field(
+        default=0.0, metadata={"help": "Scheduled sampling: so much more every few epochs (AoANet: 0.05); 0: never."}
+    )
+    scheduled_sampling_every: int = field(default=5, metadata={"help": "Epochs between two increases (AoANet: 5)."})
+    scheduled_sampling_max: float = field(
+        default=0.5, metadata={"help": "Largest share of drawn words (AoANet: 0.5)."}
+    )
+    vision_learning_rate: float | None = field(
+        default=None, metadata={"help": "Learning rate of a vision model that is trained; default: as all else."}
+    )
     captions_per_picture: int | None = field(
         default=None, metadata={"help": "Captions of each picture in one epoch, drawn at random; default: all."}
     )
@@ -117,15 +152,42 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             "max_caption_tokens",
             "generation_max_new_tokens",
             "early_stopping_patience",
+            "scheduled_sampling_every",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` is {value}, expected at least 1.")
+        for name in ("scheduled_sampling_increase", "scheduled_sampling_max"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"`{name}` is {getattr(self, name)}, expected 0 to 1.")
+        for name in ("max_grad_value", "vision_learning_rate"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"`{name}` is {value}, expected more than 0.")
         if not self.metric_for_best_model:
             raise ValueError("`metric_for_best_model` is empty, expected for instance cider_d or loss.")
         if self.eval_strategy in (IntervalStrategy.NO, "no"):
             self.load_best_model_at_end = False
+        if self.max_grad_value is not None:
+            self.max_grad_norm = 0.0
+        self._post_init_with_published_names()
+
+    def _post_init_with_published_names(self) -> None:
+        """As in transformers, which would refuse names that it does not know."""
+        published = {}
+        for name, known, accepted in (("lr_scheduler_type", SCHEDULES, "constant"), ("optim", OPTIMIZERS, "sgd")):
+            if getattr(self, name) in known:
+                published[name] = getattr(self, name)
+                setattr(self, name, accepted)
         super().__post_init__()
+        for name, value in published.items():
+            setattr(self, name, value)
+
+    def scheduled_sampling_probability(self, epoch: float) -> float:
+        """Share of words that the captioner draws itself in an epoch (counted from 0)."""
+        return sampling_probability(
+            epoch, self.scheduled_sampling_increase, self.scheduled_sampling_every, self.scheduled_sampling_max
+        )
 
     @property
     def best_metric_key(self) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from .pictures import CaptionSampler
@@ -25,6 +26,23 @@ class EpochCallback(TrainerCallback):
     ) -> None:
         """Pass on the number of the epoch."""
         self.sampler.set_epoch(int(state.epoch or 0))
+
+
+class ElementClipping(TrainerCallback):
+    """Clips every element of the gradient by itself, as AoANet's and ZoDIAC's programs do (0.1).
+
+    Args:
+        largest: size of an element, above 0.
+    """
+
+    def __init__(self, largest: float) -> None:
+        self.largest = largest
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
+    ) -> None:
+        """Clip what all batches of the step have added up to."""
+        torch.nn.utils.clip_grad_value_(model.parameters(), self.largest)
 
 
 class StopWithoutProgress(TrainerCallback):

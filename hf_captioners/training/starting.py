@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 from hf_captioners.auto import get_architecture
 from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
@@ -22,7 +22,7 @@ class StartingPoint:
 
     Args:
         architecture: name in the table of architectures.
-        model: a captioner to go on from; takes the place of all others.
+        model: a captioner to go on from; takes the place of all others but `model_config`.
         language_model: name or directory of a language model, for architectures that start from one.
         tokenizer: name or directory; default: the language model's, or one made of the words of the captions.
         min_word_count: for such a tokenizer: a word that occurs less often becomes the unknown token.
@@ -93,7 +93,8 @@ def start_captioner(start: StartingPoint, captions: Iterable[str] = ()) -> tuple
         OSError: a checkpoint cannot be read.
     """
     if start.model is not None:
-        return load_captioner(start.model)
+        fields = start.config_fields()
+        return load_captioner(start.model, **({"config": changed_config(start.model, fields)} if fields else {}))
     name = get_architecture(start.architecture).name
     return import_module(f"{__package__}.start_{name}").start(start, captions)
 
@@ -138,6 +139,22 @@ def reading(source: str) -> Iterator[None]:
     except OSError as error:
         reason = str(error).splitlines()[0]
         raise FileNotFoundError(f"{source} is no checkpoint that can be read here or on the Hub ({reason})") from error
+
+
+def changed_config(source: str, fields: dict[str, Any]) -> Any:
+    """The configuration of a captioner with other values in some fields.
+
+    Raises:
+        ValueError: it has no such field.
+        FileNotFoundError: it cannot be read.
+    """
+    with reading(source):
+        config, unknown = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **fields)
+    if unknown:
+        raise ValueError(
+            f"`--model_config` has {next(iter(unknown))!r}, and a {type(config).__name__} has no such field."
+        )
+    return config
 
 
 def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:

@@ -1,6 +1,7 @@
 """`CaptioningTrainer`: cross-entropy training of captioners, evaluated by the captions that they write."""
 
 import inspect
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from transformers.trainer_utils import IntervalStrategy, speed_metrics
 from hf_captioners.data.feature_store import FeatureStore
 
 from .arguments import CaptioningTrainingArguments
-from .callbacks import EpochCallback, StopWithoutProgress
+from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
 from .caption_encoding import IGNORED_LABEL, caption_encoder
 from .card_writer import CardWriter
 from .checkpoints import load_weights
@@ -27,7 +28,10 @@ from .evaluation import caption_batch, generation_config_for, score_captions, wr
 from .feature_agreement import require_own_features
 from .feature_cache import FeatureCache, can_cache
 from .hub_trainer import HubTrainer
+from .optimizers import OPTIMIZERS, set_own_rate
 from .pictures import CaptionedPictures, CaptionPairs, CaptionSampler
+from .scheduled_sampling import mix_in_own_words
+from .schedules import SCHEDULES, RunLength, make_schedule
 
 SAMPLING_STRATEGIES = ("random", "group_by_length")
 
@@ -59,6 +63,7 @@ class CaptioningTrainer(HubTrainer):
     """
 
     control: TrainerControl
+    lr_scheduler: Any
 
     def __init__(
         self,
@@ -83,6 +88,11 @@ class CaptioningTrainer(HubTrainer):
         is_own = hasattr(processing_class, "encode_captions")
         if args.group_captions and not is_own:
             raise ValueError(f"`group_captions` needs a captioner of this library, got a {type(model).__name__}.")
+        for name in ("scheduled_sampling_increase", "vision_learning_rate"):
+            if getattr(args, name) and not is_own:
+                raise ValueError(f"`{name}` needs a captioner of this library, got a {type(model).__name__}.")
+        if args.vision_learning_rate and (model.config.vision_config is None or model.config.freeze_vision):
+            raise ValueError("`vision_learning_rate` needs a vision model that is trained: set `freeze_vision=False`.")
         _smooth_inside(model, args.label_smoothing_factor, is_own)
         self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
         self._feature_cache: FeatureCache | None = None
@@ -112,6 +122,8 @@ class CaptioningTrainer(HubTrainer):
                 batch_size=args.per_device_train_batch_size,
             )
             self.add_callback(EpochCallback(self.sampler))
+        if args.max_grad_value is not None:
+            self.add_callback(ElementClipping(args.max_grad_value))
         if args.early_stopping_patience is not None and args.eval_strategy != IntervalStrategy.NO:
             better = bool(args.greater_is_better)
             self.add_callback(StopWithoutProgress(args.early_stopping_patience, args.best_metric_key, better))
@@ -154,6 +166,48 @@ class CaptioningTrainer(HubTrainer):
             )
         with self.args.main_process_first(local=False, desc="features"):
             pictures.features = self._feature_cache.features_of(pictures)
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: Any, model: PreTrainedModel | None = None) -> tuple[Any, Any]:
+        """The optimizer that `optim` names, and its arguments."""
+        if args.optim not in OPTIMIZERS:
+            return HubTrainer.get_optimizer_cls_and_kwargs(args, model)
+        kind, options = OPTIMIZERS[args.optim]
+        return kind, {"lr": args.learning_rate, **options}
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """As in transformers; `vision_learning_rate` gives the vision model its own."""
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(model)
+        if is_new and self.args.vision_learning_rate is not None:
+            set_own_rate(optimizer, self.base_model.get_encoder().vision.parameters(), self.args.vision_learning_rate)
+        return optimizer
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """As in transformers, or one of `SCHEDULES`."""
+        if self.lr_scheduler is None and self.args.lr_scheduler_type in SCHEDULES:
+            batches = math.ceil(len(self.sampler) / (self.args.per_device_train_batch_size * self.args.world_size))
+            run = RunLength(
+                steps_per_epoch=max(1, math.ceil(batches / self.args.gradient_accumulation_steps)),
+                warmup_steps=self.args.get_warmup_steps(num_training_steps),
+                hidden_size=getattr(self.base_model.config, "hidden_size", None),
+            )
+            self.lr_scheduler = make_schedule(
+                str(self.args.lr_scheduler_type), optimizer or self.optimizer, run, self.args.lr_scheduler_kwargs
+            )
+            self._created_lr_scheduler = True
+        return super().create_scheduler(num_training_steps, optimizer)
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """As in transformers; scheduled sampling changes what the captioner reads, if it is on."""
+        probability = self.args.scheduled_sampling_probability(self.state.epoch or 0)
+        if probability and model.training:
+            inputs = {**inputs, "decoder_input_ids": mix_in_own_words(self.base_model, inputs, probability)}
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     @property
     def _is_plain(self) -> bool:

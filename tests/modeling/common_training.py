@@ -42,10 +42,12 @@ class LossChecks(CaptionerCase):
     """The loss, by hand."""
 
     def mean_by_hand(self, logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
-        """(1 - s) of the target's and s of the vocabulary's mean negative log-probability, over real targets."""
-        logprobs, real = logits.log_softmax(-1), labels != -100
-        target = logprobs.gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-        return -((1 - smoothing) * target + smoothing * logprobs.mean(-1))[real].mean()
+        """Divergence from 1 - s at the target and s in equal parts elsewhere, averaged over real targets."""
+        real = labels != -100
+        expected = torch.full_like(logits, smoothing / (logits.shape[-1] - 1))
+        expected.scatter_(-1, labels.clamp(min=0)[..., None], 1 - smoothing)
+        costs = functional.kl_div(logits.log_softmax(-1), expected, reduction="none").sum(-1)
+        return costs[real].mean()
 
     @both_ways_in
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])

@@ -19,6 +19,7 @@ from hf_captioners.processing.processing_visualgpt import (
     released_words,
 )
 from hf_captioners.training.rewards import RewardSum, TrainingReferences, named_reward
+from hf_captioners.training.schedules import RunLength, noam
 from hf_captioners.training.scst_loss import sample_baseline
 
 from .figures import FIGURES, GIVEN
@@ -50,6 +51,17 @@ def test_visualgpt_procedures_scst_reward(procedures, tmp_path, report_compared)
     baseline = sample_baseline("beam_mean", figures.view(rewards.shape))[:, 0]
     torch.testing.assert_close(baseline, torch.tensor(case["baseline"]), atol=1e-5, rtol=0)
     report_compared(rewards.numel() + baseline.numel())
+
+
+def test_visualgpt_procedures_m2_learning_rate(procedures, report_compared):
+    """The program multiplies a rate of 1 by these figures; its step s = 0 is the first."""
+    compared = 0
+    for case in procedures["m2_learning_rate"]:
+        factor = noam(RunLength(steps_per_epoch=10**9, warmup_steps=case["warmup"], hidden_size=case["d_model"]))
+        for step, rate in zip(case["scheduler_steps"], case["lr"], strict=True):
+            assert factor(step) == pytest.approx(rate, rel=1e-12)
+            compared += 1
+    report_compared(compared)
 
 
 @pytest.fixture(scope="module", params=["as it is", "of a converted checkpoint"])

@@ -92,6 +92,23 @@ def test_commands(place, capsys):
     assert pretrain[0] == "python"
 
 
+def test_the_sweep(place, capsys):
+    """One turn of the loop, and where the table's second run with a trained encoder begins."""
+    (recipe,), (loop,) = blocks("yaml"), blocks("sh")
+    (place / "recipe.yaml").write_text(recipe)
+    (command,) = [line for line in loop.splitlines() if "hf-captioners" in line]
+    assert main([*shlex.split(command.replace("$tau", "0.1"))[1:], "--num_train_epochs", "1", *FAST]) == 0
+    state = json.loads((place / "runs" / "tau_0.1" / "trainer_state.json").read_text())
+    assert "best_metric" in state
+    (second,) = re.findall(r"a second run: `(.*?)`", PAGE)
+    flags = shlex.split(second.replace("FIRST_RUN", "runs/tau_0.1"))
+    arguments = ["--train_dir", "my_pictures", "--output_dir", "runs/second", "--max_steps", "1", *FAST]
+    assert main(["train", *flags, *arguments]) == 0
+    saved = json.loads((place / "runs" / "second" / "config.json").read_text())
+    assert saved["freeze_vision"] is False
+    assert saved["srau_threshold"] == 0.1
+
+
 def test_the_language_model_example(place):
     (command,) = [shlex.split(line) for block in blocks("bash") for line in block.splitlines() if "examples" in line]
     import gzip
