@@ -25,6 +25,7 @@ COMMANDS = {
     "extract-features": "extract_features",
     "push": "push",
     "convert": "convert",
+    "reproduce": "reproduce",
     "demo": "demo",
     "env": "env",
 }

@@ -1,10 +1,13 @@
 """Whether results can be written where they were asked for; known before any work is done."""
 
+import json
+import math
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -25,6 +28,26 @@ def require_writable_folder(folder: str | os.PathLike[str]) -> None:
             pass
     except OSError as error:
         raise PermissionError(f"{path} cannot be written to ({error.strerror}). Choose another folder.") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file at once: whoever looks sees the old one or all of the new one."""
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
+    ) as file:
+        file.write(text)
+    os.replace(file.name, path)
+
+
+def as_json(value: Any) -> str:
+    """JSON for people; nan, which is not JSON, is null."""
+
+    def plain(item: Any) -> Any:
+        if isinstance(item, Mapping):
+            return {key: plain(entry) for key, entry in item.items()}
+        return None if isinstance(item, float) and math.isnan(item) else item
+
+    return json.dumps(plain(value), indent=2)
 
 
 PATIENCE = 5.0  # seconds; a run that was killed may leave processes behind for a moment, which hold its lock

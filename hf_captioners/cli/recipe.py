@@ -1,35 +1,149 @@
-"""Arguments from a YAML file: `hf-captioners train recipe.yaml --num_train_epochs 3`."""
+"""Arguments from YAML files: `hf-captioners train recipe.yaml --num_train_epochs 3`.
+
+A recipe of a published row also says what it reproduces, which `hf-captioners reproduce` reads:
+
+```yaml
+dataset: coco
+model_config: {srau_threshold: 0.2}
+reproduces:
+  paper: visualgpt
+  table: 1
+  row: VisualGPT (tau = 0.2)
+  seeds: [0, 1, 2, 3]
+  regimes:
+    1%:
+      arguments: {train_share: 0.01, model_config: {srau_threshold: 0.3}}
+      published: {bleu_1: [69.3, 0.84], cider_d: [81.7, 2.70]}
+```
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+SUFFIXES = (".yaml", ".yml")
+REPRODUCES = "reproduces"
+REGIME_FLAG = "--regime"
 
-def with_recipe(arguments: Sequence[str]) -> list[str]:
-    """Put the contents of a YAML file, if it is the first argument, in front of the others, which override it.
+
+@dataclass(frozen=True)
+class Regime:
+    """One column of a published row, such as a share of the training captions.
 
     Args:
-        arguments: what was typed behind the command.
+        arguments: what it adds to the recipe's arguments.
+        published: figures in percent by the names of our metrics, each with its standard deviation or without.
+    """
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    published: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """What a recipe reproduces.
+
+    Args:
+        paper: short name. table: its number. row: as printed there.
+        regimes: by name.
+        seeds: of the runs whose mean is compared.
+    """
+
+    paper: str
+    table: str
+    row: str
+    regimes: Mapping[str, Regime]
+    seeds: Sequence[int] = (42,)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A YAML file of arguments.
+
+    Args:
+        path: where it lies.
+        arguments: names and values.
+        published: what it reproduces, if anything.
+    """
+
+    path: Path
+    arguments: Mapping[str, Any]
+    published: PublishedRow | None = None
+
+    @classmethod
+    def load(cls, path: Path) -> "Recipe":
+        """Read a recipe.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+            ValueError: the file holds no mapping, or what it reproduces is incomplete.
+        """
+        import yaml
+
+        if not path.is_file():
+            raise FileNotFoundError(f"There is no recipe {path}.")
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            raise ValueError(f"{path} is no YAML: {error}") from error
+        if not isinstance(content, dict):
+            raise ValueError(f"{path} holds a {type(content).__name__}, expected lines of the form `name: value`.")
+        published = content.pop(REPRODUCES, None)
+        return cls(path, content, None if published is None else _published(path, published))
+
+    def with_regime(self, name: str | None) -> dict[str, Any]:
+        """The arguments of a regime: its own in the place of the recipe's, fields of mappings one by one.
+
+        Raises:
+            ValueError: the recipe has no such regime.
+        """
+        if name is None:
+            return dict(self.arguments)
+        regimes = self.published.regimes if self.published else {}
+        if name not in regimes:
+            raise ValueError(f"`{REGIME_FLAG} {name}`: {self.path} has {', '.join(regimes) or 'none'}.")
+        merged = dict(self.arguments)
+        for key, value in regimes[name].arguments.items():
+            both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+            merged[key] = {**merged[key], **value} if both else value
+        return merged
+
+
+def _published(path: Path, content: Any) -> PublishedRow:
+    try:
+        regimes = {str(name): Regime(**(regime or {})) for name, regime in content["regimes"].items()}
+        return PublishedRow(**{**content, "table": str(content["table"]), "regimes": regimes})
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: `{REPRODUCES}` needs paper, table, row and regimes (name: {{arguments, published}}), and may "
+            f"have seeds ({type(error).__name__}: {error})."
+        ) from error
+
+
+def with_recipe(arguments: Sequence[str]) -> list[str]:
+    """Put the contents of the YAML files that come first in front of the other arguments, which override them.
+
+    Args:
+        arguments: what was typed behind the command; `--regime NAME` behind the files chooses one of the first's.
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: the file holds no mapping.
+        ValueError: a file is no recipe, or has no such regime.
     """
-    if not arguments or not arguments[0].endswith((".yaml", ".yml")):
-        return list(arguments)
-    import yaml
-
-    path = Path(arguments[0])
-    if not path.is_file():
-        raise FileNotFoundError(f"There is no recipe {path}.")
-    try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is no YAML: {error}") from error
-    if not isinstance(recipe, dict):
-        raise ValueError(f"{path} holds a {type(recipe).__name__}, expected lines of the form `name: value`.")
-    return [text for name, value in recipe.items() for text in as_arguments(name, value)] + list(arguments[1:])
+    count = next((place for place, text in enumerate(arguments) if not text.endswith(SUFFIXES)), len(arguments))
+    typed = list(arguments[count:])
+    if not count:
+        return typed
+    recipe, *others = (Recipe.load(Path(text)) for text in arguments[:count])
+    regime = None
+    if REGIME_FLAG in typed[:-1]:
+        place = typed.index(REGIME_FLAG)
+        regime = typed[place + 1]
+        del typed[place : place + 2]
+    parts = [recipe.with_regime(regime), *(other.arguments for other in others)]
+    return [text for part in parts for name, value in part.items() for text in as_arguments(name, value)] + typed
 
 
 def as_arguments(name: str, value: Any) -> list[str]:

@@ -2,15 +2,12 @@
 
 import argparse
 import json
-import math
-import os
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .output_files import require_writable_folder
+from .output_files import as_json, require_writable_folder, write_text
 
 if TYPE_CHECKING:
     from hf_captioners.metrics.caption_files import MatchedCaptions
@@ -99,11 +96,11 @@ def score_and_report(
         other = compute_figures(baseline, args)
         figures["baseline"] = {name: other[name] for name in figures["variants"]}
         figures["comparison"] = _compare(per_picture, other["per_picture"])
-    print(json.dumps(_plain(figures), indent=2) if args.format == "json" else _table(figures))
+    print(as_json(figures) if args.format == "json" else _table(figures))
     if args.output:
-        _write(Path(args.output), json.dumps(_plain(figures), indent=2) + "\n")
+        write_text(Path(args.output), as_json(figures) + "\n")
     if args.per_picture:
-        _write(Path(args.per_picture), _picture_lines(matched, per_picture))
+        write_text(Path(args.per_picture), _picture_lines(matched, per_picture))
     return _report_left_out(matched)
 
 
@@ -150,13 +147,6 @@ def _verdict(result: Mapping[str, Any]) -> str:
     return f"{result['difference']:+9.4f}  {interval}, p = {result['p_value']:.4f}: {verdict}"
 
 
-def _plain(value: Any) -> Any:
-    """Replace nan, which is not JSON, by null."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value
-
-
 def _picture_lines(matched: "MatchedCaptions", per_picture: Mapping[str, Sequence[float]]) -> str:
     rows = (
         {
@@ -170,14 +160,6 @@ def _picture_lines(matched: "MatchedCaptions", per_picture: Mapping[str, Sequenc
         )
     )
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-
-
-def _write(path: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
-    ) as file:
-        file.write(text)
-    os.replace(file.name, path)
 
 
 def _report_left_out(matched: "MatchedCaptions") -> int:

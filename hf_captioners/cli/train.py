@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 NAME = "train"
@@ -44,11 +45,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="self-critical training: on the rewards of captions that the model draws itself",
     )
-    parser.epilog = "A YAML file of these arguments may be given first: hf-captioners train recipe.yaml [--NAME VALUE]"
+    parser.add_argument(
+        "--test_split", "--test-split", help="at the end, caption this split and write test_results.json"
+    )
+    parser.add_argument(
+        "--test_metrics",
+        "--test-metrics",
+        nargs="+",
+        default=["bleu", "rouge_l", "cider_d"],
+        help="metrics of that; default: bleu rouge_l cider_d",
+    )
+    parser.add_argument(
+        "--test_tokenizer",
+        "--test-tokenizer",
+        choices=("ptb", "none"),
+        default="ptb",
+        help="none: words are split already, as reports of radiographs are scored",
+    )
+    parser.epilog = (
+        "YAML files of these arguments may be given first, the later ones override: hf-captioners train recipe.yaml "
+        "[--regime NAME] [--NAME VALUE]"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Load, train, save; a summary on stdout."""
+    from hf_captioners.metrics.compute import check_choice
+
     from .output_files import only_run_in, require_writable_folder
 
     start_kind, data_kind, training_kind = argument_types(args.scst)
@@ -57,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
     start = start_kind(**_typed(args, start_kind))
     training = training_kind(**(data.generation_arguments | _typed(args, training_kind)))
     require_writable_folder(training.output_dir)
+    if args.test_split:
+        check_choice(args.test_metrics, args.test_tokenizer)
     with only_run_in(training.output_dir, training.process_index == 0):
         return _train(args, start, data, training)
 
@@ -96,6 +121,9 @@ def _train(args: argparse.Namespace, start: Any, data: Any, training: Any) -> in
             "--output_dir."
         )
     train_rows, validation_rows = load_training_data(data, training.seed)
+    if data.drawn is not None and training.process_index == 0:
+        data.drawn.save(Path(training.output_dir, "subset.json"))
+    test_rows = data.test_rows(args.test_split) if args.test_split else None
     fit_to_features(start, data)
     set_seed(training.seed)
     captions = (caption for captions in train_rows["captions"] for caption in captions)
@@ -109,8 +137,25 @@ def _train(args: argparse.Namespace, start: Any, data: Any, training: Any) -> in
     trainer.save_model()
     trainer.save_state()
     trainer.save_metrics("train", result.metrics)
+    if test_rows is not None:
+        test(trainer, test_rows, args.test_metrics, args.test_tokenizer)
     print(summary(trainer, training))
     return 0
+
+
+def test(trainer: Any, rows: Any, metrics: list[str], tokenizer: str) -> None:
+    """Caption a split with the finished captioner and write all figures beside it."""
+    from hf_captioners.metrics import compute_caption_metrics
+
+    from .output_files import as_json, write_text
+
+    captions = trainer.predict(rows)
+    if not trainer.is_world_process_zero():
+        return
+    figures = compute_caption_metrics(captions, rows["captions"], metrics=tuple(metrics), tokenizer=tokenizer)
+    del figures["per_picture"]
+    figures["pictures"] = len(captions)
+    write_text(Path(trainer.args.output_dir, "test_results.json"), as_json(figures) + "\n")
 
 
 def summary(trainer: Any, training: Any) -> str:

@@ -10,6 +10,7 @@ from hf_captioners.data import load_captions
 from hf_captioners.data.feature_store import STORE_FILE, FeatureStore
 from hf_captioners.data.loading import generation_defaults
 from hf_captioners.data.regions_column import with_regions
+from hf_captioners.data.subsets import CaptionSubset, draw_subset
 from hf_captioners.named_values import read_named_values
 from hf_captioners.training.starting import StartingPoint
 
@@ -29,6 +30,10 @@ class TrainingData:
             as `hf-captioners extract-features` writes it, or one store for all.
         validation_dir: a folder of evaluation pictures; default: the split `validation`, else a share held out.
         validation_share: the share of pictures to hold out where there is no other source.
+        train_share: the share of the training captions, or pictures, to learn from; drawn by seed.
+        share_unit: what it counts: `caption` (pairs of picture and caption, as VisualGPT) or `picture`.
+        share_seed: which ones; default: the seed of the run.
+        subset: a list of captions or pictures to learn from, which an earlier run left as `subset.json`.
     """
 
     dataset: str = field(default="caption_folder", metadata={"help": "Name of the data set's form."})
@@ -51,8 +56,22 @@ class TrainingData:
         default=0.1, metadata={"help": "Share of pictures held out for evaluation where there are no others."}
     )
 
+    train_share: float | None = field(
+        default=None, metadata={"help": "Learn from this share of the training captions only (1 %: 0.01)."}
+    )
+    share_unit: str = field(default="caption", metadata={"help": "What the share counts: caption or picture."})
+    share_seed: int | None = field(
+        default=None, metadata={"help": "Which captions the share holds; default: the seed of the run."}
+    )
+    subset: str | None = field(
+        default=None, metadata={"help": "Learn from the captions of this list: subset.json of an earlier run."}
+    )
+
     def __post_init__(self) -> None:
         """Check that the arguments go together."""
+        self.drawn: CaptionSubset | None = None
+        if self.subset is not None and self.train_share is not None:
+            raise ValueError("`--subset` and `--train_share` both say what to learn from; give one.")
         if self.data_dir is not None and self.train_dir is not None:
             raise ValueError("`--data_dir` and `--train_dir` both name the folder of the data set; give one.")
         if self.features is not None and self.validation_dir is not None:
@@ -76,6 +95,30 @@ class TrainingData:
     def generation_arguments(self) -> dict[str, int]:
         """Training arguments that a data set of long texts has other defaults of."""
         return {f"generation_{name}": value for name, value in generation_defaults(self.dataset).items()}
+
+    def reduced(self, rows: Dataset, seed: int) -> Dataset:
+        """The share of the training rows that was asked for; what was drawn is kept in `drawn`.
+
+        Raises:
+            ValueError: see `draw_subset` and `CaptionSubset.of`.
+        """
+        if self.subset is not None:
+            self.drawn = CaptionSubset.load(self.subset)
+        elif self.train_share is not None:
+            number = seed if self.share_seed is None else self.share_seed
+            self.drawn = draw_subset(rows, self.train_share, self.share_unit, number)  # type: ignore[arg-type]
+        return rows if self.drawn is None else self.drawn.of(rows)
+
+    def test_rows(self, split: str) -> Dataset:
+        """The pictures of another split, or their stored features.
+
+        Raises:
+            ValueError: there is no such split.
+        """
+        splits = self.load(self.folder)
+        if split not in splits:
+            raise ValueError(f"`--test_split {split}`: {self.folder or self.dataset} has {', '.join(splits)}.")
+        return self.with_features(splits[split], split)
 
     def with_features(self, rows: Dataset, split: str) -> Dataset:
         """Rows of a split with their stored features in the place of pictures, if features are used."""
@@ -116,11 +159,14 @@ def load_training_data(data: TrainingData, seed: int) -> tuple[Dataset, Dataset]
         raise ValueError(f"{data.folder} has the splits {', '.join(splits)}, and none to train on ('train').")
     train = splits["train"]
     if data.validation_dir is not None:
+        train = data.reduced(train, seed)
         others = data.load(data.validation_dir)
         return train, others["validation"] if "validation" in others else others[next(iter(others))]
     if "validation" in splits:
+        train = data.reduced(train, seed)
         return data.with_features(train, "train"), data.with_features(splits["validation"], "validation")
     train, validation = hold_out(train, data.validation_share, seed)
+    train = data.reduced(train, seed)
     return data.with_features(train, "train"), data.with_features(validation, "train")
 
 

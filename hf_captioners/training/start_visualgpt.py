@@ -1,8 +1,9 @@
 """VisualGPT from a GPT-2 and a vision model."""
 
 from collections.abc import Iterable
+from typing import Any
 
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
 from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
@@ -23,8 +24,12 @@ def start(
     vision, pictures = load_vision_part(parts)
     with reading(parts.tokenizer or parts.language_model):
         tokenizer = prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(parts.tokenizer or parts.language_model))
+    language_model: Any = parts.language_model
+    if parts.random_language_model:
+        with reading(parts.language_model):
+            language_model = AutoModel.from_config(AutoConfig.from_pretrained(parts.language_model))
     model = VisualGPTForConditionalGeneration.from_pretrained_parts(
-        language_model=parts.language_model, vision_model=vision, tokenizer=tokenizer, **parts.config_fields()
+        language_model=language_model, vision_model=vision, tokenizer=tokenizer, **parts.config_fields()
     )
     model.generation_config.update(max_length=None, max_new_tokens=20, num_beams=5)
     return model, VisualGPTProcessor(pictures, tokenizer)

@@ -24,6 +24,7 @@ class StartingPoint:
         architecture: name in the table of architectures.
         model: a captioner to go on from; takes the place of all others but `model_config`.
         language_model: name or directory of a language model, for architectures that start from one.
+        random_language_model: take the language model's sizes and tokenizer, but not its weights.
         tokenizer: name or directory; default: the language model's, or one made of the words of the captions.
         min_word_count: for such a tokenizer: a word that occurs less often becomes the unknown token.
         vocabulary_size: for such a tokenizer: at most so many tokens, the most frequent ones.
@@ -39,6 +40,9 @@ class StartingPoint:
     )
     language_model: str | None = field(
         default=None, metadata={"help": "Language model to start from (name or directory), for instance distilgpt2."}
+    )
+    random_language_model: bool = field(
+        default=False, metadata={"help": "Take the language model's sizes and tokenizer, but not its weights."}
     )
     tokenizer: str | None = field(
         default=None, metadata={"help": "Tokenizer (name or directory); default: the language model's, or words."}

@@ -39,6 +39,41 @@ def test_two_steps_on_every_data_set(name, scenes, parts, tmp_path, capsys):
     assert len(captions) == 2, "the two validation pictures"
 
 
+def test_a_share_of_the_captions_is_drawn_kept_and_used_again(scenes, parts, tmp_path):
+    folder = ["--dataset", "caption_folder", *dataset_folders.make_folder("caption_folder", tmp_path / "data", scenes)]
+    drawn = []
+    for more in (["--train_share", "0.5"], ["--train_share", "0.5", "--share_seed", "7"]):
+        output = tmp_path / f"run{len(drawn)}"
+        assert main(["train", *folder, *parts, *TWO_STEPS, *more, "--output_dir", str(output)]) == 0
+        drawn.append(json.loads((output / "subset.json").read_text()))
+    assert [one["seed"] for one in drawn] == [42, 7]
+    assert drawn[0]["ids"] != drawn[1]["ids"]
+    again = ["--subset", str(tmp_path / "run1" / "subset.json"), "--output_dir", str(tmp_path / "again")]
+    assert main(["train", *folder, *parts, *TWO_STEPS, *again]) == 0
+    assert json.loads((tmp_path / "again" / "subset.json").read_text()) == drawn[1]
+    weights = [Path(tmp_path, name, "model.safetensors").read_bytes() for name in ("run0", "run1", "again")]
+    assert weights[1] == weights[2] != weights[0]
+
+
+def test_a_share_and_a_list_exclude_each_other(tmp_path, capsys):
+    typed = ["train", "--train_dir", "x", "--train_share", "0.5", "--subset", "y", "--output_dir", str(tmp_path)]
+    assert main(typed) == 2
+    assert "give one" in capsys.readouterr().err
+
+
+def test_the_end_of_a_run_is_tested(scenes, parts, tmp_path, capsys):
+    folder = ["--dataset", "caption_folder", *dataset_folders.make_folder("caption_folder", tmp_path / "data", scenes)]
+    output = ["--output_dir", str(tmp_path / "run")]
+    assert main(["train", *folder, *parts, *TWO_STEPS, *output, "--test_split", "nowhere"]) == 2
+    assert "--test_split nowhere" in capsys.readouterr().err
+    more = ["--test_split", "validation", "--test_metrics", "rouge_l", "cider_d", "--test_tokenizer", "none"]
+    assert main(["train", *folder, *parts, *TWO_STEPS, *output, *more]) == 0
+    figures = json.loads((tmp_path / "run" / "test_results.json").read_text())
+    assert figures["pictures"] == 2
+    assert {"rouge_l", "cider_d"} <= figures.keys()
+    assert figures["tokenizer"] == "none"
+
+
 def test_reports_are_generated_as_long_as_reports_are(scenes, parts, tmp_path):
     typed = ["--dataset", "iu_xray", *dataset_folders.make_folder("iu_xray", tmp_path / "data", scenes)]
     told = []

@@ -75,7 +75,7 @@ def test_python(place, capsys):
 
 
 def test_commands(place, capsys):
-    (recipe,) = blocks("yaml")
+    recipe = blocks("yaml")[0]
     (place / "recipe.yaml").write_text(recipe)
     lines = [shlex.split(line) for block in blocks("bash") for line in block.splitlines()]
     first, caption, with_recipe, recurrent, explain, rewarded, pretrain = lines
@@ -94,7 +94,7 @@ def test_commands(place, capsys):
 
 def test_the_sweep(place, capsys):
     """One turn of the loop, and where the table's second run with a trained encoder begins."""
-    (recipe,), (loop,) = blocks("yaml"), blocks("sh")
+    recipe, (loop, _) = blocks("yaml")[0], blocks("sh")
     (place / "recipe.yaml").write_text(recipe)
     (command,) = [line for line in loop.splitlines() if "hf-captioners" in line]
     assert main([*shlex.split(command.replace("$tau", "0.1"))[1:], "--num_train_epochs", "1", *FAST]) == 0

@@ -1,0 +1,200 @@
+"""`hf-captioners reproduce`, and the recipes of published tables."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_captioners.cli import command_parser, load_command, main
+from hf_captioners.cli.recipe import Recipe, with_recipe
+from hf_captioners.cli.reproduce import as_markdown, mean_and_deviation
+from hf_captioners.metrics.compute import METRICS
+
+RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
+ALL = {path.relative_to(RECIPES).as_posix(): Recipe.load(path) for path in sorted(RECIPES.rglob("*.yaml"))}
+CELLS = [
+    (name, regime)
+    for name, recipe in ALL.items()
+    for regime in (recipe.published.regimes if recipe.published else (None,))
+]
+# Stands in for Python: "trains" by writing what a seed gives, and fails where the gates are closed too far.
+STUB = """
+import json, sys
+from pathlib import Path
+arguments = sys.argv[sys.argv.index("train") + 1:]
+value = lambda name: arguments[arguments.index(name) + 1]
+output = Path(value("--output_dir"))
+with open(output.parents[2] / "calls.txt", "a") as file:
+    file.write(" ".join(arguments) + "\\n")
+if "srau_threshold=0.9" in arguments:
+    sys.exit("srau_threshold is 0.9, expected at least 0.0 and below 0.5")
+figures = {"cider_d": 0.4 + 0.1 * int(value("--seed")), "bleu_4": 0.2, "pictures": 3}
+(output / "test_results.json").write_text(json.dumps(figures))
+"""
+
+
+@pytest.fixture
+def toy(tmp_path):
+    """Two rows of a paper of our own, one of which cannot be trained, and a stub in the place of Python."""
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    for row, threshold in (("open", 0.2), ("shut", 0.9)):
+        (folder / f"table7_{row}.yaml").write_text(
+            "dataset: scenes\nmodel_config: {encoder_layers: 2}\nlearning_rate: 1e-3\nreproduces:\n"
+            f"  paper: toy\n  table: 7\n  row: gates {row}\n  seeds: [0, 1]\n  regimes:\n"
+            f"    1%:\n      arguments: {{train_share: 0.01, model_config: {{srau_threshold: {threshold}}}}}\n"
+            "      published: {bleu_4: [19.5], cider_d: [48.2, 1.5]}\n"
+        )
+    stub = tmp_path / "stub.py"
+    stub.write_text(STUB)
+    output = tmp_path / "out"
+    typed = ["reproduce", "toy", "--recipes", str(folder), "--output_dir", str(output)]
+    return [*typed, "--launcher", f"{sys.executable} {stub}"], output
+
+
+def calls(output):
+    path = output / "calls.txt"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def test_rows_seeds_and_what_failed(toy, capsys):
+    typed, output = toy
+    assert main([*typed, "--table", "7", "--data", "pictures"]) == 1
+    printed = capsys.readouterr().out
+    assert "| 7 | gates open | 1% | measured, 2 runs | 20.0 ± 0.00 | 45.0 ± 7.07 |" in printed
+    assert "| | | | published | 19.5 | 48.2 ± 1.50 |" in printed
+    assert "| 7 | gates shut | 1% | measured, 0 runs, 2 failed |  |  |" in printed
+    lines = list(csv.DictReader((output / "results.csv").open()))
+    assert [(line["row"], line["seed"], line["status"]) for line in lines] == [
+        ("gates open", "0", "done"),
+        ("gates shut", "0", "failed"),
+        ("gates open", "1", "done"),
+        ("gates shut", "1", "failed"),
+    ]
+    assert "below 0.5" in lines[1]["error"]
+    assert float(lines[2]["cider_d"]) == pytest.approx(0.5)
+    assert "--train_share 0.01 --data_dir pictures --seed 1" in lines[2]["arguments"]
+    assert "--model_config encoder_layers=2 srau_threshold=0.2" in lines[2]["arguments"]
+
+
+def test_what_is_done_is_not_done_again(toy):
+    typed, output = toy
+    main([*typed, "--row", "open"])
+    assert len(calls(output)) == 2
+    assert main([*typed, "--row", "open"]) == 0
+    assert len(calls(output)) == 2
+    main([*typed, "--row", "shut", "--seeds", "0"])
+    main([*typed, "--row", "shut", "--seeds", "0"])
+    assert len(calls(output)) == 4, "what failed is tried again"
+    main([*typed, "--row", "open", "--learning_rate", "5e-4"])
+    assert len(calls(output)) == 6, "other arguments are another run"
+    assert "--learning_rate 0.0005" in calls(output)[-1]
+
+
+def test_a_dry_run_prints_commands(toy, capsys):
+    typed, output = toy
+    assert main([*typed, "--dry_run", "--max_steps", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("hf-captioners train --dataset scenes")
+    assert "--max_steps 2" in lines[0]
+    assert not calls(output)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--table", "8"], "toy --table 7"),
+        (["--regime", "3%"], "regime '3%'"),
+        (["--recipes", "nowhere"], "no folder nowhere"),
+    ],
+)
+def test_what_does_not_exist_is_told(toy, more, said, capsys):
+    assert main([*toy[0], *more]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_deviation_is_that_of_a_sample():
+    assert mean_and_deviation([0.4, 0.5, 0.6]) == "50.0 ± 10.00"
+    assert mean_and_deviation([0.4]) == "40.0"
+    assert mean_and_deviation([]) == ""
+
+
+def test_a_table_without_runs_is_empty():
+    assert as_markdown(list(ALL.values()), []).count("\n") == 2
+
+
+@pytest.mark.parametrize("content", ["reproduces: {paper: p}", "reproduces: [1]", "reproduces: {regimes: 3}"])
+def test_an_incomplete_row_is_told(tmp_path, content):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(content)
+    with pytest.raises(ValueError, match="needs paper, table, row and regimes"):
+        Recipe.load(path)
+
+
+def test_a_regime_and_a_second_file(tmp_path):
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text(
+        "seed: 1\nmodel_config: {a: 1, b: 2}\nreproduces: {paper: p, table: 1, row: r, regimes: {x: {arguments: "
+        "{model_config: {b: 3}}}}}\n"
+    )
+    second.write_text("seed: 5\n")
+    expected = ["--seed", "1", "--model_config", "a=1", "b=3", "--seed", "5", "--bf16", "true"]
+    assert with_recipe([str(first), str(second), "--regime", "x", "--bf16", "true"]) == expected
+    with pytest.raises(ValueError, match="--regime y.* has x"):
+        with_recipe([str(first), "--regime", "y"])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_recipe_says_what_it_is(name):
+    """Table, command, hardware, published and measured stand at its head; published metrics are metrics of ours."""
+    head = (RECIPES / name).read_text().split("\narchitecture:")[0].lower()
+    for word in ("table", "hf-captioners", "hardware", "published", "measured"):
+        assert word in head, word
+    published = ALL[name].published
+    if published is None:
+        return
+    names = {metric for regime in published.regimes.values() for metric in regime.published}
+    assert names
+    assert all(metric.startswith(tuple(METRICS)) for metric in names), names
+    assert not any(regime.published == {} for regime in published.regimes.values())
+
+
+@pytest.mark.parametrize(("name", "regime"), CELLS)
+def test_a_recipe_is_read_by_the_dataclasses_of_the_command_line(name, regime, tmp_path):
+    from hf_captioners.cli.train import _typed, argument_types
+    from hf_captioners.data import list_datasets
+
+    chosen = [] if regime is None else ["--regime", regime]
+    typed = with_recipe([str(RECIPES / name), *chosen, "--output_dir", str(tmp_path), "--use_cpu"])
+    args = command_parser("train", load_command("train")).parse_args(typed)
+    start, data, training = (kind(**_typed(args, kind)) for kind in argument_types(args.scst))
+    assert data.dataset in list_datasets()
+    assert training.output_dir == str(tmp_path)
+    assert start.architecture == RECIPES.joinpath(name).parent.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "regime"), CELLS)
+def test_a_recipe_runs_two_steps(name, regime, language_model, vision_model, tmp_path, capsys):
+    """On drawn scenes, with a tiny language model and backbone put in by one file, as docs/training.md says."""
+    tiny = tmp_path / "tiny.yaml"
+    tiny.write_text(
+        "dataset: scenes\ndata_options: {num_images: {train: 12, validation: 4, test: 4}, image_size: 32}\n"
+        f"vision_model: {vision_model}\nimage_size: 32\ntrain_share: 0.5\nmax_steps: 2\nuse_cpu: true\n"
+        "per_device_train_batch_size: 4\ntest_metrics: [bleu, cider_d]\ngeneration_max_new_tokens: 5\n"
+        + (f"language_model: {language_model}\n" if "visualgpt" in name else "")
+        + ("scst_after_epochs: 1\ncross_entropy_batch_size: 10\n" if ALL[name].arguments.get("scst") else "")
+    )
+    chosen = [] if regime is None else ["--regime", regime]
+    output = tmp_path / "run"
+    typed = [str(RECIPES / name), str(tiny), *chosen, "--output_dir", str(output), "--test_split", "test"]
+    assert main(["train", *typed]) == 0
+    assert json.loads((output / "trainer_state.json").read_text())["global_step"] == 2
+    figures = json.loads((output / "test_results.json").read_text())
+    assert figures["pictures"] == 4
+    assert 0 <= figures["bleu_1"] <= 1
+    drawn = json.loads((output / "subset.json").read_text())
+    assert len(drawn["ids"]) == (30 if drawn["unit"] == "caption" else 6)
