@@ -12,7 +12,7 @@ from transformers.utils import ModelOutput
 from .search_captioning import BOOKKEEPINGS, CaptionBeams
 
 # What belongs to pictures, not to rows of text.
-PICTURE_INPUTS = ("pixel_values", "region_features", "region_boxes", "region_mask", "encoder_outputs")
+PICTURE_INPUTS = ("pixel_values", "view_mask", "region_features", "region_boxes", "region_mask", "encoder_outputs")
 
 
 @dataclass

@@ -185,13 +185,19 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         region_features: Tensor | None = None,
         region_boxes: Tensor | None = None,
         region_mask: Tensor | None = None,
+        view_mask: Tensor | None = None,
     ) -> RegionFeatures:
         """Regions of pictures, or the regions that were given.
 
         Args:
-            pixel_values: `[B, C, H, W]`, or instead
+            pixel_values: `[B, C, H, W]`, or several views of each `[B, V, C, H, W]` with view_mask: `[B, V]`, True =
+                a real view (None: all are); or instead
             region_features: `[B, R, D]`; region_boxes: `[B, R, 4]`, normalised xyxy; region_mask: `[B, R]`, True =
                 a real region.
+
+        Returns:
+            Regions of each picture; of several views one set `[B, V * R, D]`, a view behind the other, with boxes
+            within each view.
 
         Raises:
             ValueError: both or neither are given, shapes or values are wrong, or there is no backbone for pictures.
@@ -212,15 +218,33 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
                 "This captioner has no vision model (`config.vision_config` is None): pass `region_features`, or "
                 "build it with `from_pretrained_parts(vision_model=...)`."
             )
-        elif pixel_values.ndim != 4:
+        elif pixel_values.ndim not in (4, 5):
             raise ValueError(
                 f"`pixel_values` has the shape {tuple(pixel_values.shape)}, expected [pictures, channels, height, "
-                "width]. Region features go by name: `region_features=...`."
+                "width] or [pictures, views, channels, height, width]. Region features go by name: "
+                "`region_features=...`."
             )
+        elif view_mask is not None and view_mask.shape != pixel_values.shape[:-3]:
+            raise ValueError(
+                f"`view_mask` has the shape {tuple(view_mask.shape)}, expected (pictures, views) of `pixel_values` "
+                f"{tuple(pixel_values.shape)}."
+            )
+        elif pixel_values.ndim == 5:
+            regions = self._regions_of_views(pixel_values.to(self.input_dtype), view_mask)
         else:
             regions = self.vision(pixel_values.to(self.input_dtype))
         check_regions(regions, self.config.region_feature_size)
         return regions
+
+    def _regions_of_views(self, pixel_values: Tensor, view_mask: Tensor | None) -> RegionFeatures:
+        """Views `[B, V, C, H, W]`, each seen alone, as one set of V * R regions a picture."""
+        of_views = self.vision(pixel_values.flatten(0, 1))  # features [B * V, R, D]
+        pictures_and_views = pixel_values.shape[:2]
+        joined = {name: values.unflatten(0, pictures_and_views).flatten(1, 2) for name, values in of_views.items()}
+        if view_mask is not None:
+            cells = of_views.region_features.shape[1]
+            joined["region_mask"] = view_mask.bool().repeat_interleave(cells, dim=1)  # [B, V * R]
+        return self._without_padding(RegionFeatures(**joined))
 
     def _without_padding(self, regions: RegionFeatures) -> RegionFeatures:
         """Zeros where the mask says padding: nothing that lies there may be computed with."""
@@ -250,12 +274,13 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         region_features: Tensor | None = None,
         region_boxes: Tensor | None = None,
         region_mask: Tensor | None = None,
+        view_mask: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> CaptioningEncoderOutput:
-        """Pictures `[B, C, H, W]` or region features `[B, R, D]` to encoder states; see `get_region_features`."""
-        regions = self.get_region_features(pixel_values, region_features, region_boxes, region_mask)
+        """Pictures `[B, C, H, W]`, views or region features `[B, R, D]` to encoder states: `get_region_features`."""
+        regions = self.get_region_features(pixel_values, region_features, region_boxes, region_mask, view_mask)
         return self.encode_regions(
             regions,
             output_attentions=self.config.output_attentions if output_attentions is None else output_attentions,
@@ -295,12 +320,14 @@ class CaptioningModel(CaptioningPreTrainedModel):
         output_hidden_states: bool | None = None,
         output_gates: bool = False,
         locations: tuple[Tensor, ...] | None = None,
+        view_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> CaptioningModelOutput:
         """Encode pictures or regions (unless `encoder_outputs` are given) and run the decoder.
 
         Args:
-            pixel_values, region_features, region_boxes, region_mask: see `CaptioningEncoder.get_region_features`.
+            pixel_values, region_features, region_boxes, region_mask, view_mask: see
+                `CaptioningEncoder.get_region_features`.
             decoder_input_ids: `[B * K, T]`; K captions of one picture are neighbours.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
             encoder_outputs: what the encoder returned for the B pictures.
@@ -324,6 +351,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
                 region_features,
                 region_boxes,
                 region_mask,
+                view_mask,
                 output_attentions=output_attentions,
                 output_hidden_states=output_hidden_states,
             )
@@ -384,9 +412,12 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         """Replace the projection to the vocabulary."""
         self.lm_head = new_embeddings
 
-    def get_region_features(self, pixel_values: Tensor) -> RegionFeatures:
-        """What the vision part makes of pictures `[B, C, H, W]`: the features that may be computed once and stored."""
-        return self.model.encoder.get_region_features(pixel_values)
+    def get_region_features(self, pixel_values: Tensor, view_mask: Tensor | None = None) -> RegionFeatures:
+        """What the vision part makes of pictures `[B, C, H, W]`: the features that may be computed once and stored.
+
+        Several views `[B, V, C, H, W]`: see `CaptioningEncoder.get_region_features`.
+        """
+        return self.model.encoder.get_region_features(pixel_values, view_mask=view_mask)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Decoder inputs `[B, T]` that belong to labels `[B, T]`."""
@@ -412,12 +443,14 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         logits_to_keep: int = 0,
         return_logits: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        view_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> CaptioningLMOutput:
         """Logits of the next tokens and, with `labels`, the loss.
 
         Args:
-            pixel_values: `[B, C, H, W]` pictures, or instead
+            pixel_values: `[B, C, H, W]` pictures, or several views of each `[B, V, C, H, W]` with view_mask `[B, V]`;
+                or instead
             region_features: `[B, R, D]` with region_boxes `[B, R, 4]` (normalised xyxy) and region_mask `[B, R]`.
             decoder_input_ids: `[B * K, T]`; made from `labels` when missing.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
@@ -452,6 +485,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             output_hidden_states=output_hidden_states,
             output_gates=output_gates,
             locations=locations,
+            view_mask=view_mask,
         )
         logits, loss = None, None
         if return_logits or labels is None or (return_logits is None and not self.training):

@@ -23,6 +23,7 @@ class CaptioningProcessor(ProcessorMixin):
     processor(images="photo.jpg", text="a photo of", return_tensors="pt")    # to continue a prompt
     processor(images=pictures, text_target=captions, return_tensors="pt")    # to train
     processor(regions=[features_1, features_2], return_tensors="pt")         # regions instead of pictures
+    processor(images=[[frontal, lateral], [frontal]], return_tensors="pt")   # several views of one thing
     ```
 
     Args:
@@ -68,7 +69,7 @@ class CaptioningProcessor(ProcessorMixin):
     def model_input_names(self) -> list[str]:
         """Names that `__call__` may return."""
         regions = ["region_features", "region_boxes", "region_mask"]
-        return ["pixel_values", *regions, "decoder_input_ids", "decoder_attention_mask", "labels"]
+        return ["pixel_values", "view_mask", *regions, "decoder_input_ids", "decoder_attention_mask", "labels"]
 
     def __call__(
         self,
@@ -84,7 +85,8 @@ class CaptioningProcessor(ProcessorMixin):
         """Prepare a batch of B pictures (or of their regions) and T tokens.
 
         Args:
-            images: pictures, in any form that the image processor reads.
+            images: pictures, in any form that the image processor reads. A list of which an entry is a list itself
+                has one entry a study: its views, of which the captioner makes one set of regions.
             text: prompts to continue: one for all pictures, or one each. `""` is an empty prompt.
             regions: one entry a picture, see `batch_regions`; takes the place of `images`.
             text_target: captions to learn: one a picture, or the same number for each, those of a picture together.
@@ -95,10 +97,11 @@ class CaptioningProcessor(ProcessorMixin):
             **images_kwargs: settings of the image processor for this call.
 
         Returns:
-            Of `images`: `pixel_values` `[B, C, H, W]`. Of `regions`: `region_features`, `region_mask` and perhaps
-            `region_boxes`. Of `text`: `decoder_input_ids` `[B, T]`, begin token and prompt without end token, and, if
-            prompts differ in length, padding on the left with `decoder_attention_mask` `[B, T]`. Of `text_target`:
-            `labels` `[B, T]`, caption and end token, filled up with -100.
+            Of `images`: `pixel_values` `[B, C, H, W]`; if a study has several views, `[B, V, C, H, W]`, filled up with
+            zeros, and `view_mask` `[B, V]` bool, True at real views. Of `regions`: `region_features`, `region_mask`
+            and perhaps `region_boxes`. Of `text`: `decoder_input_ids` `[B, T]`, begin token and prompt without end
+            token, and, if prompts differ in length, padding on the left with `decoder_attention_mask` `[B, T]`. Of
+            `text_target`: `labels` `[B, T]`, caption and end token, filled up with -100.
 
         Raises:
             ValueError: nothing was given, both pictures and regions were, or their number does not fit the texts.
@@ -119,9 +122,7 @@ class CaptioningProcessor(ProcessorMixin):
         data: dict[str, Any] = {}
         pictures = None
         if images is not None:
-            data["pixel_values"] = self.image_processor(images, return_tensors=return_tensors, **images_kwargs)[
-                "pixel_values"
-            ]
+            data.update(self._encode_images(images, return_tensors, images_kwargs))
             pictures = len(data["pixel_values"])
         if regions is not None:
             data.update(batch_regions(regions))
@@ -136,6 +137,22 @@ class CaptioningProcessor(ProcessorMixin):
         """Encode prompts to continue, padded on the left.
 
         Args:
+    def _encode_images(self, images: Any, return_tensors: str | None, options: dict[str, Any]) -> dict[str, Any]:
+        """`pixel_values` of pictures, or of studies of several views with their `view_mask`, see `__call__`."""
+        studies = studies_of(images)
+        if studies is not None:
+            images = list(itertools.chain.from_iterable(studies))
+        if studies is None or len(images) == len(studies):
+            prepared = self.image_processor(images, return_tensors=return_tensors, **options)
+            return {"pixel_values": prepared["pixel_values"]}
+        pixels = self.image_processor(images, return_tensors="pt", **options)["pixel_values"]  # [all views, C, H, W]
+        counts = torch.tensor([len(views) for views in studies])
+        view_mask = torch.arange(int(counts.max())) < counts[:, None]
+        pixel_values = pixels.new_zeros(*view_mask.shape, *pixels.shape[1:])
+        pixel_values[view_mask.to(pixels.device)] = pixels
+        data = {"pixel_values": pixel_values, "view_mask": view_mask}
+        return data if return_tensors == "pt" else {name: values.cpu().numpy() for name, values in data.items()}
+
             prompts: B texts; `""` is the begin token alone.
             max_length: longest row, begin token included; the end of longer prompts is cut.
 
@@ -247,6 +264,20 @@ def _one_each(text: str | Sequence[str], pictures: int | None) -> list[str]:
     """One prompt for each picture; a single text is for all of them."""
     if isinstance(text, str):
         return [text] * (pictures or 1)
+def studies_of(images: Any) -> list[list[Any]] | None:
+    """The views of each study, if `images` are studies: a list of which an entry is a list itself.
+
+    Raises:
+        ValueError: a study has no view.
+    """
+    if not isinstance(images, (list, tuple)) or not any(isinstance(entry, (list, tuple)) for entry in images):
+        return None
+    studies = [list(entry) if isinstance(entry, (list, tuple)) else [entry] for entry in images]
+    if [] in studies:
+        raise ValueError(f"Study {studies.index([])} of `images` has no view; each needs at least one picture.")
+    return studies
+
+
     if pictures not in (None, len(text)):
         raise ValueError(f"{len(text)} prompts were given for {pictures} pictures; give one text, or one each.")
     return list(text)

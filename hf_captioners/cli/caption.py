@@ -111,14 +111,17 @@ def caption_batches(
 
 
 def read_pictures(paths: Sequence[str]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Decode pictures; returns those that were read, and those that were not with the reason."""
+    """Decode pictures, or the views of studies; returns what was read, and what was not with the reason."""
     from hf_captioners.processing.picture_reading import read_picture
+
+    from .picture_list import VIEW_SEPARATOR
 
     read: dict[str, Any] = {}
     faults: list[tuple[str, str]] = []
     for path in paths:
         try:
-            read[path] = read_picture(path)
+            views = [read_picture(view) for view in path.split(VIEW_SEPARATOR)]
+            read[path] = views if len(views) > 1 else views[0]
         except (OSError, ValueError) as error:
             faults.append((path, str(error)))
     return read, faults

@@ -20,6 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="captioner: name or directory")
     parser.add_argument("data", help="a data set of `load_captions`, or a folder of pictures with captions")
     parser.add_argument("--data_dir", "--data-dir", help="folder of a named data set")
+    parser.add_argument(
+        "--data_options", "--data-options", nargs="+", default=[], help="options of the data set: name=value ..."
+    )
     parser.add_argument("--split", default="test", help="default: test")
     parser.add_argument("--max_pictures", "--max-pictures", type=int, help="only the first so many")
     parser.add_argument("--batch_size", "--batch-size", type=int, default=16, help="pictures at a time")
@@ -54,7 +57,8 @@ def _captioned(args: argparse.Namespace) -> "MatchedCaptions":
     matched = MatchedCaptions([], [], [], [], [])
     with tqdm(total=len(rows), desc="captions", unit="picture", disable=None) as progress:
         for batch in _batches(rows, args.batch_size):
-            results = captioner([row["image"] for row in batch], batch_size=len(batch), **options)
+            pictures = [row["images"] if "images" in row else row["image"] for row in batch]
+            results = captioner(pictures, batch_size=len(batch), **options)
             for row, best in zip(batch, results, strict=True):
                 if row["captions"]:
                     matched.pictures.append(row["image_id"])
@@ -70,11 +74,12 @@ def _captioned(args: argparse.Namespace) -> "MatchedCaptions":
 
 def _rows(args: argparse.Namespace) -> Any:
     from hf_captioners.data import load_captions
+    from hf_captioners.named_values import read_named_values
 
-    if Path(args.data).is_dir():
-        rows = load_captions("caption_folder", data_dir=args.data, split=args.split)
-    else:
-        rows = load_captions(args.data, data_dir=args.data_dir, split=args.split)
+    options = read_named_values(args.data_options, "--data_options")
+    is_folder = args.data_dir is None and Path(args.data).is_dir()
+    name, folder = ("caption_folder", args.data) if is_folder else (args.data, args.data_dir)
+    rows = load_captions(name, data_dir=folder, split=args.split, **options)
     if args.max_pictures is not None and args.max_pictures < len(rows):
         print(f"only the first {args.max_pictures:,} of {len(rows):,} pictures", file=sys.stderr)
         rows = rows.select(range(args.max_pictures))

@@ -7,6 +7,8 @@ from pathlib import Path
 from hf_captioners.data.pictures import is_picture_name, list_pictures
 
 LIST_KINDS = (".txt", ".lst")
+# Between the views of one study in a line of a list, and in the name of that study.
+VIEW_SEPARATOR = "\t"
 
 
 def find_pictures(inputs: Sequence[str]) -> list[str]:
@@ -14,7 +16,7 @@ def find_pictures(inputs: Sequence[str]) -> list[str]:
 
     Args:
         inputs: picture files, folders (with those in them), and lists (`.txt`, `.lst`) of paths, one a line, relative
-            to the list.
+            to the list. Several paths in a line, a tab between them, are the views of one study.
 
     Raises:
         FileNotFoundError: an input is missing.
@@ -33,7 +35,8 @@ def _pictures_of(path: Path) -> list[str]:
         raise FileNotFoundError(f"There is no picture, folder or list {path}.")
     elif path.suffix.lower() in LIST_KINDS:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        pictures = [str(path.parent / line) for line in lines if line]
+        studies = [line.split(VIEW_SEPARATOR) for line in lines if line]
+        pictures = [VIEW_SEPARATOR.join(str(path.parent / view) for view in study) for study in studies]
     elif is_picture_name(path.name):
         return [str(path)]
     else:

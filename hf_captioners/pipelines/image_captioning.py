@@ -39,6 +39,7 @@ class ImageCaptioningPipeline(Pipeline):
     captioner(["a.jpg", "b.jpg"], batch_size=2)  # one such list for each picture
     captioner("photo.jpg", num_beams=3, num_return_sequences=3, return_scores=True)
     captioner("photo.jpg", prompt="a photo of")
+    captioner([["frontal.png", "lateral.png"], ["other.png"]])  # studies: one caption of all views of each
     ```
 
     Args of a call (and of `pipeline()`, as defaults):
@@ -52,7 +53,8 @@ class ImageCaptioningPipeline(Pipeline):
     Pictures are paths, `http(s)` addresses, base64 texts, PIL pictures, arrays or tensors `[H, W, C]`; alone, in a
     list, an array `[B, H, W, C]`, a generator, a `KeyDataset`, or a `datasets.Dataset` with a column `image`. An item
     may be `{"image": ..., "prompt": ...}`; for captioners of this library also regions: `{"features": ..., "boxes":
-    ...}`.
+    ...}`, or several views of one thing: a list within a list, `{"images": [...], "prompt": ...}`, or a data set with
+    a column `images`.
 
     Returns of a call: for one picture a list of dictionaries, one for each returned sequence, best first if beams were
     searched; for a list such a list each; for generators and datasets an iterator over them.
@@ -119,6 +121,8 @@ class ImageCaptioningPipeline(Pipeline):
             images = _column_of_pictures(images)
         elif isinstance(images, Iterator):
             images = (image for image in images)
+        if isinstance(images, list) and any(isinstance(item, (list, tuple)) for item in images):
+            images = [item if isinstance(item, (list, tuple, dict)) else [item] for item in images]
         if isinstance(images, list) and not images:
             return []
         return super().__call__(images, **kwargs)
@@ -127,9 +131,14 @@ class ImageCaptioningPipeline(Pipeline):
         self, inputs: Any, prompt: str | None = None, timeout: float | None = None
     ) -> dict[str, Any]:
         """Prepare one picture; its prompt is encoded later, with those of its batch."""
-        item = inputs if isinstance(inputs, dict) else {"image": inputs}
+        if isinstance(inputs, dict):
+            item = inputs
+        else:
+            item = {"images" if isinstance(inputs, (list, tuple)) else "image": inputs}
         prompt = item.get("prompt", prompt)
-        if "image" not in item:
+        if "images" in item and self._is_native:
+            encoded = self._encode_views([fetch(view, timeout) for view in item["images"]])
+        elif "image" not in item:
             if not (self._is_native and "features" in item):
                 raise ValueError(
                     f"An item has the keys {sorted(item)}; expected 'image', and 'prompt' if there is one."
@@ -144,6 +153,14 @@ class ImageCaptioningPipeline(Pipeline):
                 encoded = self.image_processor(upright_rgb(image), return_tensors="pt")
         return {**encoded.to(dtype=self.dtype), "prompt": prompt or ""}
 
+    def _encode_views(self, views: list[Any]) -> Any:
+        """A study `[1, V, C, H, W]`, named otherwise than `pixel_values`, which a batch would not pad to one V."""
+        encoded = self.processor(images=[views], return_tensors="pt")
+        pixel_values = encoded.pop("pixel_values")
+        encoded["views"] = pixel_values if pixel_values.ndim == 5 else pixel_values[:, None]
+        encoded["view_mask"] = torch.ones(1, len(views), dtype=torch.bool)
+        return encoded
+
     def _forward(  # type: ignore[override]
         self,
         input_tensors: dict[str, Any],
@@ -153,6 +170,8 @@ class ImageCaptioningPipeline(Pipeline):
     ) -> Any:
         prompts = input_tensors.pop("prompt")
         prompts = [prompts] if isinstance(prompts, str) else prompts
+        if "views" in input_tensors:
+            input_tensors["pixel_values"] = input_tensors.pop("views")
         scored = return_scores or return_token_scores
         options = self._prepare_generate_kwargs(generate_kwargs, return_dict_in_generate=True, output_logits=scored)
         prompt_inputs = self._ensure_tensor_on_device(self._encode_prompts(prompts), self.device)
@@ -290,13 +309,14 @@ def upright_rgb(source: Any) -> Any:
 
 
 def _column_of_pictures(rows: Any) -> Iterator[Any]:
-    """Go through the column `image` of a `datasets.Dataset`."""
-    if rows.column_names is not None and "image" not in rows.column_names:
+    """Go through the column `image` (or `images`, several views) of a `datasets.Dataset`."""
+    names = ["image"] if rows.column_names is None else [n for n in ("image", "images") if n in rows.column_names]
+    if not names:
         raise ValueError(
             f"The data set has the columns {list(rows.column_names)}; expected a column 'image'. For another one pass "
             "transformers.pipelines.pt_utils.KeyDataset(rows, name)."
         )
-    return (row["image"] for row in rows)
+    return (row[names[0]] for row in rows)
 
 
 def register_pipeline() -> None:

@@ -41,10 +41,11 @@ class ProcessorEncoder:
         self.processor, self.max_tokens = processor, max_tokens
 
     def encode_pictures(self, pictures: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`pixel_values`, or region features with mask and boxes."""
+        """`pixel_values` (of several views with `view_mask`), or region features with mask and boxes."""
         if "regions" in pictures[0]:
             return dict(self.processor(regions=[item["regions"] for item in pictures], return_tensors="pt"))
-        return dict(self.processor(images=[item["image"] for item in pictures], return_tensors="pt"))
+        column = "images" if "images" in pictures[0] else "image"
+        return dict(self.processor(images=[item[column] for item in pictures], return_tensors="pt"))
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
         """`labels` `[B, T]`: tokens, end token, -100."""
@@ -82,7 +83,16 @@ class ForeignEncoder:
             )
 
     def encode_pictures(self, pictures: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`pixel_values` `[B, C, H, W]`."""
+        """`pixel_values` `[B, C, H, W]`.
+
+        Raises:
+            ValueError: rows have several views.
+        """
+        if "images" in pictures[0]:
+            raise ValueError(
+                "Rows with several views (`images`) need a captioner of this library. Load one view of each with "
+                "max_views=1."
+            )
         images = [read_picture(item["image"]) for item in pictures]
         return {"pixel_values": self.image_processor(images, return_tensors="pt")["pixel_values"]}
 

@@ -42,12 +42,11 @@ class RowRegions:
 
 
 class CaptionedPictures(Dataset):
-    """One item a picture, without captions: `{"image": ...}`, `{"regions": ...}` or stored features.
+    """One item a picture, without captions: `{"image": ...}`, `{"images": [...]}`, `{"regions": ...}` or its features.
 
     Args:
         rows: a map-style data set with the columns `captions` (a list of strings) and `image`, `images` (several
-            views, whose stored features become one set of regions) or `regions`, as `load_captions` and `with_regions`
-            return it.
+            views, which become one set of regions) or `regions`, as `load_captions` and `with_regions` return it.
         features: stored features that take the place of the pictures.
 
     Raises:
@@ -77,18 +76,6 @@ class CaptionedPictures(Dataset):
         ids = rows["image_id"] if "image_id" in rows.column_names else range(len(rows))
         self.image_ids = [str(image_id) for image_id in ids]
         self.features = features if self.source is None else RowRegions(self.source, self.image_ids)
-
-    def require_single_views(self) -> None:
-        """Raise unless every item is one picture, or has features.
-
-        Raises:
-            ValueError: rows have several views, and there are no stored features of them.
-        """
-        if self.picture_column == "images" and self.features is None:
-            raise ValueError(
-                "Rows with several views (`images`) are learned from stored features of a frozen vision model: leave "
-                "`cache_features` and `freeze_vision` on, or load one view of each with max_views=1."
-            )
 
     def __len__(self) -> int:
         return len(self.image_ids)

@@ -154,7 +154,6 @@ class CaptioningTrainer(HubTrainer):
             require_own_features(self.base_model, self.processing_class, pictures.source)
         usable = self.args.cache_features and can_cache(self.base_model) and pictures.picture_column != "regions"
         if not usable or pictures.features is not None:
-            pictures.require_single_views()
             return
         if self._feature_cache is None:
             self._feature_cache = FeatureCache(

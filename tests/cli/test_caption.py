@@ -171,3 +171,19 @@ def test_coco_results_need_numbers(folder, captioner, tmp_path, capsys):
     (folder / "other_3.png").rename(folder / "other.png")
     assert main(arguments) == 2
     assert "other.png" in capsys.readouterr().err
+
+
+def test_lines_of_several_pictures_are_studies(folder, captioner, tmp_path, capsys):
+    """In a list; beside a line of one picture, and with a view that cannot be read."""
+    lines = ["scene_003.png\tscene_004.png", "scene_005.png", "scene_006.png\tmissing.png"]
+    (folder / "list.txt").write_text("\n".join(lines))
+    output = tmp_path / "captions.jsonl"
+    assert main(["caption", str(folder / "list.txt"), "--model", captioner, "--output", str(output)]) == 1
+    assert "missing.png" in capsys.readouterr().err
+    names = [str(folder / f"scene_00{number}.png") for number in (3, 4, 5)]
+    pipe = ImageCaptioningPipeline(*load_captioner(captioner), device="cpu")
+    study, single = pipe([names[:2]], return_scores=True)[0][0], pipe(names[2], return_scores=True)[0]
+    records = lines_of(output)
+    assert [record["image"] for record in records] == ["\t".join(names[:2]), names[2]]
+    assert [record["caption"] for record in records] == [study["generated_text"], single["generated_text"]]
+    assert [record["score"] for record in records] == pytest.approx([study["score"], single["score"]], abs=1e-4)

@@ -15,6 +15,11 @@ FOLDERS = importlib.util.spec_from_file_location("dataset_folders", Path(__file_
 dataset_folders = importlib.util.module_from_spec(FOLDERS)
 FOLDERS.loader.exec_module(dataset_folders)
 FEW = ["--max_steps", "2", "--use_cpu", "--generation_num_beams", "1", "--generation_max_new_tokens", "5"]
+MORE = {
+    "train": ["--validation_share", "0.3", *FEW],
+    "extract-features": ["--cpu"],
+    "evaluate": ["--device", "cpu"],
+}
 
 
 @pytest.fixture
@@ -41,10 +46,9 @@ def test_commands_of_the_page(reader, language_model, vision_model, detector, ca
             line = line.replace(name, local)
         command, *typed = shlex.split(line) or ("", "")
         if command == "hf-captioners":
-            more = ["--validation_share", "0.3", *FEW] if typed[0] == "train" else ["--cpu"]
-            assert main([*typed, *more]) == 0, capsys.readouterr().err
+            assert main([*typed, *MORE[typed[0]]]) == 0, capsys.readouterr().err
             run.append(typed[0])
-    assert sorted(run) == ["extract-features"] * 2 + ["train"] * 4
+    assert sorted(run) == ["evaluate"] + ["extract-features"] * 2 + ["train"] * 4
     assert {path.name for path in (reader / "grids").iterdir() if path.is_dir()} == {"train"}
     for output in ("captioner", "reporter", "on_grids", "on_detections"):
         assert (reader / output / "model.safetensors").is_file()

@@ -5,6 +5,10 @@ import json
 import pytest
 
 from hf_captioners.cli import main
+from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
+from hf_captioners.training.starting import load_captioner
+
+from .dataset_folders import iu_xray
 
 
 def evaluate(*arguments):
@@ -52,3 +56,18 @@ def test_errors(options, capsys, arguments, message):
 def test_unknown_data_set(captioner, capsys):
     assert evaluate(captioner, "no_such_data") == 2
     assert "no_such_data" in capsys.readouterr().err
+
+
+def test_studies_of_several_views(captioner, scenes, tmp_path, monkeypatch):
+    """Every study gets one caption, that of the pipeline for both of its views."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "studies").mkdir()
+    options = iu_xray(tmp_path / "studies", [scenes[number] for number in range(6)])
+    typed = ["--data_dir", tmp_path / "studies", "--split", "validation", "--data_options", *options]
+    each = tmp_path / "each.jsonl"
+    assert evaluate(captioner, "iu_xray", *typed, "--batch_size", 2, "--device", "cpu", "--per_picture", each) == 0
+    pipe = ImageCaptioningPipeline(*load_captioner(captioner), device="cpu")
+    views = [[scenes[number]["image"], scenes[(number + 1) % 6]["image"]] for number in (4, 5)]
+    expected = [records[0]["generated_text"] for records in pipe(views)]
+    records = [json.loads(line) for line in each.read_text().splitlines()]
+    assert [record["caption"] for record in records] == expected

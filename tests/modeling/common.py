@@ -11,6 +11,7 @@ from .common_generation import CacheChecks, EncoderOnceChecks, ScoreChecks, Stoc
 from .common_saving import FreshProcessChecks, SavingChecks
 from .common_search import SearchChecks
 from .common_training import LossChecks, TrainingChecks
+from .common_views import ViewChecks
 
 
 class CaptionerChecks(
@@ -32,5 +33,6 @@ class CaptionerChecks(
     AdapterChecks,
     PlacementChecks,
     CompilerChecks,
+    ViewChecks,
 ):
     """All checks, by topic in `common_*.py`."""

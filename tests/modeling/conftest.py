@@ -2,7 +2,7 @@
 
 import pytest
 
-TOPICS = ("case", "configuration", "deployment", "forward", "generation", "saving", "search", "training")
+TOPICS = ("case", "configuration", "deployment", "forward", "generation", "saving", "search", "training", "views")
 pytest.register_assert_rewrite(*(f"tests.modeling.common_{topic}" for topic in TOPICS))
 
 from .common_saving import run_fresh_process  # noqa: E402

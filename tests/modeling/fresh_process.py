@@ -56,11 +56,15 @@ except ModuleNotFoundError as error:
 results["without"] = run(trust_remote_code=True)
 captioner = pipeline(model=checkpoint, trust_remote_code=True)
 results["without"]["pipeline"] = captioner(picture, max_new_tokens=6)
+studies = [[picture, picture.transpose(Image.Transpose.ROTATE_90)], [picture]]
+results["without"]["studies"] = captioner(studies, batch_size=2, max_new_tokens=6)
 results["imported"] = sorted(name for name in sys.modules if name.partition(".")[0] in ("hf_captioners", "modeling"))
 
 sys.meta_path.remove(absent)
 import hf_captioners  # noqa: E402, F401, F811
 
 results["with"] = run()
-results["with"]["pipeline"] = pipeline("image-captioning", checkpoint)(picture, max_new_tokens=6)
+captioner = pipeline("image-captioning", checkpoint)
+results["with"]["pipeline"] = captioner(picture, max_new_tokens=6)
+results["with"]["studies"] = captioner(studies, batch_size=2, max_new_tokens=6)
 torch.save(results, results_file)

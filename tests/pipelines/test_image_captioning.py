@@ -229,6 +229,33 @@ def test_prompts_of_different_lengths_in_a_batch(captioners, pictures):
         captioners["git"](items[:2], batch_size=2)
 
 
+def test_studies_of_several_views(captioners, pictures):
+    """One caption a study, whatever batch it is in, and however the views are given."""
+    captioner = next(one for one in captioners.values() if one._is_native)
+    studies = [pictures[:2], pictures[2:3], pictures[:3]]
+    options = {"num_beams": 2, "return_scores": True}
+    expected = []
+    for study in studies:
+        inputs = captioner.processor(images=[study], return_tensors="pt")
+        output = captioner.model.generate(**inputs, max_new_tokens=TOKENS, num_beams=2)
+        expected += captioner.processor.post_process_image_text_to_text(output)
+    alone = [captioner([study], **options)[0] for study in studies]
+    assert [records[0]["generated_text"] for records in alone] == expected
+    assert len({records[0]["score"] for records in alone}) == 3
+    assert alone[1][0]["score"] == pytest.approx(captioner(pictures[2], **options)[0]["score"], abs=1e-4)
+    rows = datasets.Dataset.from_dict({"images": studies}).cast_column("images", datasets.List(datasets.Image()))
+    ways = [studies, [studies[0], pictures[2], studies[2]], [{"images": study} for study in studies], rows]
+    for batch_size in (1, 2, 3):
+        for way in ways:
+            together = list(captioner(way, batch_size=batch_size, **options))
+            assert [records[0]["generated_text"] for records in together] == expected
+            scores = [records[0]["score"] for records in together]
+            assert scores == pytest.approx([records[0]["score"] for records in alone], abs=1e-4)
+    foreign = next(one for one in captioners.values() if not one._is_native)
+    with pytest.raises(ValueError, match=r"keys \['images'\]; expected 'image'"):
+        foreign([studies[0]])
+
+
 def test_regions(captioners):
     ours = captioners["visualgpt"]
     rng = np.random.default_rng(0)

@@ -191,6 +191,39 @@ class TestRegions:
             batch_regions(regions)
 
 
+class TestStudies:
+    """Several views of one thing."""
+
+    other = np.full((7, 9, 3), 255, dtype=np.uint8)
+
+    @pytest.mark.parametrize("kind", ["pt", "np", None])
+    def test_views_are_filled_up_and_masked(self, processor, kind):
+        encoded = processor(images=[[PICTURE, self.other], [self.other], PICTURE], return_tensors=kind)
+        assert encoded.keys() == {"pixel_values", "view_mask"}
+        alone = processor(images=[PICTURE, self.other], return_tensors="np")["pixel_values"]
+        pixels, mask = (np.asarray(encoded[name]) for name in ("pixel_values", "view_mask"))
+        assert pixels.shape == (3, 2, 3, 8, 8) and pixels.dtype == np.float32 and mask.dtype == bool
+        assert mask.tolist() == [[True, True], [True, False], [True, False]]
+        np.testing.assert_array_equal(pixels[mask], alone[[0, 1, 1, 0]])
+        assert (pixels[~mask] == 0).all()
+
+    @pytest.mark.parametrize("studies", [[[PICTURE]], [(PICTURE,), PICTURE], [[PICTURE], [PICTURE], [PICTURE]]])
+    def test_studies_of_one_view_are_pictures(self, processor, studies):
+        encoded = processor(images=studies, return_tensors="pt")
+        assert encoded.keys() == {"pixel_values"} and encoded["pixel_values"].shape == (len(studies), 3, 8, 8)
+
+    def test_texts_belong_to_studies(self, processor):
+        studies = [[PICTURE, PICTURE], [PICTURE]]
+        encoded = processor(images=studies, text="a", text_target=["a", "dog"], return_tensors="pt")
+        assert encoded["decoder_input_ids"].tolist() == [[BOS, A]] * 2 and encoded["labels"].shape == (2, 2)
+        with pytest.raises(ValueError, match="3 captions were given for 2 pictures"):
+            processor(images=studies, text_target=["a", "a", "a"])
+
+    def test_a_study_without_views_is_named(self, processor):
+        with pytest.raises(ValueError, match="Study 1 of `images` has no view"):
+            processor(images=[[PICTURE], []])
+
+
 class TestCall:
     def test_nothing_or_too_much(self, processor):
         with pytest.raises(ValueError, match="Nothing was given"):
@@ -216,7 +249,8 @@ class TestCall:
     def test_names_of_everything_that_may_come_out(self, processor):
         regions = processor(regions={"features": np.zeros((1, 2)), "boxes": np.zeros((1, 4))}, text=["a"])
         pictures = processor(images=[PICTURE] * 2, text=["a", "a dog"], text_target=["a", "dog", "man", "dogs"])
-        assert set(regions) | set(pictures) == set(processor.model_input_names)
+        views = processor(images=[[PICTURE, PICTURE]])
+        assert set(regions) | set(pictures) | set(views) == set(processor.model_input_names)
 
     @pytest.mark.parametrize("name", ["bos_token", "eos_token", "pad_token"])
     def test_a_tokenizer_without_a_token_is_refused(self, build, name):

@@ -5,6 +5,7 @@ import pytest
 import torch
 from datasets import Dataset, Image, List
 
+from hf_captioners.training.caption_encoding import ForeignEncoder
 from hf_captioners.training.collator import CaptionCollator
 from hf_captioners.training.feature_cache import FeatureCache, StoredFeatures, can_cache
 from hf_captioners.training.pictures import CaptionedPictures
@@ -111,17 +112,47 @@ def test_views_are_one_set_of_regions(tmp_path, make_captioner, processor, scene
     images = scenes["train"]["image"]
     rows = Dataset.from_dict({"images": [images[:2], images[2:3]], "captions": [["a"], ["b"]]})
     pictures = CaptionedPictures(rows.cast_column("images", List(Image())))
-    with pytest.raises(ValueError, match="max_views=1"):
-        pictures.require_single_views()
     cache = cache_of(tmp_path, make_captioner(), processor, dtype="float32")
     pictures.features = cache.features_of(pictures)
-    pictures.require_single_views()
     batch = CaptionCollator(None)([pictures[0], pictures[1]])
     single = cache.features_of(CaptionedPictures(scenes["train"].select([1, 2])))
     assert batch["region_features"].shape == (2, 32, 16) and batch["region_boxes"].shape == (2, 32, 4)
     assert batch["region_mask"].sum(1).tolist() == [32, 16] and batch["region_mask"][1, :16].all()
     np.testing.assert_allclose(batch["region_features"][0, 16:], single[0]["region_features"], atol=1e-6)
     np.testing.assert_allclose(batch["region_features"][1, :16], single[1]["region_features"], atol=1e-6)
+
+
+def test_views_are_learned_from_without_stored_features(make_captioner, make_trainer, processor, scenes):
+    """Training and evaluation with a backbone that learns, too: views in batches give what their regions give."""
+    images = scenes["train"]["image"]
+    studies = [images[:2], images[2:3], images[3:5], images[5:6]]
+    rows = Dataset.from_dict({"images": studies, "captions": [["a red circle"], ["b"], ["a"], ["c"]]})
+    rows = rows.cast_column("images", List(Image()))
+    told = {}
+    for frozen in (True, False):
+        for cached in (True, False):
+            model = make_captioner(freeze_vision=frozen)
+            trainer = make_trainer(
+                model,
+                train_rows=rows,
+                eval_rows=rows,
+                cache_features=cached,
+                feature_cache_dtype="float32",
+                num_train_epochs=1,
+                evaluate_loss=True,
+            )
+            before = trainer.evaluate()["eval_loss"]
+            trainer.train()
+            told[frozen, cached] = before, trainer.evaluate()["eval_loss"]
+            assert (trainer._feature_cache is not None) == (frozen and cached)
+    np.testing.assert_allclose(told[True, True], told[True, False], rtol=1e-4)
+    np.testing.assert_allclose([told[key][0] for key in told], told[True, True][0], rtol=1e-4)
+    assert told[False, False][1] < told[False, False][0]
+
+
+def test_captioners_of_transformers_refuse_views(scenes):
+    with pytest.raises(ValueError, match="max_views=1"):
+        ForeignEncoder.encode_pictures(None, [{"images": scenes["train"]["image"][:2]}])
 
 
 def test_a_trained_backbone_is_not_cached(make_captioner):
