@@ -6,7 +6,7 @@ import itertools
 import re
 import string
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,6 +41,10 @@ class CaptioningProcessor(ProcessorMixin):
     Raises:
         ValueError: the tokenizer lacks one of the three tokens.
     """
+
+    # Columns of a data set that the model reads beside pictures: ids, a list a row, as of attributes. An architecture
+    # names its own; training pads each and adds a mask.
+    row_inputs: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,

@@ -16,6 +16,8 @@ IGNORED_LABEL = -100
 class CaptionEncoder(Protocol):
     """What the collator and the evaluation need of a processor."""
 
+    row_inputs: Sequence[str]  # columns of ids that the model reads beside pictures, see `CaptionedPictures`
+
     def encode_pictures(self, pictures: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Model inputs of B pictures."""
         ...
@@ -39,6 +41,7 @@ class ProcessorEncoder:
 
     def __init__(self, processor: Any, max_tokens: int | None) -> None:
         self.processor, self.max_tokens = processor, max_tokens
+        self.row_inputs: Sequence[str] = getattr(processor, "row_inputs", ())
 
     def encode_pictures(self, pictures: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`pixel_values` (of several views with `view_mask`), or region features with mask and boxes."""
@@ -70,6 +73,8 @@ class ForeignEncoder:
     Raises:
         ValueError: the model names no end token, or no begin token although it needs one.
     """
+
+    row_inputs: Sequence[str] = ()
 
     def __init__(self, processor: Any, model: PreTrainedModel, max_tokens: int | None) -> None:
         self.image_processor, self.tokenizer = processor.image_processor, processor.tokenizer

@@ -26,12 +26,17 @@ class CaptionCollator:
     share_pictures: bool = False
 
     def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`pixel_values`, or `region_features`, `region_boxes` and `region_mask`; with captions, `labels` too."""
+        """`pixel_values`, or `region_features`, `region_boxes` and `region_mask`; with captions, `labels` too.
+
+        Of further columns that the model reads (`CaptionedPictures.row_inputs`): see `pad_ids`.
+        """
         pictures = once_each(items) if self.share_pictures and "row" in items[0] else items
         if "region_features" in items[0]:
             batch = stack_features(pictures)
         else:
             batch = self.encoder.encode_pictures(pictures)
+        for name in items[0].get("row_inputs", ()):
+            batch.update(pad_ids(name, [item["row_inputs"][name] for item in pictures]))
         if "caption" in items[0]:
             batch.update(self.encoder.encode_captions([item["caption"] for item in items]))
         return batch
@@ -41,6 +46,20 @@ def once_each(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     """The first item of each picture, if all pictures have the same number of items, one behind the other."""
     runs = [len(list(run)) for _, run in itertools.groupby(item["row"] for item in items)]
     return items[:: runs[0]] if len(set(runs)) == 1 else items
+
+
+def pad_ids(name: str, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """Ids of B pictures, of each another number.
+
+    Returns:
+        NAME `[B, N]` int64, filled up with 0, and its mask `[B, N]` bool, True at real ids: of `attribute_ids` it is
+        `attribute_mask`. N is at least 1, so that a picture without any has a row, too.
+    """
+    counts = torch.tensor([len(row) for row in rows])
+    mask = torch.arange(max(1, int(counts.max()))) < counts[:, None]
+    ids = torch.zeros(mask.shape, dtype=torch.long)
+    ids[mask] = torch.tensor([value for row in rows for value in row], dtype=torch.long)
+    return {name: ids, f"{name.removesuffix('_ids')}_mask": mask}
 
 
 def stack_features(items: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:

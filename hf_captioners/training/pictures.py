@@ -48,13 +48,15 @@ class CaptionedPictures(Dataset):
         rows: a map-style data set with the columns `captions` (a list of strings) and `image`, `images` (several
             views, which become one set of regions) or `regions`, as `load_captions` and `with_regions` return it.
         features: stored features that take the place of the pictures.
+        row_inputs: columns of ids (a list a row, as of attributes) that the model reads beside the picture; items have
+            them as `{"row_inputs": {NAME: ids}}`.
 
     Raises:
         TypeError: the data set cannot be read by row.
         ValueError: a column is missing, or there are no rows.
     """
 
-    def __init__(self, rows: ArrowDataset, features: Features | None = None) -> None:
+    def __init__(self, rows: ArrowDataset, features: Features | None = None, row_inputs: Sequence[str] = ()) -> None:
         if not hasattr(rows, "column_names") or not hasattr(rows, "__len__"):
             raise TypeError(
                 f"Expected a data set that is read by row, as `load_captions(..., split=...)` returns it; got a "
@@ -69,10 +71,13 @@ class CaptionedPictures(Dataset):
                 f"The data set has the columns {rows.column_names}, expected `captions` (a list of texts) and "
                 "`image`, `images` or `regions`. Rename yours: rows.rename_column(...)."
             )
+        if missing := [name for name in row_inputs if name not in rows.column_names]:
+            raise ValueError(f"The model reads {missing}, which the data set lacks; it has {rows.column_names}.")
         if not len(rows):
             raise ValueError("The data set has no rows.")
         self.rows = rows.select_columns([self.picture_column] if self.source is None else [])
         self.captions: list[list[str]] = list(rows["captions"])
+        self.row_inputs: dict[str, list[list[int]]] = {name: list(rows[name]) for name in row_inputs}
         ids = rows["image_id"] if "image_id" in rows.column_names else range(len(rows))
         self.image_ids = [str(image_id) for image_id in ids]
         self.features = features if self.source is None else RowRegions(self.source, self.image_ids)
@@ -82,7 +87,10 @@ class CaptionedPictures(Dataset):
 
     def __getitem__(self, row: int) -> dict[str, Any]:
         """What is known of one picture."""
-        return dict(self.features[row]) if self.features is not None else self.rows[row]
+        item: dict[str, Any] = dict(self.features[row]) if self.features is not None else self.rows[row]
+        if self.row_inputs:
+            item["row_inputs"] = {name: ids[row] for name, ids in self.row_inputs.items()}
+        return item
 
 
 class CaptionPairs(Dataset):

@@ -126,7 +126,7 @@ class SCSTTrainer(CaptioningTrainer):
         return NumberedCollator(self.encoder)
 
     def _make_items(self, rows: Dataset) -> Any:
-        return NumberedPictures(CaptionedPictures(rows))
+        return NumberedPictures(CaptionedPictures(rows, row_inputs=self.encoder.row_inputs))
 
     def _make_rewards(self, functions: Sequence[str | Reward]) -> RewardSum:
         captions = self.train_dataset.pictures.captions

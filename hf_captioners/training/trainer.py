@@ -137,7 +137,7 @@ class CaptioningTrainer(HubTrainer):
         return CaptionCollator(self.encoder, share_pictures=args.group_captions)
 
     def _make_items(self, rows: Dataset) -> Any:
-        return CaptionPairs(CaptionedPictures(rows))
+        return CaptionPairs(CaptionedPictures(rows, row_inputs=self.encoder.row_inputs))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> CaptionSampler:
         return self.sampler
@@ -322,7 +322,8 @@ class CaptioningTrainer(HubTrainer):
         """The wrapped form of a data set, made once for each and with stored features where they are used."""
         if not hasattr(self, "_evaluated"):
             self._evaluated: dict[int, tuple[Dataset, CaptionedPictures]] = {}
-        _, pictures = self._evaluated.setdefault(id(rows), (rows, CaptionedPictures(rows)))
+        new = CaptionedPictures(rows, row_inputs=self.encoder.row_inputs)
+        _, pictures = self._evaluated.setdefault(id(rows), (rows, new))
         self.attach_features(pictures)
         return pictures
 

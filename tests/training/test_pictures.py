@@ -1,8 +1,10 @@
 """Which picture is seen with which of its captions, and when."""
 
 import pytest
+import torch
 from datasets import Dataset
 
+from hf_captioners.training.collator import CaptionCollator
 from hf_captioners.training.pictures import CaptionedPictures, CaptionPairs, CaptionSampler
 
 ROWS = Dataset.from_dict(
@@ -96,3 +98,32 @@ def test_batches_of_one_length():
     assert means != sorted(means) and batches[-1] == [9, 9]
     sampler.set_epoch(1)
     assert list(sampler) != pairs
+
+
+class OnePixel:
+    """An encoder whose pictures are their names."""
+
+    def encode_pictures(self, pictures):
+        return {"pixel_values": torch.tensor([[ord(picture["image"])] for picture in pictures])}
+
+    def encode_captions(self, captions):
+        return {"labels": torch.tensor([[len(caption)] for caption in captions])}
+
+
+def test_ids_beside_pictures_are_padded_and_masked():
+    """Each picture's own, once where its captions share it, and also where a picture or all of a batch have none."""
+    rows = ROWS.add_column("attribute_ids", [[7, 8, 9], [], [0]])
+    pictures = CaptionedPictures(rows, row_inputs=["attribute_ids"])
+    pairs = CaptionPairs(pictures)
+    batch = CaptionCollator(OnePixel())([pairs[index] for index in (0, 3, 5)])
+    assert batch["attribute_ids"].tolist() == [[7, 8, 9], [0, 0, 0], [0, 0, 0]]
+    assert batch["attribute_mask"].tolist() == [[True] * 3, [False] * 3, [True, False, False]]
+    assert batch["attribute_ids"].dtype == torch.int64 and batch["attribute_mask"].dtype == torch.bool
+    assert batch["pixel_values"].tolist() == [[ord("a")], [ord("b")], [ord("c")]]
+    shared = CaptionCollator(OnePixel(), share_pictures=True)([pairs[index] for index in (4, 5, 1, 2)])
+    assert shared["attribute_mask"].tolist() == [[True], [False]] and len(shared["labels"]) == 4
+    alone = CaptionCollator(OnePixel())([pictures[1]])
+    assert alone["attribute_ids"].tolist() == [[0]] and alone["attribute_mask"].tolist() == [[False]]
+    assert CaptionCollator(OnePixel())([CaptionedPictures(ROWS)[0]]).keys() == {"pixel_values"}
+    with pytest.raises(ValueError, match=r"reads \['attribute_ids'\], which the data set lacks; it has \['image'"):
+        CaptionedPictures(ROWS, row_inputs=["attribute_ids"])
