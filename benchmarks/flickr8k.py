@@ -18,6 +18,7 @@ import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import hf_captioners
+from hf_captioners.cli.recipe import Recipe
 from hf_captioners.data import load_captions
 from hf_captioners.metrics import compute_caption_metrics
 
@@ -42,6 +43,14 @@ def training_record(model_dir: Path, seconds: float | None) -> dict:
     return {"epochs": state["epoch"], "best_epoch": best["epoch"], "steps": state["global_step"], "seconds": seconds}
 
 
+def published_row(args: argparse.Namespace) -> dict:
+    """The published figures of a recipe, in percent."""
+    row = Recipe.load(Path(args.recipe)).published
+    assert row is not None, f"{args.recipe} reproduces nothing"
+    bleu = {name: values[0] for name, values in row.regimes[args.row_regime].published.items() if "bleu" in name}
+    return {"row": f"Table {row.table}, {row.row}", "conditions": args.conditions, "figures": bleu}
+
+
 def main() -> None:
     """Caption, score, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -51,6 +60,9 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=50)
     parser.add_argument("--training_seconds", type=float, help="of all parts of a run that was killed and resumed")
     parser.add_argument("--commands", help="text file with the commands that made the captioner")
+    parser.add_argument("--recipe", help="recipe whose published figures stand beside ours; with --row_regime")
+    parser.add_argument("--row_regime", default="flickr8k", help="regime of that recipe")
+    parser.add_argument("--conditions", default="", help="how the published figures came about")
     parser.add_argument("--title", default="VisualGPT", help="what the page of results calls the captioner")
     parser.add_argument("--output", default="benchmarks/results/flickr8k_visualgpt.json")
     args = parser.parse_args()
@@ -74,6 +86,7 @@ def main() -> None:
         "versions": {"hf_captioners": hf_captioners.__version__, "torch": torch.__version__.split("+")[0]},
         "commands": Path(args.commands).read_text() if args.commands else None,
         "examples": captions[:5],
+        "published": published_row(args) if args.recipe else None,
     }
     Path(args.output).parent.mkdir(parents=True, exist_ok=True)
     Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -46,6 +46,8 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         generation_max_new_tokens: longest caption in evaluation, in tokens (published: 20).
         evaluate_loss: also report the loss on the evaluation captions (`eval_loss`).
         save_captions: write the captions of each evaluation to `OUTPUT_DIR/captions/`.
+        diagnostic_examples: show so many evaluation pictures with their captions in TensorBoard, trackio or Weights &
+            Biases (`report_to`) at each evaluation, and log the visual gate of each layer for them.
         early_stopping_patience: evaluations without a better `metric_for_best_model` before training stops; None
             never stops early (published: 5).
 
@@ -128,6 +130,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     save_captions: bool = field(
         default=True, metadata={"help": "Write the captions of each evaluation to OUTPUT_DIR/captions."}
     )
+    diagnostic_examples: int = field(
+        default=0, metadata={"help": "Evaluation pictures to show with captions and gates in the tools of report_to."}
+    )
     early_stopping_patience: int | None = field(
         default=5, metadata={"help": "Stop after so many evaluations without a better one (VisualGPT: 5)."}
     )
@@ -160,6 +165,8 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         for name in ("scheduled_sampling_increase", "scheduled_sampling_max"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}, expected 0 to 1.")
+        if self.diagnostic_examples < 0:
+            raise ValueError(f"`diagnostic_examples` is {self.diagnostic_examples}, expected at least 0.")
         for name in ("max_grad_value", "vision_learning_rate"):
             value = getattr(self, name)
             if value is not None and value <= 0:

@@ -41,6 +41,25 @@ def caption_batch(
         return model.generate(**batch, generation_config=generation_config)  # type: ignore[operator,return-value]
 
 
+SHOWN_HEALTH = ("distinct", "length", "bad_endings")
+
+
+def judge_form(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """How captions look, whatever they say: what tells a collapse early.
+
+    Returns:
+        Shares `distinct` and `bad_endings`, mean `length` in words, and `length_ratio` to that of the references.
+    """
+    from hf_captioners.metrics import PTBTokenizer, caption_health
+
+    tokenize = PTBTokenizer()
+    health = caption_health(tokenize(captions))
+    theirs = [len(text.split()) for texts in references for text in tokenize(texts)]
+    figures = {name: health[name] for name in SHOWN_HEALTH}
+    figures["length_ratio"] = health["length"] / (sum(theirs) / len(theirs))
+    return figures
+
+
 class CaptionFigures(dict[str, float]):
     """Figures by name, and under what conditions they came about.
 

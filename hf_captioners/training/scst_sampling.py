@@ -153,8 +153,7 @@ class CaptionSampling:
         return outputs.logits[:, -length:][samples.real], outputs  # GIT also returns logits at its picture's tokens
 
 
-def visual_gate_mean(outputs: Any, real: Tensor) -> float | None:
-    """Mean visual gate over layers and real tokens `[B * K, T]`; None for a model that has no such gates."""
+def visual_gate_means(outputs: Any, real: Tensor) -> list[float]:
+    """Mean visual gate of each layer over real tokens `[B * K, T]`; empty for a model that has no such gates."""
     gates = [getattr(layer, "visual", layer) for layer in getattr(outputs, "gates", None) or ()]
-    means = [gate.detach()[real].float().mean() for gate in gates if isinstance(gate, Tensor)]
-    return float(torch.stack(means).mean()) if means else None
+    return [float(gate.detach()[real].float().mean()) for gate in gates if isinstance(gate, Tensor)]

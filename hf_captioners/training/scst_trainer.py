@@ -15,10 +15,11 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 
-from hf_captioners.metrics import PTBTokenizer, caption_health
+from hf_captioners.metrics import caption_health
 
 from .checkpoints import load_weights
 from .collator import CaptionCollator
+from .evaluation import SHOWN_HEALTH
 from .pictures import PICTURE_COLUMNS, CaptionedPictures
 from .rewards import Reward, RewardSum, TrainingReferences, named_reward
 from .scst_arguments import SCSTArguments
@@ -31,11 +32,9 @@ from .scst_loss import (
     token_divergence,
     token_entropy,
 )
-from .scst_sampling import CaptionSamples, CaptionSampling, visual_gate_mean
+from .scst_sampling import CaptionSamples, CaptionSampling, visual_gate_means
 from .scst_start import START_FOLDER, check_is_of_scst, last_scst_checkpoint, phase_of, save_start
 from .trainer import CaptioningTrainer
-
-SHOWN_HEALTH = ("distinct", "length", "bad_endings")
 
 
 class NumberedPictures(TorchDataset):
@@ -226,7 +225,9 @@ class SCSTTrainer(CaptioningTrainer):
         length = self.args.generation_max_new_tokens if self.args.loss_length == "longest" else None
         loss = self_critical_loss(token_logprobs.view(by_picture), samples.real.view(by_picture), advantages, length)
         loss = loss + self._regularisers(logits, pictures, samples)
-        self._note("visual_gate", visual_gate_mean(outputs, samples.real))
+        gates = visual_gate_means(outputs, samples.real)
+        if gates:
+            self._note("visual_gate", sum(gates) / len(gates))
         return (loss, outputs) if return_outputs else loss
 
     def _draw(self, pictures: dict[str, Tensor]) -> CaptionSamples:
@@ -292,10 +293,9 @@ class SCSTTrainer(CaptioningTrainer):
             extra = extra - self.args.entropy_weight * entropy
         return extra
 
-    def _note(self, name: str, figure: float | None) -> None:
+    def _note(self, name: str, figure: float) -> None:
         """Keep a figure of this step for the next line of the log."""
-        if figure is not None:
-            self._figures.setdefault(name, []).append(figure)
+        self._figures.setdefault(name, []).append(figure)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """As in transformers; a line with the training loss also gets the means of what was noted, over processes."""
@@ -305,14 +305,6 @@ class SCSTTrainer(CaptioningTrainer):
             logs |= dict(zip(self._figures, means.tolist(), strict=True))
             self._figures = {}
         super().log(logs, start_time)
-
-    def _judge(self, captions: list[str], references: list[list[str]]) -> dict[str, float]:
-        tokenize = PTBTokenizer()
-        health = caption_health(tokenize(captions))
-        theirs = [len(text.split()) for texts in references for text in tokenize(texts)]
-        figures = {name: health[name] for name in SHOWN_HEALTH}
-        figures["length_ratio"] = health["length"] / (sum(theirs) / len(theirs))
-        return super()._judge(captions, references) | figures
 
 
 def name_of(function: str | Callable[..., Any]) -> str:

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl
 from transformers.trainer_utils import IntervalStrategy, speed_metrics
 
 from hf_captioners.data.feature_store import FeatureStore
+from hf_captioners.processing.picture_reading import read_picture
 
 from .arguments import CaptioningTrainingArguments
 from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
@@ -24,7 +25,8 @@ from .caption_encoding import IGNORED_LABEL, caption_encoder
 from .card_writer import CardWriter
 from .checkpoints import load_weights
 from .collator import CaptionCollator
-from .evaluation import caption_batch, generation_config_for, score_captions, write_captions
+from .diagnostics import CaptionedExample, show_examples
+from .evaluation import caption_batch, generation_config_for, judge_form, score_captions, write_captions
 from .feature_agreement import require_own_features
 from .feature_cache import FeatureCache, can_cache
 from .hub_trainer import HubTrainer
@@ -32,6 +34,7 @@ from .optimizers import OPTIMIZERS, set_own_rate
 from .pictures import CaptionedPictures, CaptionPairs, CaptionSampler
 from .scheduled_sampling import mix_in_own_words
 from .schedules import SCHEDULES, RunLength, make_schedule
+from .scst_sampling import visual_gate_means
 
 SAMPLING_STRATEGIES = ("random", "group_by_length")
 
@@ -243,7 +246,8 @@ class CaptioningTrainer(HubTrainer):
             **gen_kwargs: generation settings of this evaluation.
 
         Returns:
-            `eval_bleu_1` to `eval_bleu_4`, `eval_cider_d` (natural units), `eval_loss` if it is evaluated, and speed.
+            `eval_bleu_1` to `eval_bleu_4`, `eval_cider_d` (natural units), `eval_loss` if it is evaluated, speed, and
+            how captions look: `eval_distinct`, `eval_length` in words, `eval_length_ratio`, `eval_bad_endings`.
         """
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(rows, dict):
@@ -257,9 +261,11 @@ class CaptioningTrainer(HubTrainer):
         started = time.time()
         pictures = self._pictures_of(rows)
         captions = self.caption(pictures, **gen_kwargs)
-        figures = self._judge(captions, pictures.captions)
+        figures = score_captions(captions, pictures.captions) | judge_form(captions, pictures.captions)
         if self.args.evaluate_loss:
             figures["loss"] = self.caption_loss(pictures)
+        if self.args.diagnostic_examples:
+            figures |= self._diagnose(pictures, captions)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         metrics.update(speed_metrics(metric_key_prefix, started, num_samples=len(pictures)))
         if self.args.save_captions and self.is_world_process_zero():
@@ -273,8 +279,29 @@ class CaptioningTrainer(HubTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _judge(self, captions: list[str], references: list[list[str]]) -> dict[str, float]:
-        return score_captions(captions, references)
+    @torch.no_grad()
+    def _diagnose(self, pictures: CaptionedPictures, captions: list[str]) -> dict[str, float]:
+        """Show the first pictures with their captions in the run's own tools.
+
+        Returns:
+            The mean visual gate of each layer while it reads these captions, for captioners that have such gates.
+        """
+        rows = range(min(self.args.diagnostic_examples, len(pictures)))
+        if self.is_world_process_zero() and "image" in pictures.rows.column_names:
+            examples = [
+                CaptionedExample(read_picture(pictures.rows[row]["image"]), captions[row], pictures.captions[row])
+                for row in rows
+            ]
+            show_examples(self.callback_handler.callbacks, examples, self.state.global_step)
+        if not hasattr(self.processing_class, "encode_captions"):
+            return {}
+        batch = self.data_collator([{**pictures[row], "caption": captions[row] or "a"} for row in rows])
+        batch = self._prepare_inputs({name: value for name, value in batch.items() if name != "row"})
+        self.model.eval()
+        with self.accelerator.autocast():
+            outputs = self.base_model(**batch, output_gates=True)
+        means = visual_gate_means(outputs, batch["labels"] != IGNORED_LABEL)
+        return {f"visual_gate_{layer}": mean for layer, mean in enumerate(means)}
 
     def predict(
         self,

@@ -1,0 +1,235 @@
+"""A step of self-critical training at the size of the VisualGPT paper: where its time goes, and what a rival costs.
+
+    python benchmarks/scst.py --tokenizer gpt2 [--width 768 --layers 12] [--output benchmarks/results/scst.json]
+
+First a step on 10 pictures with 5 beams each: CPU seconds inside the model (decoding without a graph, the pass with
+one, backward) and outside (rewards, text, bookkeeping). Then 2 pictures with 5 beams each against the way of the
+released code, which keeps the graph of the whole beam search: CPU seconds, and bytes that autograd keeps for backward.
+Random weights, 50 regions, all captions 20 tokens long.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from hf_captioners.data import load_captions
+from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
+from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
+from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
+from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
+from hf_captioners.training import SCSTArguments, SCSTTrainer
+
+BEAMS, TOKENS, REGIONS, FEATURES = 5, 20, 50, 2048
+
+
+class Clock:
+    """Adds up the CPU seconds of what is wrapped with it, by name; calls inside of each other count once."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.depth = 0
+
+    def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, timed."""
+
+        @wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start, self.depth = time.thread_time(), self.depth + 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.depth -= 1
+                if not self.depth:
+                    self.seconds[name] = self.seconds.get(name, 0.0) + time.thread_time() - start
+
+        return timed
+
+
+@contextmanager
+def kept_bytes(model: torch.nn.Module) -> Iterator[dict[str, int]]:
+    """Counts the bytes that autograd keeps for backward, each storage once, parameters left out."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, tuple[Tensor, int]] = {}
+    result = {"bytes": 0}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own and storage.data_ptr() not in kept:
+            kept[storage.data_ptr()] = (tensor, storage.nbytes())  # the tensor stays, so that no address comes twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield result
+    result["bytes"] = sum(size for _, size in kept.values())
+
+
+def make_trainer(args: argparse.Namespace, pictures: int, folder: str) -> SCSTTrainer:
+    """A trainer of a new VisualGPT on scenes' captions and random regions."""
+    tokenizer = prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(args.tokenizer))
+    torch.manual_seed(0)
+    text = {"n_embd": args.width, "n_layer": args.layers, "n_head": args.width // 64, "vocab_size": len(tokenizer)}
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    model = VisualGPTForConditionalGeneration(VisualGPTConfig(text_config=text, region_feature_size=FEATURES, **ids))
+    scenes = load_captions("scenes", num_images={"train": pictures}, image_size=32, split="train")
+    rng = np.random.default_rng(0)
+    rows = Dataset.from_dict(
+        {
+            "captions": scenes["captions"],
+            "regions": [{"features": rng.random((REGIONS, FEATURES), dtype=np.float32)} for _ in range(pictures)],
+        }
+    )
+    arguments = SCSTArguments(
+        folder,
+        use_cpu=True,
+        sampling="beams",
+        num_samples=BEAMS,
+        generation_max_new_tokens=TOKENS,
+        per_device_train_batch_size=pictures,
+        max_steps=args.repeats + 1,
+        eval_strategy="no",
+        save_strategy="no",
+        disable_tqdm=True,
+        logging_steps=1000,
+    )
+    return SCSTTrainer(
+        model,
+        arguments,
+        train_dataset=rows,
+        processing_class=VisualGPTProcessor(CaptioningImageProcessor(), tokenizer),
+    )
+
+
+def profile(args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds inside and outside of the model in steps at paper size, without the first step."""
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(args, args.pictures, folder)
+        trainer.sampling._generate = clock.wrap("decoding", trainer.sampling._generate)  # type: ignore[method-assign]
+        trainer.sampling.logits = clock.wrap("pass with graph", trainer.sampling.logits)  # type: ignore[method-assign]
+        trainer.accelerator.backward = clock.wrap("backward", trainer.accelerator.backward)
+        step = trainer.training_step
+        steps: list[float] = []
+
+        def timed_step(*values: Any, **named: Any) -> Tensor:
+            if not steps:
+                clock.seconds.clear()
+            start = time.process_time()
+            loss = step(*values, **named)
+            steps.append(time.process_time() - start)
+            if len(steps) == 1:  # the first one warms up
+                clock.seconds.clear()
+            return loss
+
+        trainer.training_step = timed_step  # type: ignore[method-assign]
+        trainer.train()
+    total = sum(steps[1:])
+    inside = sum(clock.seconds.values())
+    parts = {name: seconds / (len(steps) - 1) for name, seconds in clock.seconds.items()}
+    return {
+        "pictures": args.pictures,
+        "step_seconds": total / (len(steps) - 1),
+        "parts": parts,
+        "outside_share": 1 - inside / total,
+    }
+
+
+def own_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
+    """This library: decode without a graph, reward, one pass with a graph."""
+    return trainer.compute_loss(trainer.model, dict(inputs))
+
+
+def released_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
+    """The released code's way: the log-probabilities of the beam search itself carry the gradient."""
+    model = trainer.model
+    pictures = len(inputs["row"])
+    encoded = model.get_encoder()(region_features=inputs["region_features"], region_mask=inputs["region_mask"])
+    words = torch.full((pictures, 1), model.config.decoder_start_token_id)
+    past, total, chosen, logprobs = None, torch.zeros(pictures, 1), words[:, :0], torch.zeros(pictures, 1, 0)
+    for step in range(TOKENS):
+        outputs = model(encoder_outputs=encoded, decoder_input_ids=words, past_key_values=past, use_cache=True)
+        past = outputs.past_key_values
+        each = outputs.logits[:, -1].log_softmax(-1).view(pictures, -1, outputs.logits.shape[-1])
+        total, best = (total[..., None] + each.detach()).flatten(1).topk(BEAMS)
+        beam, word = best // each.shape[-1], best % each.shape[-1]
+        gained = each.flatten(1).gather(1, beam * each.shape[-1] + word)
+        logprobs = torch.cat((logprobs.gather(1, beam[..., None].expand(-1, -1, step)), gained[..., None]), -1)
+        rows = (beam + torch.arange(pictures)[:, None] * each.shape[1]).flatten()
+        past.reorder_cache(rows) if step else repeat(past, BEAMS)
+        chosen = word.view(-1, 1) if not step else torch.cat((chosen[rows], word.view(-1, 1)), 1)
+        words = word.view(-1, 1)
+    completions = trainer.encoder.decode(chosen)
+    row = np.repeat(inputs["row"].tolist(), BEAMS).tolist()
+    reward = trainer.rewards.total(trainer.rewards(completions, row, [False] * len(row))).view(pictures, BEAMS)
+    advantage = reward - reward.mean(1, keepdim=True)
+    return -(logprobs.mean(-1) * advantage).mean()
+
+
+def repeat(past: Any, times: int) -> None:
+    """One row of the cache for each beam."""
+    past.batch_repeat_interleave(times)
+
+
+def compare(args: argparse.Namespace) -> dict[str, Any]:
+    """Seconds and kept bytes of both ways on few pictures; the median of some repetitions."""
+    pictures = 2
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = make_trainer(args, pictures, folder)
+        trainer.model.eval()
+        items = [trainer.train_dataset[row] for row in range(pictures)]
+        inputs = trainer.data_collator(items)
+        trainer.moving_average.update(0.0)
+        measured = {}
+        for name, step in (("this library", own_step), ("graph through beam search", released_step)):
+            times, sizes = [], []
+            for _ in range(args.repeats + 1):
+                trainer.model.zero_grad()
+                start = time.process_time()
+                with kept_bytes(trainer.model) as kept:
+                    loss = step(trainer, inputs)
+                loss.backward()
+                times.append(time.process_time() - start)
+                sizes.append(kept["bytes"])
+            measured[name] = {"seconds": float(np.median(times[1:])), "activation_bytes": int(np.median(sizes[1:]))}
+    ours, theirs = measured["this library"], measured["graph through beam search"]
+    return {
+        "pictures": pictures,
+        "rows": measured,
+        "time_ratio": ours["seconds"] / theirs["seconds"],
+        "memory_ratio": ours["activation_bytes"] / theirs["activation_bytes"],
+    }
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokenizer", default="gpt2", help="GPT-2's, name or directory")
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--pictures", type=int, default=10)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--output", default="benchmarks/results/scst.json")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    result = {
+        "setting": {"width": args.width, "layers": args.layers, "beams": BEAMS, "tokens": TOKENS, "regions": REGIONS},
+        "profile": profile(args),
+        "rival": compare(args),
+    }
+    Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""What a run's own tools (TensorBoard, trackio, Weights & Biases) are shown beside numbers: pictures with captions."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL.Image import Image
+
+TAG = "evaluation/examples"
+
+
+@dataclass(frozen=True)
+class CaptionedExample:
+    """One evaluation picture.
+
+    Args:
+        picture: RGB. caption: what the captioner wrote. references: what people wrote.
+    """
+
+    picture: Image
+    caption: str
+    references: Sequence[str]
+
+    @property
+    def text(self) -> str:
+        """Caption and first reference, for people."""
+        return f"{self.caption}  (a person: {self.references[0]})" if self.references else self.caption
+
+
+def show_examples(callbacks: Iterable[Any], examples: Sequence[CaptionedExample], step: int) -> None:
+    """Give examples to those of a trainer's callbacks that can show pictures.
+
+    Args:
+        callbacks: all callbacks of the trainer; those of transformers' integrations keep their tool in an attribute.
+        examples: pictures with captions.
+        step: of the training.
+    """
+    for callback in callbacks:
+        if (writer := getattr(callback, "tb_writer", None)) is not None:
+            for number, example in enumerate(examples):
+                pixels = np.asarray(example.picture.convert("RGB"))
+                writer.add_image(f"{TAG}/{number}", pixels, step, dataformats="HWC")
+                writer.add_text(f"{TAG}/{number}", example.text, step)
+        for name in ("_wandb", "_trackio"):
+            if (tool := getattr(callback, name, None)) is not None:
+                pictures = [tool.Image(example.picture, caption=example.text) for example in examples]
+                tool.log({TAG: pictures, "train/global_step": step})

@@ -1,0 +1,64 @@
+"""What evaluations log beside scores: how captions look, gates, and pictures in a run's own tools."""
+
+import pytest
+from transformers import TrainerCallback
+
+from hf_captioners.training import CaptioningTrainingArguments
+
+
+class Board(TrainerCallback):
+    """As transformers' TensorBoard callback: a writer in an attribute."""
+
+    def __init__(self):
+        self.tb_writer, self.pictures, self.texts = self, [], []
+
+    def add_image(self, tag, pixels, step, dataformats):
+        self.pictures.append((tag, pixels.shape, step, dataformats))
+
+    def add_text(self, tag, text, step):
+        self.texts.append((tag, text, step))
+
+
+class Tool:
+    """A module that makes pictures and logs them, as wandb and trackio do."""
+
+    def __init__(self):
+        self.logged = []
+
+    @staticmethod
+    def Image(picture, caption):  # noqa: N802
+        return (picture.size, caption)
+
+    def log(self, values):
+        self.logged.append(values)
+
+
+class Weights(TrainerCallback):
+    def __init__(self):
+        self._wandb = Tool()
+
+
+def test_captions_are_judged_by_their_form(make_trainer):
+    metrics = make_trainer().evaluate()
+    assert 0 < metrics["eval_distinct"] <= 1
+    assert 0 <= metrics["eval_bad_endings"] <= 1
+    assert metrics["eval_length_ratio"] == pytest.approx(metrics["eval_length"] / 11, rel=0.5)
+    assert not any("visual_gate" in name for name in metrics)
+
+
+def test_examples_are_shown_with_the_gates_that_read_them(make_trainer, scenes):
+    board, weights = Board(), Weights()
+    metrics = make_trainer(callbacks=[board, weights], diagnostic_examples=2).evaluate()
+    gates = [metrics[f"eval_visual_gate_{layer}"] for layer in range(2)]
+    assert all(0 < gate < 1 for gate in gates)
+    assert "eval_visual_gate_2" not in metrics
+    assert board.pictures == [(f"evaluation/examples/{number}", (32, 32, 3), 0, "HWC") for number in range(2)]
+    references = [captions[0] for captions in scenes["validation"]["captions"][:2]]
+    assert all(reference in text for (_, text, _), reference in zip(board.texts, references, strict=True))
+    (logged,) = weights._wandb.logged
+    assert [size for size, _ in logged["evaluation/examples"]] == [(32, 32), (32, 32)]
+
+
+def test_a_negative_number_of_examples_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="diagnostic_examples"):
+        CaptioningTrainingArguments(str(tmp_path), diagnostic_examples=-1)
