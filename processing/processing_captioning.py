@@ -137,10 +137,6 @@ class CaptioningProcessor(ProcessorMixin):
             data["labels"] = self.encode_captions(_some_each(text_target, pictures), max_length)
         return BatchFeature(data, tensor_type=return_tensors)
 
-    def encode_prompts(self, prompts: Sequence[str], max_length: int | None = None) -> dict[str, np.ndarray]:
-        """Encode prompts to continue, padded on the left.
-
-        Args:
     def _encode_images(self, images: Any, return_tensors: str | None, options: dict[str, Any]) -> dict[str, Any]:
         """`pixel_values` of pictures, or of studies of several views with their `view_mask`, see `__call__`."""
         studies = studies_of(images)
@@ -157,6 +153,10 @@ class CaptioningProcessor(ProcessorMixin):
         data = {"pixel_values": pixel_values, "view_mask": view_mask}
         return data if return_tensors == "pt" else {name: values.cpu().numpy() for name, values in data.items()}
 
+    def encode_prompts(self, prompts: Sequence[str], max_length: int | None = None) -> dict[str, np.ndarray]:
+        """Encode prompts to continue, padded on the left.
+
+        Args:
             prompts: B texts; `""` is the begin token alone.
             max_length: longest row, begin token included; the end of longer prompts is cut.
 
@@ -264,10 +264,6 @@ def without_repetitions(words: Sequence[str]) -> list[str]:
     return [word for word, _ in itertools.groupby(words)]
 
 
-def _one_each(text: str | Sequence[str], pictures: int | None) -> list[str]:
-    """One prompt for each picture; a single text is for all of them."""
-    if isinstance(text, str):
-        return [text] * (pictures or 1)
 def studies_of(images: Any) -> list[list[Any]] | None:
     """The views of each study, if `images` are studies: a list of which an entry is a list itself.
 
@@ -282,6 +278,10 @@ def studies_of(images: Any) -> list[list[Any]] | None:
     return studies
 
 
+def _one_each(text: str | Sequence[str], pictures: int | None) -> list[str]:
+    """One prompt for each picture; a single text is for all of them."""
+    if isinstance(text, str):
+        return [text] * (pictures or 1)
     if pictures not in (None, len(text)):
         raise ValueError(f"{len(text)} prompts were given for {pictures} pictures; give one text, or one each.")
     return list(text)
