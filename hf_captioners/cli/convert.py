@@ -27,6 +27,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="what the file does not say, as n_head=12 or srau_threshold=0.2",
     )
+    parser.add_argument(
+        "--report", metavar="FILE", help="write what was compared, and how far off it is, to this JSON file"
+    )
+    parser.add_argument(
+        "--expected",
+        metavar="FILE",
+        help="for the report: a .safetensors of the authors' program with inputs of forward(), `logprobs` [B, T, V] "
+        "for them, and perhaps `compared` [B, T], True where a position counts",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -36,7 +45,14 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.hub.converting import build_captioner, read_released, require_new, save_captioner
 
     from .convert_vocabulary import make_processor
+    from .output_files import as_json, require_writable_folder, write_text
 
+    if args.expected and not args.report:
+        raise ValueError("`--expected` is for the report: pass --report FILE too.")
+    if args.expected and not Path(args.expected).is_file():
+        raise FileNotFoundError(f"There is no file {args.expected}.")
+    if args.report:
+        require_writable_folder(Path(args.report).parent)
     require_new(Path(args.output))
     released = read_released(args.architecture, args.checkpoint, read_named_values(args.set, "--set"))
     model = build_captioner(released, args.checkpoint)
@@ -47,6 +63,16 @@ def run(args: argparse.Namespace) -> int:
         print(f"Left out, because no forward pass reads them: {len(released.unused)} ({summary(released.unused)}).")
     if processor is None:
         print("No processor was written: pass --vocab to get captions in words.")
+    if args.report:
+        from hf_captioners.hub.parity_report import parity_report
+
+        report = parity_report(released, model, args.checkpoint, args.output, args.expected)
+        write_text(Path(args.report), as_json(report) + "\n")
+        compared = {name: part for name, part in report.items() if "largest_difference" in part}
+        print(
+            f"Largest differences, see {args.report}: "
+            + ", ".join(f"{name} {part['largest_difference']:.2g}" for name, part in compared.items())
+        )
     return 0
 
 

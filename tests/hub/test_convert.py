@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoProcessor
+from safetensors.torch import save_file
+from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from hf_captioners.cli import main
 from hf_captioners.hub.card_facts import TrainingFacts
 from hf_captioners.hub.converting import list_converters, sha256_of
+from hf_captioners.hub.parity_report import compare_figures
 from tests.modeling.gpt2_parts import tiny_gpt2_tokenizer
 from tests.parity.figures import Figures, variants
 
@@ -213,6 +215,44 @@ def test_a_hostile_checkpoint_is_refused(figures, tmp_path, capsys, new_format):
     assert run_convert(figures, tmp_path / "best.pth") == 2
     assert "names `posix.system`" in capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} == {"best.pth"}
+
+
+@pytest.mark.parity
+def test_the_report_tells_how_far_off_it_is(figures, tmp_path, capsys):
+    """Weights and logits as written, and the authors' figures; wrong figures are seen."""
+    write_visualgpt(tmp_path / "best.pth", figures.weights, figures.config)
+    ids, logprobs = figures.inputs["input_ids"], figures.expected["logprobs"].contiguous()
+    inputs = {"region_features": figures.inputs["features"].contiguous(), "decoder_input_ids": ids.contiguous()}
+    real = ids != figures.config["pad_token_id"]
+    save_file(inputs | {"logprobs": logprobs, "compared": real}, tmp_path / "figures.safetensors")
+    path = tmp_path / "report.json"
+    told = ["--report", str(path), "--expected"]
+    assert run_convert(figures, tmp_path / "best.pth", *told, str(tmp_path / "figures.safetensors")) == 0
+    assert f"Largest differences, see {path}: weights 0, logits 0, figures " in capsys.readouterr().out
+    report = json.loads(path.read_text())
+    assert report["checkpoint"] == {"file": "best.pth", "sha256": sha256_of(tmp_path / "best.pth")}
+    assert report["weights"]["numbers"] > 10_000 and report["weights"]["largest_difference"] == 0
+    assert report["logits"]["numbers"] == 2 * 6 * figures.config["vocab_size"]
+    assert report["logits"]["largest_difference"] == 0
+    assert report["figures"]["numbers"] == int(real.sum()) * figures.config["vocab_size"]
+    assert 0 < report["figures"]["mean_difference"] <= report["figures"]["largest_difference"] < 1e-4
+    assert any("c_attn_query" in name for name in report["left_out"])
+    model = AutoModelForImageTextToText.from_pretrained(tmp_path / "captioner")
+    logprobs[0, 0, 3] += 0.5
+    save_file(inputs | {"logprobs": logprobs, "compared": real}, tmp_path / "wrong.safetensors")
+    found = compare_figures(model, tmp_path / "wrong.safetensors")
+    assert found["numbers"] == report["figures"]["numbers"]
+    assert found["largest_difference"] == pytest.approx(0.5, abs=1e-3)
+    for tensors, said in (
+        (inputs, "no `logprobs` to compare"),
+        (inputs | {"logprobs": logprobs[:, 1:].clone()}, "is \\["),
+    ):
+        save_file(tensors, tmp_path / "other.safetensors")
+        with pytest.raises(ValueError, match=said):
+            compare_figures(model, tmp_path / "other.safetensors")
+    for more, said in ((["--expected", "x"], "pass --report FILE too"), ([*told, "x"], "There is no file x")):
+        assert run_convert(figures, tmp_path / "best.pth", *more) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_wrong_inputs(figures, tmp_path, capsys):
