@@ -14,12 +14,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--create_pr", action="store_true", help="propose a pull request, change nothing")
     parser.add_argument("--revision", metavar="BRANCH", help="branch, made if it is missing; default: main")
     parser.add_argument("--message", help="of the commit")
+    parser.add_argument(
+        "--pictures",
+        action="store_true",
+        help="also push the evaluation pictures that the card describes, and show them there; only if they are yours",
+    )
+    parser.add_argument("--endpoint", action="store_true", help="add the handler.py of Inference Endpoints")
+    parser.add_argument(
+        "--space",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="also make a Space with a page that captions pictures; default: of the same name",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Push; the address on stdout."""
-    from hf_captioners.hub.pushing import MESSAGE, push_checkpoint
+    """Push; the addresses on stdout."""
+    from hf_captioners.hub.pushing import MESSAGE, hub_errors_told, push_checkpoint
+    from hf_captioners.hub.serving import push_space, require_servable
 
+    if args.space is not None:
+        if args.create_pr or args.revision:
+            raise ValueError("`--space` shows what is on the branch main: leave --create_pr and --revision out.")
+        require_servable(args.directory)
     commit = push_checkpoint(
         args.directory,
         args.repo_id,
@@ -27,6 +45,14 @@ def run(args: argparse.Namespace) -> int:
         create_pr=args.create_pr,
         revision=args.revision,
         message=args.message or MESSAGE,
+        with_pictures=args.pictures,
+        with_handler=args.endpoint,
     )
     print(commit.pr_url or commit.commit_url)
+    if args.space is not None:
+        repo_id = commit.repo_url.repo_id
+        space_id = args.space or repo_id
+        space_id = space_id if "/" in space_id else f"{repo_id.partition('/')[0]}/{space_id}"
+        with hub_errors_told(space_id):
+            print(push_space(args.directory, repo_id, space_id, private=args.private))
     return 0

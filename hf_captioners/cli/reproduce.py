@@ -91,6 +91,7 @@ def run(args: argparse.Namespace) -> int:
         results = [known for known in map(read_result, runs) if known]
         write_text(output / "results.csv", as_csv(results))
         write_text(output / "results.md", as_markdown(recipes, results))
+        tell_cards([other for other in runs if other.names == one.names])
     print((output / "results.md").read_text(encoding="utf-8"))
     return int(any(result["status"] == FAILED for result in results))
 
@@ -171,6 +172,37 @@ def read_result(one: Run) -> dict[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
+def tell_cards(runs: list[Run]) -> None:
+    """Put what was published beside what the runs of one row and regime measured, in the card of each of them.
+
+    Args:
+        runs: of that row and regime, with their seeds.
+    """
+    published = runs[0].recipe.published
+    assert published is not None
+    found = [(run, result) for run in runs if (result := read_result(run)) and result["status"] == DONE]
+    described = [run.folder for run, _ in found if (run.folder / "card_facts.json").is_file()]
+    if not described:
+        return
+    from hf_captioners.hub.card_facts import PublishedFacts, TrainingFacts
+    from hf_captioners.hub.cards import write_card
+
+    figures = published.regimes[runs[0].regime].published
+    values = {name: [result["figures"][name] for _, result in found if name in result["figures"]] for name in figures}
+    facts = PublishedFacts(
+        **runs[0].names,
+        published={name: list(numbers) for name, numbers in figures.items()},
+        measured={name: in_percent(known) for name, known in values.items() if known},
+        seeds=[run.seed for run, _ in found],
+    )
+    for folder in described:
+        training = TrainingFacts.load(folder)
+        assert training is not None
+        training.reproduces = facts
+        training.save(folder)
+        write_card(folder)
+
+
 def as_csv(results: list[dict[str, Any]]) -> str:
     """A line for each run, failed ones too."""
     metrics = list(dict.fromkeys(name for result in results for name in result["figures"]))
@@ -213,10 +245,13 @@ def as_markdown(recipes: list[Recipe], results: list[dict[str, Any]]) -> str:
 
 def mean_and_deviation(values: list[float]) -> str:
     """In percent, as papers print it; the deviation needs two values."""
-    if not values:
-        return ""
+    return with_deviation(in_percent(values)) if values else ""
+
+
+def in_percent(values: list[float]) -> list[float]:
+    """The mean in percent, and of two values or more their deviation."""
     deviation = [statistics.stdev(values) * PERCENT] if len(values) > 1 else []
-    return with_deviation([statistics.fmean(values) * PERCENT, *deviation])
+    return [statistics.fmean(values) * PERCENT, *deviation]
 
 
 def with_deviation(figures: Any) -> str:

@@ -15,6 +15,8 @@ from safetensors import safe_open
 from hf_captioners.auto import ARCHITECTURES, Architecture
 
 FACTS_FILE = "card_facts.json"
+# Small copies of evaluation pictures, beside the card.
+SAMPLE_PICTURE = re.compile(r"sample_\w+_\d+\.jpg")
 MEDICAL = re.compile(r"x-?ray|radiolog|radiograph|\bmimic\b|chest", re.IGNORECASE)
 
 
@@ -42,9 +44,15 @@ class DataFacts:
 
 @dataclass(kw_only=True)
 class SampleFacts:
-    """One picture of the evaluation, its caption, and captions of people."""
+    """One picture of the evaluation.
+
+    Args:
+        picture: its name. caption: what was written. references: what people wrote.
+        file: a small copy of it beside the card; pushed only when that is asked for.
+    """
 
     picture: str | None = None
+    file: str | None = None
     caption: str | None = None
     references: list[str] = field(default_factory=list)
 
@@ -73,12 +81,38 @@ class EvaluationFacts:
 
 
 @dataclass(kw_only=True)
+class PublishedFacts:
+    """A row of a published table that a run was made to reproduce.
+
+    Args:
+        paper, table, row, regime: where it stands.
+        published: figures in percent by the names of our metrics, each with its standard deviation or without.
+        measured: the same of the runs with `seeds`: the mean in percent, and with several runs their deviation.
+        seeds: of the runs.
+    """
+
+    paper: str | None = None
+    table: str | None = None
+    row: str | None = None
+    regime: str | None = None
+    published: dict[str, list[float]] = field(default_factory=dict)
+    measured: dict[str, list[float]] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=list)
+
+    @property
+    def compared(self) -> list[str]:
+        """The figures that are known on both sides."""
+        return [name for name, figures in self.published.items() if figures and self.measured.get(name)]
+
+
+@dataclass(kw_only=True)
 class TrainingFacts:
     """What happened in a training run.
 
     Args:
         data: what was learnt from.
         evaluations: figures of the saved weights.
+        reproduces: the published row beside which the figures are put.
         arguments: those that differ from their defaults; other_arguments: the rest of what matters.
         log: one entry a step that was evaluated: `step`, `epoch`, `loss` and figures.
         saved_step: the step of the saved weights.
@@ -92,6 +126,7 @@ class TrainingFacts:
 
     data: DataFacts = field(default_factory=DataFacts)
     evaluations: list[EvaluationFacts] = field(default_factory=list)
+    reproduces: PublishedFacts | None = None
     arguments: dict[str, Any] = field(default_factory=dict)
     other_arguments: dict[str, Any] = field(default_factory=dict)
     log: list[dict[str, Any]] = field(default_factory=list)
@@ -143,9 +178,26 @@ class TrainingFacts:
                 data = DataFacts(**entry.pop("data", {}))
                 evaluations.append(EvaluationFacts(**entry, data=data, samples=samples))
             data = DataFacts(**stored.pop("data", {}))
-            return cls(**stored, data=data, evaluations=evaluations)
+            row = stored.pop("reproduces", None)
+            published = None if row is None else PublishedFacts(**row)
+            return cls(**stored, data=data, evaluations=evaluations, reproduces=published)
         except (TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"{path} has not the form that training writes ({error}). Remove it.") from error
+
+
+def sample_pictures(directory: str | os.PathLike[str]) -> list[Path]:
+    """Small copies of the evaluation pictures that lie beside the card of a checkpoint.
+
+    Args:
+        directory: of the checkpoint.
+
+    Raises:
+        ValueError: the facts cannot be read.
+    """
+    training = TrainingFacts.load(directory) or TrainingFacts()
+    names = [sample.file or "" for evaluation in training.evaluations for sample in evaluation.samples]
+    paths = [Path(directory, name) for name in names if SAMPLE_PICTURE.fullmatch(name)]
+    return [path for path in paths if path.is_file()]
 
 
 @dataclass(kw_only=True)

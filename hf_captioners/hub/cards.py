@@ -10,7 +10,15 @@ import jinja2
 from huggingface_hub import EvalResult
 from huggingface_hub.repocard_data import eval_results_to_model_index
 
-from .card_facts import CheckpointFacts, DataFacts, EvaluationFacts, TrainingFacts
+from .card_facts import (
+    CheckpointFacts,
+    DataFacts,
+    EvaluationFacts,
+    PublishedFacts,
+    SampleFacts,
+    TrainingFacts,
+    sample_pictures,
+)
 from .card_merging import merge_cards, new_card
 
 CARD = "README.md"
@@ -21,12 +29,15 @@ FIGURE_NAMES = {
     "spice": "SPICE",
     "loss": "loss",
     "train_loss": "training loss",
-} | {f"bleu_{order}": f"BLEU-{order}" for order in range(1, 5)}
+}
+FIGURE_NAMES |= {f"bleu_{order}": f"BLEU-{order}" for order in range(1, 5)}
+FIGURE_NAMES |= {f"bleu_{order}_no_penalty": f"BLEU-{order} without brevity penalty" for order in range(1, 5)}
 # What a figure is, where an evaluation does not say.
 MEANINGS = {"loss": "mean negative log-likelihood of the tokens of all references"}
 # The Hub's names of metrics.
 HUB_METRICS = {"cider_d": "cider", "rouge_l": "rouge"} | {f"bleu_{order}": "bleu" for order in range(1, 5)}
 LOG_COLUMNS = ("train_loss", "loss", "bleu_4", "cider_d")
+NO_BRACKETS = str.maketrans("[]", "()")
 
 OWN_SNIPPET = """from transformers import pipeline
 
@@ -76,26 +87,34 @@ def read_text(path: Path) -> str | None:
     return path.read_bytes().decode("utf-8") if path.is_file() else None
 
 
-def make_card(directory: str | os.PathLike[str], repo_id: str | None = None) -> str:
+def make_card(directory: str | os.PathLike[str], repo_id: str | None = None, with_pictures: bool = False) -> str:
     """The automatic card of a checkpoint.
 
     Args:
         directory: of the checkpoint; repo_id: its name on the Hub.
+        with_pictures: show the evaluation pictures that lie beside it, see `sample_pictures`.
 
     Raises:
         ValueError: the facts cannot be read.
     """
     name = repo_id or Path(directory).resolve().name
-    return render_card(name, CheckpointFacts.read(directory), TrainingFacts.load(directory))
+    shown = frozenset(path.name for path in sample_pictures(directory)) if with_pictures else frozenset()
+    return render_card(name, CheckpointFacts.read(directory), TrainingFacts.load(directory), shown)
 
 
-def render_card(name: str, checkpoint: CheckpointFacts, training: TrainingFacts | None = None) -> str:
+def render_card(
+    name: str,
+    checkpoint: CheckpointFacts,
+    training: TrainingFacts | None = None,
+    shown: frozenset[str] = frozenset(),
+) -> str:
     """Card of these facts.
 
     Args:
         name: of the repository or directory.
         checkpoint: what its files say.
         training: what happened in training.
+        shown: files of pictures beside the card.
 
     Returns:
         Markdown with the metadata that the Hub reads.
@@ -116,8 +135,13 @@ def render_card(name: str, checkpoint: CheckpointFacts, training: TrainingFacts 
         evaluations=[evaluation for evaluation in training.evaluations if evaluation.figures] if training else [],
         log=log,
         log_columns=[column for column in LOG_COLUMNS if any(column in entry for entry in log)],
+        reproduces=training.reproduces if training and training.reproduces and training.reproduces.compared else None,
         citations=_citations(checkpoint, training),
         cell=_cell,
+        picture=lambda sample: _picture(sample, shown),
+        references=lambda sample: "<br>".join(map(_cell, sample.references)),
+        reproduced=_reproduced,
+        deviating=_deviating,
         duration=_duration,
         figure=lambda value, digits=4: f"{value:.{digits}f}",
         figure_name=lambda figure: FIGURE_NAMES.get(figure, figure),
@@ -258,6 +282,28 @@ def _citations(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> l
 def _cell(text: str | None) -> str:
     """A text within a table."""
     return " ".join(str(text or "").split()).replace("|", "\\|")
+
+
+def _picture(sample: SampleFacts, shown: frozenset[str]) -> str:
+    """The picture of a sample if it is shown, else its name."""
+    name = _cell(sample.picture)
+    return f"![{name.translate(NO_BRACKETS) or 'picture'}]({sample.file})" if sample.file in shown else name
+
+
+def _reproduced(published: PublishedFacts) -> str:
+    """Which row of which table it is."""
+    parts = [
+        f"row {published.row}" if published.row else None,
+        f"table {published.table}" if published.table else None,
+        f"`{published.paper}`" if published.paper else None,
+    ]
+    place = " of ".join(part for part in parts if part) or "a published row"
+    return f"Reproduces {place}" + (f", regime {published.regime}" if published.regime else "")
+
+
+def _deviating(figures: list[float]) -> str:
+    """`58.2 ± 2.30`, or `58.2` where no deviation is known."""
+    return " ± ".join(f"{figure:.{places}f}" for figure, places in zip(figures, (1, 2), strict=False))
 
 
 def _duration(seconds: float) -> str:

@@ -18,12 +18,14 @@ from transformers.utils import logging
 from hf_captioners._version import __version__
 from hf_captioners.hub.card_facts import DataFacts, EvaluationFacts, SampleFacts, TrainingFacts
 from hf_captioners.hub.cards import write_card
+from hf_captioners.processing.picture_reading import read_picture
 
 from .pictures import CaptionedPictures
 
 logger = logging.get_logger(__name__)
 
 SAMPLES = 5
+SAMPLE_SIDE = 384  # pixels of the longer side of the copies beside the card
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "timm", "peft")
 # They say where things lie on somebody's machine and what is shown there, not how the model became what it is.
 LEFT_OUT = re.compile(
@@ -66,11 +68,13 @@ class CardWriter(TrainerCallback):
     Attributes:
         saved_step: the step of the weights that are in the model, where it is not the last one.
         evaluations: by step and name (`eval`), what was evaluated.
+        samples: file names of the small copies of evaluation pictures, and which picture of which set each is.
     """
 
     def __init__(self) -> None:
         self.saved_step: int | None = None
         self.evaluations: dict[int, dict[str, EvaluationFacts]] = {}
+        self.samples: dict[str, tuple[CaptionedPictures, int]] = {}
         self._began: float | None = None
         self._seconds: float | None = None
 
@@ -112,10 +116,13 @@ class CardWriter(TrainerCallback):
             generation: settings of the search.
         """
         samples = [
-            SampleFacts(picture=image_id, caption=caption, references=list(references))
-            for image_id, caption, references in zip(
-                pictures.image_ids[:SAMPLES], captions, pictures.captions, strict=False
+            SampleFacts(
+                picture=pictures.image_ids[row],
+                file=self._note_picture(name, pictures, row),
+                caption=captions[row],
+                references=list(pictures.captions[row]),
             )
+            for row in range(min(SAMPLES, len(pictures)))
         ]
         conditions = getattr(figures, "conditions", {})
         self.evaluations.setdefault(self.saved_step or step, {})[name] = EvaluationFacts(
@@ -126,8 +133,18 @@ class CardWriter(TrainerCallback):
             **conditions,
         )
 
+    def _note_picture(self, name: str, pictures: CaptionedPictures, row: int) -> str | None:
+        """Name of the small copy of a picture; None for stored regions, which nobody can look at."""
+        if pictures.picture_column == "regions":
+            return None
+        name = re.sub(r"\W", "_", name)
+        file = f"sample_{name}_{row + 1}.jpg"
+        self.samples[file] = pictures, row
+        return file
+
     def write(self, trainer: Any, directory: Path) -> None:
-        """Write `card_facts.json` and `README.md` into a saved model's directory and the output directory.
+        """Write `card_facts.json`, `README.md` and small copies of its sample pictures into a saved model's directory
+        and the output directory.
 
         A card that cannot be written is no reason to lose a training run: it is only warned of.
         """
@@ -136,9 +153,14 @@ class CardWriter(TrainerCallback):
             facts = self.facts(trainer)
             for place in dict.fromkeys((directory, output_dir)):
                 facts.save(place)
+                self._write_samples(place)
                 write_card(directory, trainer.public_name, place)
         except Exception as error:
             logger.warning(f"The card in {directory} was not written: {type(error).__name__}: {error}")
+
+    def _write_samples(self, place: Path) -> None:
+        for file, (pictures, row) in self.samples.items():
+            write_small_copy(pictures.rows[row][pictures.picture_column], place / file)
 
     def facts(self, trainer: Any) -> TrainingFacts:
         """What is known of the run now."""
@@ -165,6 +187,16 @@ class CardWriter(TrainerCallback):
             versions=versions(),
             started_from=started_from(trainer.base_model.config),
         )
+
+
+def write_small_copy(picture: Any, path: Path) -> None:
+    """Write a picture, or the first of several views, as a small JPEG without what cameras note in their files."""
+    small = read_picture(picture[0] if isinstance(picture, list) else picture)
+    small.info.clear()
+    small.thumbnail((SAMPLE_SIDE, SAMPLE_SIDE))
+    temporary = path.with_suffix(".tmp")
+    small.save(temporary, "JPEG")
+    temporary.replace(path)
 
 
 def data_facts(rows: Dataset, captions: list[list[str]]) -> DataFacts:

@@ -12,6 +12,7 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import logging
 from transformers.utils.hub import PushInProgress
 
+from hf_captioners.hub.card_facts import sample_pictures
 from hf_captioners.hub.checkpoint_files import checkpoint_files
 from hf_captioners.hub.pushing import hub_errors_told, prepare_repository, push_checkpoint
 
@@ -66,6 +67,7 @@ class HubTrainer(Seq2SeqTrainer):
         token: str | None = None,
         revision: str | None = None,
         private: bool | None = None,
+        with_pictures: bool = False,
     ) -> Any:
         """Save the model and push it with processor, code and card, see `push_checkpoint`.
 
@@ -73,6 +75,7 @@ class HubTrainer(Seq2SeqTrainer):
             commit_message: of the commit.
             blocking: wait until it is done.
             token, revision, private: default: `hub_token`, `hub_revision` and `hub_private_repo` of the arguments.
+            with_pictures: also push the evaluation pictures that the card describes; only if you may publish them.
 
         Returns:
             What the Hub says of the commit, a `Future` of it, or None in other processes than the first.
@@ -83,9 +86,8 @@ class HubTrainer(Seq2SeqTrainer):
         if not self.is_world_process_zero():
             return None
         self._finish_current_push()
-        if blocking:
-            return self._push(str(self.args.output_dir), str(commit_message), token, revision)
-        return self._push_later(str(self.args.output_dir), str(commit_message), token, revision)
+        push = self._push if blocking else self._push_later
+        return push(str(self.args.output_dir), str(commit_message), token, revision, with_pictures)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
@@ -96,16 +98,23 @@ class HubTrainer(Seq2SeqTrainer):
         message = f"Training in progress, step {self.state.global_step}"
         self.push_in_progress = PushInProgress([self._push_later(checkpoint_folder, message)])
 
-    def _push_later(self, directory: str, message: str, token: str | None = None, revision: str | None = None) -> Any:
+    def _push_later(
+        self,
+        directory: str,
+        message: str,
+        token: str | None = None,
+        revision: str | None = None,
+        with_pictures: bool = False,
+    ) -> Any:
         """Push a copy in the background: the checkpoint itself may be deleted meanwhile."""
         copied = tempfile.mkdtemp(prefix="captioner-")
         card = Path(directory, "README.md")
-        for path in [*checkpoint_files(directory), *([card] if card.is_file() else [])]:
+        for path in [*checkpoint_files(directory), *sample_pictures(directory), *([card] if card.is_file() else [])]:
             _link_or_copy(path, Path(copied, path.name))
 
         def push() -> CommitInfo:
             try:
-                return self._push(copied, message, token, revision)
+                return self._push(copied, message, token, revision, with_pictures)
             except Exception as error:
                 logger.warning(f"A push during training failed, training goes on: {error}")
                 raise
@@ -114,13 +123,16 @@ class HubTrainer(Seq2SeqTrainer):
 
         return HfApi().run_as_future(push)
 
-    def _push(self, directory: str, message: str, token: str | None, revision: str | None) -> CommitInfo:
+    def _push(
+        self, directory: str, message: str, token: str | None, revision: str | None, with_pictures: bool
+    ) -> CommitInfo:
         return push_checkpoint(
             directory,
             str(self.hub_model_id),
             revision=revision or self.args.hub_revision,
             message=message,
             token=token or self.args.hub_token,
+            with_pictures=with_pictures,
         )
 
 

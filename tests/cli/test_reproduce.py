@@ -32,6 +32,7 @@ if "srau_threshold=0.9" in arguments:
     sys.exit("srau_threshold is 0.9, expected at least 0.0 and below 0.5")
 figures = {"cider_d": 0.4 + 0.1 * int(value("--seed")), "bleu_4": 0.2, "pictures": 3}
 (output / "test_results.json").write_text(json.dumps(figures))
+(output / "card_facts.json").write_text("{}")
 """
 
 
@@ -77,6 +78,21 @@ def test_rows_seeds_and_what_failed(toy, capsys):
     assert float(lines[2]["cider_d"]) == pytest.approx(0.5)
     assert "--train_share 0.01 --data_dir pictures --seed 1" in lines[2]["arguments"]
     assert "--model_config encoder_layers=2 srau_threshold=0.2" in lines[2]["arguments"]
+
+
+def test_cards_tell_the_row_and_all_its_runs(toy):
+    """The first run alone, then both: every card of the row has the mean and deviation, and no other row's figures."""
+    typed, output = toy
+    main([*typed, "--seeds", "1"])
+    folder = output / "table7_open" / "1_percent"
+    assert "| CIDEr-D | 48.2 ± 1.50 | 50.0 |" in (folder / "seed_1" / "README.md").read_text()
+    main(typed)
+    for seed in (0, 1):
+        card = (folder / f"seed_{seed}" / "README.md").read_text()
+        assert "Reproduces row gates open of table 7 of `toy`, regime 1%:" in card
+        assert "| BLEU-4 | 19.5 | 20.0 ± 0.00 |\n| CIDEr-D | 48.2 ± 1.50 | 45.0 ± 7.07 |" in card
+        assert "over the seeds 0, 1." in card
+    assert not list((output / "table7_shut").rglob("README.md")), "that row failed"
 
 
 def test_what_is_done_is_not_done_again(toy):

@@ -9,7 +9,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hf_captioners.auto import ARCHITECTURES
-from hf_captioners.hub.card_facts import CheckpointFacts, DataFacts, EvaluationFacts, SampleFacts, TrainingFacts
+from hf_captioners.hub.card_facts import (
+    CheckpointFacts,
+    DataFacts,
+    EvaluationFacts,
+    PublishedFacts,
+    SampleFacts,
+    TrainingFacts,
+    sample_pictures,
+)
 from hf_captioners.hub.card_merging import read_card
 from hf_captioners.hub.cards import render_card
 
@@ -24,7 +32,21 @@ DATA = {
     "homepage": "example.org",
     "description": "Photographs of people and animals.",
 }
-SAMPLE = {"picture": "1.jpg", "caption": "a dog | runs", "references": ["A dog is running."]}
+SAMPLE = {
+    "picture": "1.jpg",
+    "file": "sample_eval_1.jpg",
+    "caption": "a dog | runs",
+    "references": ["A dog is running.", "A dog on grass."],
+}
+PUBLISHED = {
+    "paper": "visualgpt",
+    "table": "1",
+    "row": "VisualGPT (tau = 0.2)",
+    "regime": "1%",
+    "published": {"bleu_4": [25.2, 1.11], "cider_d": [81.7], "spice": [16.0]},
+    "measured": {"bleu_4": [24.9, 0.875], "cider_d": [80.04, 2.0]},
+    "seeds": [0, 1, 2],
+}
 EVALUATION = {
     "data": DATA,
     "figures": {"bleu_4": 0.2512345, "cider_d": 0.7, "loss": 2.25, "length": 9.5},
@@ -37,6 +59,7 @@ EVALUATION = {
 TRAINING = {
     "data": DATA,
     "evaluations": [EVALUATION],
+    "reproduces": PUBLISHED,
     "arguments": {"learning_rate": 3e-4, "seed": 7},
     "other_arguments": {"bf16": False},
     "log": [
@@ -61,7 +84,14 @@ CHECKPOINT = {
     "picture_size": (224, 224),
     "generation": {"num_beams": 5},
 }
-FIELDS = {DataFacts: DATA, SampleFacts: SAMPLE, EvaluationFacts: EVALUATION, TrainingFacts: TRAINING}
+FIELDS = {
+    DataFacts: DATA,
+    SampleFacts: SAMPLE,
+    EvaluationFacts: EVALUATION,
+    PublishedFacts: PUBLISHED,
+    TrainingFacts: TRAINING,
+}
+SHOWN = frozenset({SAMPLE["file"]})
 
 
 def test_the_lists_above_are_complete():
@@ -83,6 +113,8 @@ def facts(kind, left_out=frozenset(), prefix=""):
             value = [facts(EvaluationFacts, left_out, f"{path}.")]
         elif name == "samples":
             value = [facts(SampleFacts, left_out, f"{path}.")]
+        elif name == "reproduces":
+            value = facts(PublishedFacts, left_out, f"{path}.")
         values[name] = value
     return kind(**values)
 
@@ -92,7 +124,7 @@ def checkpoint(left_out=frozenset(), **more):
 
 
 def paths(kind, prefix=""):
-    inner = {"data": DataFacts, "evaluations": EvaluationFacts, "samples": SampleFacts}
+    inner = {"data": DataFacts, "evaluations": EvaluationFacts, "samples": SampleFacts, "reproduces": PublishedFacts}
     for name in FIELDS[kind]:
         yield f"{prefix}{name}"
         if name in inner:
@@ -103,7 +135,7 @@ PATHS = [*paths(TrainingFacts), *CHECKPOINT]
 
 
 def test_everything_known_is_told():
-    card = render_card("somebody/captioner", checkpoint(), facts(TrainingFacts))
+    card = render_card("somebody/captioner", checkpoint(), facts(TrainingFacts), SHOWN)
     for told in (
         "# captioner\n",
         'pipeline(model="somebody/captioner", trust_remote_code=True)',
@@ -112,7 +144,10 @@ def test_everything_known_is_told():
         "## Evaluation on flickr8k (train)",
         "| CIDEr-D | 0.7000 | CIDEr-D (clipped, sigma 6) |",
         "| length | 9.5000 |  |",
-        "| 1.jpg | a dog \\| runs | A dog is running. |",
+        "| ![1.jpg](sample_eval_1.jpg) | a dog \\| runs | A dog is running.<br>A dog on grass. |",
+        "Reproduces row VisualGPT (tau = 0.2) of table 1 of `visualgpt`, regime 1%:\n",
+        "| BLEU-4 | 25.2 ± 1.11 | 24.9 ± 0.88 |\n| CIDEr-D | 81.7 | 80.0 ± 2.00 |\n\n",
+        "Measured as mean ± standard deviation over the seeds 0, 1, 2.",
         "Learnt from 600 pictures (10.0% of 6,000) with 3,000 captions of flickr8k (train).",
         "Arguments that differ from the defaults: `learning_rate=0.0003`, `seed=7`.",
         "| 100 | 1.00 |  | 2.5000 |  | 0.6000 |",
@@ -132,13 +167,25 @@ def test_everything_known_is_told():
     assert (evaluation.metric_type, evaluation.dataset_name, evaluation.metric_value) == ("cider", "flickr8k", 0.7)
 
 
+def test_a_row_of_one_run_and_pictures_that_are_not_shown():
+    known = facts(TrainingFacts)
+    known.reproduces = PublishedFacts(row="[a]", published={"spice": [16.0]}, measured={"spice": [15.5]}, seeds=[3])
+    card = render_card("captioner", checkpoint(), known)
+    assert (
+        "Reproduces row [a]:\n" in card and "| SPICE | 16.0 | 15.5 |" in card and "Measured with the seed 3." in card
+    )
+    assert "| 1.jpg | a dog \\| runs |" in card and "sample_eval" not in card
+    known.reproduces.measured = {"cider_d": [15.5]}
+    assert "published" not in render_card("captioner", checkpoint(), known), "nothing to compare"
+
+
 @settings(deadline=None, max_examples=60)
 @given(left_out=st.sets(st.sampled_from(PATHS)))
 @example(left_out=set())
 @example(left_out=set(PATHS))
 def test_what_is_missing_is_absent(left_out):
     """Any facts may be missing: the card has no empty place for them, and never says none, nought or n/a."""
-    card = render_card("captioner", checkpoint(left_out), facts(TrainingFacts, left_out))
+    card = render_card("captioner", checkpoint(left_out), facts(TrainingFacts, left_out), SHOWN)
     text = card.replace(re.search("<!--.*-->", card)[0], "")
     assert not re.search(r"None|N/A|\bnan\b|Undefined|\[\]|\{\}|\(\)|(?<!`)``(?!`)|: \.|, ,| \.|\n{4}", text), text
     parts = text.split("\n\n")
@@ -152,6 +199,10 @@ def test_what_is_missing_is_absent(left_out):
         value = (TRAINING | CHECKPOINT)[name]
         shown = f"{value:,}" if isinstance(value, int) else value
         assert (shown in card) == (name not in left_out), name
+    row = {"reproduces", "reproduces.published", "reproduces.measured"}
+    assert ("## Beside the published figures\n" in card) == (not row & left_out)
+    sample = {"evaluations", "evaluations.figures", "evaluations.samples", "evaluations.samples.file"}
+    assert ("](sample_eval_1.jpg)" in card) == (not sample & left_out)
 
 
 @pytest.mark.parametrize(
@@ -194,6 +245,13 @@ def test_facts_are_stored_and_read(tmp_path):
     known = facts(TrainingFacts)
     known.save(tmp_path)
     assert TrainingFacts.load(tmp_path) == known
+    assert sample_pictures(tmp_path) == [], "no such file"
+    for name in ("sample_eval_1.jpg", "secret.jpg"):
+        (tmp_path / name).write_bytes(b"")
+    assert sample_pictures(tmp_path) == [tmp_path / "sample_eval_1.jpg"]
+    known.evaluations[0].samples[0].file = "secret.jpg"
+    known.save(tmp_path)
+    assert sample_pictures(tmp_path) == [], "only files that training writes"
     assert TrainingFacts.load(tmp_path / "elsewhere") is None
     (tmp_path / "card_facts.json").write_text('{"evaluations": 3}')
     with pytest.raises(ValueError, match="not the form that training writes"):

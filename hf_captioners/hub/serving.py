@@ -1,0 +1,112 @@
+"""What serves a captioner: a Space with a page for pictures, and the handler of an Inference Endpoint."""
+
+import os
+import re
+from importlib.metadata import metadata, requires
+from importlib.resources import files
+
+import jinja2
+from huggingface_hub import CommitOperationAdd, HfApi
+
+from hf_captioners._version import __version__
+
+from .card_facts import CheckpointFacts, TrainingFacts
+
+HANDLER = "handler.py"
+APP = "app.py"
+# What remote code and its pictures need; a Space has gradio already.
+SPACE_PACKAGES = ("torch", "torchvision", "transformers", "timm", "numpy", "pillow")
+WARNING = " Not a medical device: captions of X-rays are no findings."
+
+
+def require_servable(directory: str | os.PathLike[str]) -> None:
+    """See that a checkpoint captions pictures with the code that it carries.
+
+    Raises:
+        ValueError: it is an adapter, reads stored features, or is a captioner of another library.
+    """
+    facts = CheckpointFacts.read(directory)
+    if facts.adapter_of or facts.architecture is None or facts.vision is None:
+        what = "an adapter" if facts.adapter_of else f"a {facts.model_type}"
+        if facts.architecture is not None and not facts.adapter_of:
+            what += " without a vision model"
+        raise ValueError(
+            f"{os.fspath(directory)} is {what}. A Space and an endpoint need a captioner of this library that reads "
+            "pictures; push it without --space and --endpoint."
+        )
+
+
+def endpoint_handler() -> str:
+    """The code of `handler.py`, which Inference Endpoints look for beside the weights."""
+    return _template("endpoint_handler.py")
+
+
+def space_files(directory: str | os.PathLike[str], repo_id: str, endpoint: str) -> dict[str, str]:
+    """The files of a Space.
+
+    Args:
+        directory: of the captioner.
+        repo_id: of the captioner on the Hub.
+        endpoint: address of the Hub.
+
+    Returns:
+        Contents by name: page, requirements and card.
+    """
+    training = TrainingFacts.load(directory)
+    values = {
+        "repo": repo_id,
+        "title": repo_id.rpartition("/")[2],
+        "address": f"{endpoint}/{repo_id}",
+        "python": re.sub(r"[^\d.]", "", metadata("hf-captioners")["Requires-Python"]),
+        "warning": WARNING if training is not None and training.is_medical else "",
+    }
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    rendered = {
+        name: environment.from_string(_template(template)).render(values)
+        for name, template in ((APP, "space_app.py.jinja"), ("README.md", "space_card.md.jinja"))
+    }
+    return rendered | {"requirements.txt": "\n".join(space_requirements()) + "\n"}
+
+
+def space_requirements() -> list[str]:
+    """This library's own floors of the packages that its remote code needs."""
+    known = {re.split(r"[^\w.-]", line)[0]: line for line in requires("hf-captioners") or () if ";" not in line}
+    return [known[name] for name in SPACE_PACKAGES]
+
+
+def push_space(
+    directory: str | os.PathLike[str],
+    repo_id: str,
+    space_id: str,
+    *,
+    private: bool | None = None,
+    token: str | bool | None = None,
+) -> str:
+    """Make a Space in which anybody can try a captioner. One that has a page already stays as it is.
+
+    Args:
+        directory: of the captioner.
+        repo_id: of the captioner on the Hub, as `owner/name`.
+        space_id: of the Space, as `owner/name`; models and Spaces may have the same name.
+        private: make it private; default: as the account has it.
+        token: an access token; default: that of `hf auth login` or `HF_TOKEN`.
+
+    Returns:
+        Its address.
+
+    Raises:
+        HfHubHTTPError: the Hub refused, see `hub_errors_told`.
+    """
+    api = HfApi(token=token, library_name="hf-captioners", library_version=__version__)
+    address = f"{api.endpoint}/spaces/{space_id}"
+    api.create_repo(space_id, repo_type="space", space_sdk="gradio", private=private, exist_ok=True)
+    if api.file_exists(space_id, APP, repo_type="space"):
+        return address
+    contents = space_files(directory, repo_id, api.endpoint)
+    operations = [CommitOperationAdd(name, text.encode("utf-8")) for name, text in contents.items()]
+    api.create_commit(space_id, operations, commit_message=f"A page for {repo_id}", repo_type="space")
+    return address
+
+
+def _template(name: str) -> str:
+    return files("hf_captioners.hub_cards").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,124 @@
+"""A Space and the handler of an Inference Endpoint: written by the command, and run."""
+
+import base64
+import io
+import re
+import runpy
+import sys
+import types
+
+import pytest
+import yaml
+from PIL import Image
+
+from hf_captioners.cli import main
+from hf_captioners.hub.pushing import push_checkpoint
+from hf_captioners.hub.serving import space_requirements
+
+from .captioner_cases import case_of, save_captioner
+from .loopback_repositories import StoredFile
+
+PICTURE = Image.linear_gradient("L").resize((40, 30)).convert("RGB")
+
+
+def caption_of(model, picture, **options):
+    processor = case_of("visualgpt").make_processor()
+    pixels = processor(images=picture, return_tensors="pt")["pixel_values"]
+    return processor.post_process_image_text_to_text(model.generate(pixel_values=pixels, **options))
+
+
+@pytest.fixture
+def pushed(hub, tmp_path, capsys):
+    """A captioner that was pushed with everything; its model, and what the command printed."""
+    _, model = save_captioner("visualgpt", tmp_path / "captioner")
+    assert main(["push", str(tmp_path / "captioner"), "captioner", "--endpoint", "--space"]) == 0
+    return model, capsys.readouterr().out
+
+
+def test_the_handler_answers(pushed, hub, tmp_path):
+    """In the form in which an endpoint finds it: `handler.py` in the folder of the repository."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    for name, content in hub.repository("tester/captioner").files().items():
+        (folder / name).write_bytes(content)
+    handler = runpy.run_path(str(folder / "handler.py"))["EndpointHandler"](str(folder))
+    expected = caption_of(pushed[0], PICTURE, max_new_tokens=5)[0]
+    buffer = io.BytesIO()
+    PICTURE.save(buffer, "PNG")
+    text = base64.b64encode(buffer.getvalue()).decode()
+    options = {"parameters": {"max_new_tokens": 5}}
+    assert handler({"inputs": PICTURE, **options}) == [{"generated_text": expected}]
+    assert handler({"inputs": text, **options}) == [{"generated_text": expected}]
+    assert handler({"inputs": [PICTURE, f"data:image/png;base64,{text}"], **options}) == [
+        [{"generated_text": expected}],
+        [{"generated_text": expected}],
+    ]
+    assert expected and isinstance(handler({"inputs": PICTURE})[0]["generated_text"], str)
+    for data, said in (
+        ({}, "`inputs` is missing"),
+        ({"inputs": PICTURE, "parameters": {"beams": 3}}, "has beams, expected any of max_new_tokens, num_beams"),
+        ({"inputs": "http://127.0.0.1/secret.png"}, "expected the bytes of a picture as base64"),
+        ({"inputs": str(folder / "secret.png")}, "expected the bytes of a picture as base64"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            handler(data)
+
+
+def gradio_stub():
+    """As much of gradio as a page names; remembers what was made."""
+    made = {}
+
+    def component(name):
+        def make(*arguments, **options):
+            made[name] = arguments, options
+            return name
+
+        return make
+
+    names = ("Interface", "Image", "Textbox")
+    return types.SimpleNamespace(made=made, **{name: component(name) for name in names})
+
+
+def test_the_space_captions(pushed, hub, monkeypatch):
+    """`app.py` runs with gradio stubbed; its function gives the caption of the pushed captioner."""
+    model, printed = pushed
+    assert printed.splitlines()[1] == f"{hub.url}/spaces/tester/captioner"
+    files = {name: text.decode() for name, text in hub.repository("tester/captioner", "space").files().items()}
+    assert files.keys() == {"app.py", "README.md", "requirements.txt"}
+    assert files["requirements.txt"].splitlines() == space_requirements()
+    assert all(re.fullmatch(r"[\w-]+>=[\d.]+", line) for line in space_requirements())
+    card = yaml.safe_load(files["README.md"].split("---")[1])
+    assert (card["sdk"], card["app_file"], card["models"]) == ("gradio", "app.py", ["tester/captioner"])
+    stub = gradio_stub()
+    monkeypatch.setitem(sys.modules, "gradio", stub)
+    names: dict = {"__name__": "app"}
+    exec(compile(files["app.py"], "app.py", "exec"), names)
+    (function, *_), options = stub.made["Interface"]
+    assert function is names["caption"] and options["title"] == "captioner"
+    assert "medical" not in options["description"]
+    assert function(PICTURE) == caption_of(model, PICTURE, max_new_tokens=32)[0]
+    assert function(None) == ""
+
+
+def test_a_persons_page_and_handler_stay(pushed, hub, tmp_path, capsys):
+    """What is there is not written again; a Space may have a name of its own."""
+    hub.repository("tester/captioner", "space").commit("main", "mine", {"app.py": StoredFile(b"# mine")})
+    hub.repository("tester/captioner").commit("main", "mine", {"handler.py": StoredFile(b"# mine")})
+    push = ["push", str(tmp_path / "captioner"), "captioner", "--endpoint"]
+    assert main([*push, "--space"]) == 0
+    assert hub.repository("tester/captioner", "space").files()["app.py"] == b"# mine"
+    assert hub.repository("tester/captioner").files()["handler.py"] == b"# mine"
+    assert main([*push, "--space", "try-it"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{hub.url}/spaces/tester/try-it"
+    assert "app.py" in hub.repository("tester/try-it", "space").files()
+
+
+def test_what_cannot_be_served_is_refused_before_anything_is_pushed(hub, tmp_path, capsys):
+    save_captioner("visualgpt", tmp_path / "captioner", vision_config=None)
+    for more in (["--space"], ["--endpoint"]):
+        assert main(["push", str(tmp_path / "captioner"), "captioner", *more]) == 2
+        assert "captioning_visualgpt without a vision model. A Space and an endpoint" in capsys.readouterr().err
+    assert main(["push", str(tmp_path / "captioner"), "captioner", "--space", "--revision", "better"]) == 2
+    assert "leave --create_pr and --revision out" in capsys.readouterr().err
+    assert not hub.repositories
+    push_checkpoint(tmp_path / "captioner", "captioner")
