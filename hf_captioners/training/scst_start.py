@@ -54,11 +54,11 @@ def check_is_of_scst(checkpoint: str | os.PathLike[str], mark: str) -> None:
         )
 
 
-def save_start(save: Callable[[str], None], output_dir: str | os.PathLike[str], is_main: bool) -> str:
+def save_start(save: Callable[..., None], output_dir: str | os.PathLike[str], is_main: bool) -> str:
     """Keep the model that self-critical training begins with.
 
     Args:
-        save: saves the model into a folder; called in every process.
+        save: `save_model` of the trainer; called in every process.
         output_dir: of the run.
         is_main: whether this process moves the folder to its place.
 
@@ -67,7 +67,7 @@ def save_start(save: Callable[[str], None], output_dir: str | os.PathLike[str], 
     """
     folder = Path(output_dir, START_FOLDER)
     unfinished = folder.with_name(f".{START_FOLDER}")
-    save(str(unfinished))
+    save(str(unfinished), _internal_call=True)  # or it would be pushed as a model of its own
     if is_main:
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(unfinished, folder)

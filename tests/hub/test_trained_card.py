@@ -1,15 +1,25 @@
 """What a trainer says of a model in its card, and what it pushes."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub import HfApi, ModelCard
+from PIL import Image
 from transformers import AutoModelForImageTextToText, pipeline
 
-from hf_captioners.hub.card_facts import TrainingFacts
+from hf_captioners.cli import main
+from hf_captioners.hub.card_facts import PublishedFacts, TrainingFacts
 from hf_captioners.hub.card_merging import read_card
+from hf_captioners.hub.cards import make_card
+from hf_captioners.training.card_writer import write_small_copy
 from tests.training.conftest import make_captioner, make_trainer, processor, scenes, tokenizer  # noqa: F401
+from tests.training.scst_settings import scst_trainer
 
 from .card_numbers import numbers_in_files, numbers_of
 from .loopback_hub import TOKEN
@@ -42,16 +52,17 @@ With the library `hf_captioners` installed .* can be left out\.
 \|---\|---\|---\|
 (\| BLEU-\d \| \d\.\d{4} \| BLEU-\d, closest reference length \|
 ){4}\| CIDEr-D \| \d\.\d{4} \| CIDEr-D \(clipped, sigma 6\) \|
-\| loss \| \d\.\d{4} \| mean negative log-likelihood of the tokens of all references \|
+(\| (distinct|length|bad_endings|length_ratio) \| \d\.\d{4} \|  \|
+)*\| loss \| \d\.\d{4} \| mean negative log-likelihood of the tokens of all references \|
 
 Natural units: papers print BLEU and CIDEr-D times 100\. Over 6 pictures with 30 reference captions\. Search: `num_beams=1`, `max_new_tokens=5`\. Tokenizer: `ptb`\. Document frequencies of CIDEr-D: the references of this set: 6 pictures\.
 
 The first pictures of this set, not chosen:
 
-\| picture \| caption \| first reference \|
+\| picture \| caption \| references \|
 \|---\|---\|---\|
-(\| validation-\S+ \| .* \| .+ \|
-){5}
+(\| PICTURE \| .* \| (.+<br>){4}.+ \|
+){5}PUBLISHED
 ## Training
 
 Learnt from 12 pictures with 60 captions of scenes \(train\)\. Drawn scenes .* Licence of the data: Apache-2\.0\.
@@ -84,6 +95,30 @@ For writing drafts of captions .* identify people\.
 <!-- hf-captioners: end -->
 """  # noqa: E501
 
+PICTURE = r"validation-\S+"
+SHOWN_PICTURE = r"!\[validation-\S+\]\(sample_eval_\d\.jpg\)"
+PUBLISHED = r"""
+## Beside the published figures
+
+Reproduces row VisualGPT of table 1 of `visualgpt`, regime 1%:
+
+\| figure \| published \| measured \|
+\|---\|---\|---\|
+\| BLEU-4 \| 16\.4 ± 0\.65 \| 15\.0 ± 1\.25 \|
+\| CIDEr-D \| 45\.1 \| 44\.2 ± 2\.00 \|
+
+In percent, as papers print them\. Measured as mean ± standard deviation over the seeds 1, 2\.
+"""
+ROW = {
+    "paper": "visualgpt",
+    "table": "1",
+    "row": "VisualGPT",
+    "regime": "1%",
+    "published": {"bleu_4": [16.4, 0.65], "cider_d": [45.1], "spice": [10.9]},
+    "measured": {"bleu_4": [15.0, 1.25], "cider_d": [44.2, 2.0]},
+    "seeds": [1, 2],
+}
+
 
 @pytest.fixture
 def trained(make_trainer):  # noqa: F811
@@ -94,16 +129,21 @@ def trained(make_trainer):  # noqa: F811
     return trainer
 
 
-def test_the_whole_card(trained, hub, tmp_path):
+@pytest.mark.parametrize("everything", [False, True])
+def test_the_whole_card(trained, hub, tmp_path, everything):
     """Every line is as expected, every number stands in a file, and the Hub's own check accepts the metadata."""
     run = tmp_path / "run"
     text = (run / "README.md").read_text()
+    form = WHOLE_CARD.replace("PICTURE", PICTURE).replace("PUBLISHED", "")
+    if everything:
+        facts = TrainingFacts.load(run)
+        facts.reproduces = PublishedFacts(**ROW)
+        facts.save(run)
+        text = make_card(run, with_pictures=True)
+        form = WHOLE_CARD.replace("PICTURE", SHOWN_PICTURE).replace("PUBLISHED", PUBLISHED)
     card = read_card(text, "here")
-    found = re.fullmatch(WHOLE_CARD, card.generated)
-    if not found:  # say which line is the first that is not expected
-        lines = card.generated.splitlines()
-        known = [line for line in lines if any(re.fullmatch(form, line) for form in WHOLE_CARD.splitlines())]
-        pytest.fail(f"unexpected: {[line for line in lines if line not in known]}")
+    found = re.fullmatch(form, card.generated)
+    assert found, card.generated
     known = numbers_in_files(run / name for name in ("card_facts.json", "config.json", "processor_config.json"))
     known |= numbers_in_files([run / "model.safetensors"])
     unknown = numbers_of(card.generated) - known
@@ -201,6 +241,86 @@ def test_training_pushes_whole_checkpoints(make_trainer, hub, tmp_path):  # noqa
     assert type(captioner.model) is type(trainer.model)
     model = AutoModelForImageTextToText.from_pretrained("tester/trained", revision=commits[1].oid)
     assert model.config.model_type == "captioning_visualgpt"
+
+
+def test_pictures_are_pushed_only_when_asked_for(make_trainer, hub, tmp_path):  # noqa: F811
+    trainer = make_trainer(num_train_epochs=1, hub_model_id="tester/trained")
+    trainer.train()
+    trainer.save_model()
+    run = tmp_path / "run"
+    names = {f"sample_eval_{number}.jpg" for number in range(1, 6)}
+    assert names == {path.name for path in run.glob("*.jpg")}
+    assert Image.open(run / "sample_eval_1.jpg").size == (32, 32)
+    push = ["push", str(run), "tester/trained"]
+    for arguments, expected in (([], set()), (["--pictures"], names), ([], set())):
+        assert main([*push, *arguments]) == 0
+        files = hub.repository("tester/trained").files()
+        assert {name for name in files if name.endswith(".jpg")} == expected
+        card = files["README.md"].decode()
+        assert set(re.findall(r"!\[.*?\]\((.*?)\)", card)) == expected
+    trainer.push_to_hub(with_pictures=True)
+    assert names <= hub.repository("tester/trained").files().keys()
+
+
+def test_small_copies_tell_nothing_else(tmp_path):
+    picture = Image.new("RGBA", (800, 400), (255, 0, 0, 0))
+    exif = Image.Exif()
+    exif[0x010E] = "taken at home"
+    picture.save(tmp_path / "large.png", exif=exif, comment="secret")
+    write_small_copy([str(tmp_path / "large.png")], tmp_path / "small.jpg")
+    small = Image.open(tmp_path / "small.jpg")
+    assert small.size == (384, 192) and small.getpixel((5, 5)) == (255, 255, 255) and not small.getexif()
+    assert b"secret" not in (tmp_path / "small.jpg").read_bytes()
+
+
+def test_self_critical_training_pushes_one_repository(make_captioner, processor, scenes, hub, tmp_path):  # noqa: F811
+    """Every save is one commit of a whole captioner, whose card tells how it was rewarded."""
+    hub_fields = {"push_to_hub": True, "hub_model_id": "tester/rewarded", "hub_always_push": True}
+    trainer = scst_trainer(make_captioner(), processor, scenes, tmp_path / "run", **hub_fields, num_train_epochs=1)
+    trainer.train()
+    trainer.push_to_hub()
+    assert list(hub.repositories) == [("model", "tester/rewarded")]
+    for commit in hub.repository("tester/rewarded").branches["main"][1:]:
+        assert {"model.safetensors", "processor_config.json", "README.md"} <= commit.files.keys()
+    card = hub.repository("tester/rewarded").files()["README.md"].decode()
+    assert "## Evaluation on scenes (validation)" in card and "`num_samples=3`" in card
+    assert card.count("# rewarded\n") == 1
+    model = AutoModelForImageTextToText.from_pretrained("tester/rewarded")
+    for name, tensor in trainer.model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cross_entropy", "self_critical"])
+def test_two_processes_leave_one_repository(make_captioner, processor, scenes, loopback_hub, tmp_path, kind):  # noqa: F811
+    """Each save is one commit, not one a process, and the card tells of both processes."""
+    make_captioner().save_pretrained(tmp_path / "captioner")
+    processor.save_pretrained(tmp_path / "captioner")
+    for split in ("train", "validation"):
+        scenes[split].save_to_disk(str(tmp_path / split))
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*launch, "-m", "tests.hub.pushing_processes", str(tmp_path), kind],
+        env=os.environ | loopback_hub.environment(tmp_path / "home") | {"OMP_NUM_THREADS": "1"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert list(loopback_hub.repositories) == [("model", "tester/together")]
+    commits = loopback_hub.repository("tester/together").branches["main"]
+    assert [commit.title for commit in commits[1:]] == [
+        "Training in progress, step 1",
+        "Training in progress, step 2",
+        "End of training",
+    ]
+    for commit in commits[1:]:
+        assert {"model.safetensors", "processor_config.json", "README.md"} <= commit.files.keys()
+    files = loopback_hub.repository("tester/together").files()
+    assert files["model.safetensors"] == (tmp_path / "run" / "model.safetensors").read_bytes()
+    card = files["README.md"].decode()
+    assert card.count("# together\n") == 1 and "in 2 processes" in card
+    assert "Over 6 pictures with 30 reference captions." in card
 
 
 def test_training_refuses_before_it_begins(make_trainer, hub, monkeypatch):  # noqa: F811
