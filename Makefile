@@ -8,11 +8,13 @@ else
 BIN := $(VENV)/bin
 endif
 PY := $(BIN)/python
+OLDEST := .venv-oldest
+OLDEST_PY := $(subst $(VENV),$(OLDEST),$(PY))
 STAMP := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test test-all quality style bench clean
+.PHONY: help demo test test-all test-oldest quality style bench release clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -33,6 +35,15 @@ test: $(STAMP)  ## the fast tests
 test-all: $(STAMP)  ## all tests, the slow ones too
 	$(PY) -m pytest -n $(JOBS) -m ""
 
+$(OLDEST)/installed: pyproject.toml
+	test -x $(OLDEST_PY) || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST_PY) -m pip install --quiet --disable-pip-version-check uv
+	$(OLDEST_PY) -m uv pip install --quiet --python $(OLDEST_PY) --resolution lowest-direct -e ".[test]"
+	touch $(OLDEST)/installed
+
+test-oldest: $(OLDEST)/installed  ## the fast tests on the oldest supported versions of transformers and all others
+	$(OLDEST_PY) -m pytest -n $(JOBS)
+
 quality: $(STAMP)  ## style, names and types, as the checks want them
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
@@ -44,6 +55,9 @@ style: $(STAMP)  ## put the code into shape
 
 bench: $(STAMP)  ## measure decoding against its rivals
 	OMP_NUM_THREADS=1 $(PY) benchmarks/decoding.py
+
+release: $(STAMP)  ## train the reference captioners and push them: make release OWNER=name WITH=machine.yaml
+	HF_HUB_OFFLINE=0 $(PY) examples/release.py --owner $(OWNER) $(if $(WITH),--with $(WITH)) $(ARGS)
 
 clean:  ## remove what was built
 	rm -rf build dist demo *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

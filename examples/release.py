@@ -1,0 +1,126 @@
+"""For maintainers: train the reference captioners, write their cards and push them.
+
+    hf auth login
+    make release OWNER=my-organisation WITH=machine.yaml
+
+`machine.yaml` holds training arguments of this machine: where data and features lie, what fits into memory. Every
+reference is a row of a published table. `hf-captioners reproduce` runs all of its seeds, so that its card has mean and
+deviation beside what was published; the first seed is pushed, which nobody chose. Runs that are done are not repeated.
+`--dry-run` does the same with a Hub on the loopback address, which forgets everything.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from hf_captioners._version import __version__
+from hf_captioners.cli.recipe import Recipe, as_arguments
+from hf_captioners.cli.reproduce import find_recipes, planned
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A row of a published table, and one of its regimes, as the recipes name them."""
+
+    paper: str
+    table: str
+    row: str
+    regime: str
+
+
+REFERENCES = {
+    "visualgpt-coco-1-percent": Reference("visualgpt", "1", "VisualGPT (tau > 0)", "1%"),
+    "show-attend-tell-flickr8k": Reference("show_attend_tell", "1", "Soft-Attention", "flickr8k"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train and push; the addresses on stdout."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(REFERENCES)}")
+    parser.add_argument("--owner", required=True, help="account or organisation to push to")
+    parser.add_argument("--with", dest="settings", metavar="FILE", type=Path, help="YAML of training arguments")
+    parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the recipe")
+    parser.add_argument("--recipes", type=Path, default=ROOT / "examples" / "recipes", help="folder of the recipes")
+    parser.add_argument("--output_dir", type=Path, default=Path("runs", "release"), help="folder of the runs")
+    parser.add_argument("--dry-run", action="store_true", help="push to a Hub on the loopback address")
+    args = parser.parse_args(argv)
+    if unknown := set(args.names) - REFERENCES.keys():
+        parser.error(f"there is no {', '.join(sorted(unknown))}, choose among {', '.join(REFERENCES)}")
+    with hub_to_push_to(args.dry_run) as (variables, owner):
+        for name in args.names or REFERENCES:
+            folder = train(REFERENCES[name], args)
+            push(folder, f"{owner or args.owner}/{name}", variables)
+    return 0
+
+
+def train(reference: Reference, args: argparse.Namespace) -> Path:
+    """Run all seeds of a row.
+
+    Returns:
+        The folder of the first one.
+
+    Raises:
+        CalledProcessError: a run failed.
+    """
+    recipes = find_recipes(args.recipes, reference.paper, reference.table, reference.row)
+    runs = list(planned(recipes, reference.regime, args.seeds, args.output_dir))
+    settings = Recipe.load(args.settings).arguments if args.settings else {}
+    typed = [text for name, value in settings.items() for text in as_arguments(name, value)]
+    typed += ["--seeds", *map(str, args.seeds)] if args.seeds else []
+    row = ["--table", reference.table, "--row", reference.row, "--regime", reference.regime]
+    places = ["--recipes", str(args.recipes), "--output_dir", str(args.output_dir)]
+    captioners(["reproduce", reference.paper, *row, *places, *typed])
+    return runs[0].folder
+
+
+def push(folder: Path, repo_id: str, variables: Mapping[str, str]) -> None:
+    """Push one captioner with what an endpoint needs.
+
+    Raises:
+        CalledProcessError: the Hub refused.
+    """
+    captioners(["push", str(folder), repo_id, "--endpoint", "--message", f"hf-captioners {__version__}"], variables)
+
+
+def captioners(typed: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
+    """Run `hf-captioners` in a process of its own: the address of a Hub is read when Python starts."""
+    print("hf-captioners", *typed, flush=True)
+    subprocess.run([sys.executable, "-m", "hf_captioners.cli", *typed], env=os.environ | (variables or {}), check=True)
+
+
+@contextmanager
+def hub_to_push_to(dry_run: bool) -> Iterator[tuple[Mapping[str, str], str | None]]:
+    """Variables for processes that push, and the owner that the loopback Hub knows.
+
+    Raises:
+        PermissionError: nobody is signed in; known before hours of training.
+    """
+    if not dry_run:
+        from huggingface_hub import HfApi
+
+        from hf_captioners.hub.pushing import hub_errors_told
+
+        with hub_errors_told("the reference captioners"):
+            HfApi().whoami()
+        yield {}, None
+        return
+    sys.path.insert(0, str(ROOT))
+    from tests.hub.loopback_hub import USER, LoopbackHub
+
+    with LoopbackHub() as hub, tempfile.TemporaryDirectory() as home:
+        yield hub.environment(Path(home)), USER
+        for (kind, name), repository in hub.repositories.items():
+            print(f"{kind} {name}: {', '.join(sorted(repository.files()))}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

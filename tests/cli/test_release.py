@@ -1,0 +1,65 @@
+"""`make release` on the loopback Hub with tiny settings, and `make test-oldest`."""
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hf_captioners.cli.reproduce import find_recipes
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = ROOT / "examples" / "release.py"
+
+
+def test_every_reference_is_one_row_of_the_recipes():
+    references = runpy.run_path(str(SCRIPT))["REFERENCES"]
+    assert {reference.paper for reference in references.values()} == {"visualgpt", "show_attend_tell"}
+    for reference in references.values():
+        (recipe,) = find_recipes(ROOT / "examples" / "recipes", reference.paper, reference.table, reference.row)
+        assert reference.regime in recipe.published.regimes
+
+
+def test_an_unknown_reference_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(SCRIPT))["main"](["painter", "--owner", "me", "--dry-run"])
+    assert "there is no painter, choose among visualgpt-coco-1-percent" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_dry_run_trains_and_pushes(language_model, vision_model, tmp_path):
+    """Two seeds of a row on drawn scenes; the first is pushed, and its card has both beside what was published."""
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "row.yaml").write_text(
+        "dataset: scenes\ndata_options: {num_images: {train: 6, validation: 4, test: 4}, image_size: 32}\n"
+        f"language_model: {language_model}\nvision_model: {vision_model}\nimage_size: 32\n"
+        "per_device_train_batch_size: 4\ntest_split: test\ntest_metrics: [bleu]\n"
+        "reproduces:\n  paper: visualgpt\n  table: 1\n  row: VisualGPT (tau > 0)\n  seeds: [0, 1]\n  regimes:\n"
+        "    1%: {published: {bleu_1: [69.3, 0.84]}}\n"
+    )
+    (tmp_path / "machine.yaml").write_text("max_steps: 1\nuse_cpu: true\ngeneration_max_new_tokens: 5\n")
+    typed = ["visualgpt-coco-1-percent", "--owner", "nobody", "--dry-run", "--with", str(tmp_path / "machine.yaml")]
+    places = ["--recipes", str(tmp_path / "recipes"), "--output_dir", str(tmp_path / "runs")]
+    done = subprocess.run([sys.executable, str(SCRIPT), *typed, *places], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (pushed,) = re.findall(r"^model (.*?): (.*)$", done.stdout, re.MULTILINE)
+    assert pushed[0] == "tester/visualgpt-coco-1-percent"
+    assert {"README.md", "model.safetensors", "handler.py", "processor_config.json"} <= set(pushed[1].split(", "))
+    card = (tmp_path / "runs" / "row" / "1_percent" / "seed_0" / "README.md").read_text()
+    assert re.search(r"\| BLEU-1 \| 69\.3 ± 0\.84 \| \d+\.\d ± \d+\.\d\d \|", card)
+    assert "over the seeds 0, 1." in card
+
+
+def test_make_knows_both():
+    """What the targets run, and that the checks run the tests on the oldest versions."""
+    for target, expected in (
+        ("test-oldest", ["--resolution lowest-direct", ".venv-oldest/bin/python -m pytest"]),
+        ("release", ["examples/release.py --owner me --with machine.yaml", "HF_HUB_OFFLINE=0"]),
+    ):
+        command = ["make", "--dry-run", target, "OWNER=me", "WITH=machine.yaml", "OS="]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert all(text in done.stdout for text in expected), done.stdout
+    assert "make test-oldest" in (ROOT / ".github" / "workflows" / "tests.yml").read_text()
