@@ -29,7 +29,7 @@ ARROWS = {
     "hf_captioners/training": {"modeling", "processing", "data", "metrics", "hub"},
 }
 TRAVELLING = ("modeling", "processing", "hf_captioners/pipelines")
-TRAVELLING_IMPORTS = {"torch", "transformers", "numpy", "PIL", "timm"}
+TRAVELLING_IMPORTS = {"torch", "torchvision", "transformers", "numpy", "PIL", "timm"}
 CODE = [
     path
     for folder in ("hf_captioners", "modeling", "processing", "hub_cards", "tests", "examples", "benchmarks")

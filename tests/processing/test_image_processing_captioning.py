@@ -3,12 +3,14 @@
 import json
 
 import numpy as np
+import PIL.ExifTags
 import PIL.Image
 import pytest
 import timm
 import torch
 import transformers
 
+from hf_captioners.processing import image_processing_captioning
 from hf_captioners.processing.image_processing_captioning import (
     CaptioningImageProcessor,
     CaptioningImageProcessorFast,
@@ -161,6 +163,36 @@ def test_all_kinds_of_input_give_one_result(cls, tmp_path):
     assert torch.equal(prepare(many, return_tensors="pt").pixel_values, expected.expand(4, -1, -1, -1))
     for stacked in (np.stack([array, array]), torch.stack([tensor, tensor])):
         assert torch.equal(prepare(stacked, return_tensors="pt").pixel_values, expected.expand(2, -1, -1, -1))
+
+
+def test_jpegs_are_decoded_as_by_pillow(tmp_path, monkeypatch):
+    """Bit by bit; those that torchvision would read otherwise (CMYK, on their side, cut off) are left to Pillow."""
+    plain, other = pictures([(301, 517), (64, 48)])
+    on_its_side = PIL.Image.Exif()
+    on_its_side[PIL.ExifTags.Base.Orientation] = 6
+    kinds = {
+        "plain": (plain, {"quality": 75}, 1),
+        "progressive": (other, {"progressive": True, "subsampling": 0, "quality": 90}, 1),
+        "grey": (plain.convert("L"), {}, 1),
+        "upright": (other, {"exif": PIL.Image.Exif()}, 1),
+        "cmyk": (plain.convert("CMYK"), {}, 0),
+        "on_its_side": (plain, {"exif": on_its_side}, 0),
+    }
+    exact, fast = (made(do_resize=False) for made in (CaptioningImageProcessor, CaptioningImageProcessorFast))
+    decode, decoded = image_processing_captioning.decode_jpeg, []
+    monkeypatch.setattr(image_processing_captioning, "decode_jpeg", lambda *given: decoded.append(1) or decode(*given))
+    for name, (picture, options, count) in kinds.items():
+        path = tmp_path / f"{name}.jpg"
+        picture.save(path, **options)
+        expected = exact(path, return_tensors="pt").pixel_values
+        for source in (path, str(path), path.read_bytes()):
+            decoded.clear()
+            assert torch.equal(fast(source, return_tensors="pt").pixel_values, expected), name
+            assert len(decoded) == count, name
+    cut = tmp_path / "cut.jpg"
+    cut.write_bytes((tmp_path / "plain.jpg").read_bytes()[:-200])
+    with pytest.raises(ValueError, match="cut.jpg cannot be read"):
+        fast(cut)
 
 
 def test_axes_as_told():
