@@ -10,6 +10,7 @@ from filelock import FileLock
 from hf_captioners.cli import main
 from hf_captioners.data import list_datasets, load_captions
 from hf_captioners.data.feature_store import FeatureStore
+from hf_captioners.named_values import read_named_values
 from hf_captioners.training.feature_cache import picture_keys
 
 FOLDERS = importlib.util.spec_from_file_location("dataset_folders", Path(__file__).with_name("dataset_folders.py"))
@@ -37,6 +38,24 @@ def test_two_steps_on_every_data_set(name, scenes, parts, tmp_path, capsys):
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == 2
     captions = [json.loads(line) for line in next(Path(tmp_path, "run/captions").glob("*.jsonl")).open()]
     assert len(captions) == 2, "the two validation pictures"
+
+
+@pytest.mark.parametrize("name", list_datasets())
+def test_streams_give_the_same_rows_in_the_same_order(name, scenes, tmp_path):
+    typed = dataset_folders.make_folder(name, tmp_path / "data", scenes)
+    options = read_named_values(typed[typed.index("--data_options") + 1 :] if "--data_options" in typed else [], "")
+    folder = None if name == "scenes" else str(tmp_path / "data")
+    rows, streamed = (load_captions(name, folder, streaming=streaming, **options) for streaming in (False, True))
+    assert streamed.keys() == rows.keys() and {split: len(part) for split, part in rows.items()}["train"] == 4
+    for split, part in rows.items():
+        assert [comparable(row) for row in streamed[split]] == [comparable(row) for row in part]
+
+
+def comparable(row):
+    """A row with the pixels of its pictures in their place."""
+    shown = row["images"] if "images" in row else [row["image"]]
+    pixels = [(picture.mode, picture.size, picture.tobytes()) for picture in shown]
+    return {**row, "image": None, "images": pixels}
 
 
 def test_a_share_of_the_captions_is_drawn_kept_and_used_again(scenes, parts, tmp_path):
