@@ -17,15 +17,18 @@ from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from datasets import Dataset
+from decoding import project_always
 from torch import Tensor
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, DynamicCache, EncoderDecoderCache
 
 from hf_captioners.data import load_captions
 from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
+from hf_captioners.modeling.layers_attention import BeamFoldingCrossAttention
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
@@ -151,34 +154,43 @@ def own_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
 
 
 def released_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
-    """The released code's way: the log-probabilities of the beam search itself carry the gradient."""
+    """The released code's way: the log-probabilities of the beam search itself carry the gradient.
+
+    As there, self-attention keeps its keys and values, pictures are repeated for each beam, and cross-attention
+    projects them anew in each step.
+    """
+    with patch.object(BeamFoldingCrossAttention, "keys_and_values", project_always):
+        return search_with_graph(trainer, inputs)
+
+
+def search_with_graph(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
+    """Loss of a beam search whose graph is kept."""
     model = trainer.model
     pictures = len(inputs["row"])
     encoded = model.get_encoder()(region_features=inputs["region_features"], region_mask=inputs["region_mask"])
     words = torch.full((pictures, 1), model.config.decoder_start_token_id)
-    past, total, chosen, logprobs = None, torch.zeros(pictures, 1), words[:, :0], torch.zeros(pictures, 1, 0)
+    past: Any = EncoderDecoderCache(DynamicCache(config=model.config.text_config), DynamicCache())
+    total, chosen, logprobs = torch.zeros(pictures, 1), words[:, :0], torch.zeros(pictures, 1, 0)
     for step in range(TOKENS):
         outputs = model(encoder_outputs=encoded, decoder_input_ids=words, past_key_values=past, use_cache=True)
-        past = outputs.past_key_values
         each = outputs.logits[:, -1].log_softmax(-1).view(pictures, -1, outputs.logits.shape[-1])
         total, best = (total[..., None] + each.detach()).flatten(1).topk(BEAMS)
         beam, word = best // each.shape[-1], best % each.shape[-1]
         gained = each.flatten(1).gather(1, beam * each.shape[-1] + word)
         logprobs = torch.cat((logprobs.gather(1, beam[..., None].expand(-1, -1, step)), gained[..., None]), -1)
         rows = (beam + torch.arange(pictures)[:, None] * each.shape[1]).flatten()
-        past.reorder_cache(rows) if step else repeat(past, BEAMS)
-        chosen = word.view(-1, 1) if not step else torch.cat((chosen[rows], word.view(-1, 1)), 1)
+        for layer in past.self_attention_cache.layers:
+            layer.keys, layer.values = layer.keys[rows], layer.values[rows]
         words = word.view(-1, 1)
+        chosen = torch.cat((chosen[rows], words), 1)
+        if not step:
+            for name in ("last_hidden_state", "level_states", "region_mask"):
+                encoded[name] = encoded[name].repeat_interleave(BEAMS, 0)
     completions = trainer.encoder.decode(chosen)
     row = np.repeat(inputs["row"].tolist(), BEAMS).tolist()
     reward = trainer.rewards.total(trainer.rewards(completions, row, [False] * len(row))).view(pictures, BEAMS)
     advantage = reward - reward.mean(1, keepdim=True)
     return -(logprobs.mean(-1) * advantage).mean()
-
-
-def repeat(past: Any, times: int) -> None:
-    """One row of the cache for each beam."""
-    past.batch_repeat_interleave(times)
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:

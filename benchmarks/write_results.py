@@ -84,10 +84,39 @@ def decoding(figures: dict) -> list[str]:
     return [*lines, ""]
 
 
+def scst(figures: dict) -> list[str]:
+    """The section on self-critical training."""
+    setting, profile, rival = figures["setting"], figures["profile"], figures["rival"]
+    lines = [
+        "## Self-critical training",
+        "",
+        f"A step of VisualGPT at the size of the paper (width {setting['width']}, {setting['layers']} layers) on "
+        f"{profile['pictures']} pictures with {setting['beams']} beams of {setting['tokens']} tokens takes "
+        f"{profile['step_seconds']:.0f} CPU seconds on one core, {100 * profile['outside_share']:.1f} % of them "
+        "outside of the model: "
+        + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in profile["parts"].items())
+        + ". Against the way of the released code, which keeps the graph of the whole beam search, on "
+        f"{rival['pictures']} pictures (`python benchmarks/scst.py`):",
+        "",
+        "| step | CPU seconds | kept for backward, GB |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {name} | {row['seconds']:.1f} | {row['activation_bytes'] / 1e9:.2f} |"
+        for name, row in rival["rows"].items()
+    ]
+    return [*lines, f"| ratio | {rival['time_ratio']:.2f} | {rival['memory_ratio']:.2f} |", ""]
+
+
 def page() -> str:
     """All sections together."""
     lines = ["# Results", "", "Written by `python benchmarks/write_results.py` from `benchmarks/results`.", ""]
-    sections = (("flickr8k_visualgpt", flickr8k), ("flickr8k_show_attend_tell", flickr8k), ("decoding", decoding))
+    sections = (
+        ("flickr8k_visualgpt", flickr8k),
+        ("flickr8k_show_attend_tell", flickr8k),
+        ("decoding", decoding),
+        ("scst", scst),
+    )
     for name, section in sections:
         path = RESULTS / f"{name}.json"
         if path.is_file():

@@ -139,6 +139,8 @@ class CaptioningProcessor(ProcessorMixin):
 
     def _encode_images(self, images: Any, return_tensors: str | None, options: dict[str, Any]) -> dict[str, Any]:
         """`pixel_values` of pictures, or of studies of several views with their `view_mask`, see `__call__`."""
+        if isinstance(images, Sequence) and not isinstance(images, (str, bytes)):
+            images = list(images)  # a column of a data set is no list
         studies = studies_of(images)
         if studies is not None:
             images = list(itertools.chain.from_iterable(studies))

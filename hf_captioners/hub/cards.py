@@ -29,11 +29,21 @@ FIGURE_NAMES = {
     "spice": "SPICE",
     "loss": "loss",
     "train_loss": "training loss",
+    "distinct": "distinct captions",
+    "length": "words a caption",
+    "length_ratio": "length relative to people's",
+    "bad_endings": "captions that break off",
 }
 FIGURE_NAMES |= {f"bleu_{order}": f"BLEU-{order}" for order in range(1, 5)}
 FIGURE_NAMES |= {f"bleu_{order}_no_penalty": f"BLEU-{order} without brevity penalty" for order in range(1, 5)}
 # What a figure is, where an evaluation does not say.
-MEANINGS = {"loss": "mean negative log-likelihood of the tokens of all references"}
+MEANINGS = {
+    "loss": "mean negative log-likelihood of the tokens of all references",
+    "distinct": "share of captions that are unlike all others",
+    "length": "mean",
+    "length_ratio": "mean, over that of the references",
+    "bad_endings": "share that ends in a word like `a` or `with`",
+}
 # The Hub's names of metrics.
 HUB_METRICS = {"cider_d": "cider", "rouge_l": "rouge"} | {f"bleu_{order}": "bleu" for order in range(1, 5)}
 LOG_COLUMNS = ("train_loss", "loss", "bleu_4", "cider_d")

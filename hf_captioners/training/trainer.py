@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -110,6 +111,8 @@ class CaptioningTrainer(HubTrainer):
             callbacks=[self.card, *(callbacks or ())],
             optimizers=optimizers,
         )
+        if self.accelerator.device.type == "cpu" and (args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true"):
+            raise ValueError("FSDP does nothing on CPUs, where Accelerate ignores it: leave `fsdp` out, or use a GPU.")
         self.label_smoother = None
         # The base class takes `**kwargs` for a sign that the model divides by `num_items_in_batch`; of one that does
         # not, it would make gradients too large by the number of accumulated batches.

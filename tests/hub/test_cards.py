@@ -143,7 +143,7 @@ def test_everything_known_is_told():
         "| pictures are brought to | 224 x 224 |",
         "## Evaluation on flickr8k (train)",
         "| CIDEr-D | 0.7000 | CIDEr-D (clipped, sigma 6) |",
-        "| length | 9.5000 |  |",
+        "| words a caption | 9.5000 | mean |",
         "| ![1.jpg](sample_eval_1.jpg) | a dog \\| runs | A dog is running.<br>A dog on grass. |",
         "Reproduces row VisualGPT (tau = 0.2) of table 1 of `visualgpt`, regime 1%:\n",
         "| BLEU-4 | 25.2 ± 1.11 | 24.9 ± 0.88 |\n| CIDEr-D | 81.7 | 80.0 ± 2.00 |\n\n",

@@ -52,8 +52,11 @@ With the library `hf_captioners` installed .* can be left out\.
 \|---\|---\|---\|
 (\| BLEU-\d \| \d\.\d{4} \| BLEU-\d, closest reference length \|
 ){4}\| CIDEr-D \| \d\.\d{4} \| CIDEr-D \(clipped, sigma 6\) \|
-(\| (distinct|length|bad_endings|length_ratio) \| \d\.\d{4} \|  \|
-)*\| loss \| \d\.\d{4} \| mean negative log-likelihood of the tokens of all references \|
+\| distinct captions \| \d\.\d{4} \| share of captions that are unlike all others \|
+\| words a caption \| \d+\.\d{4} \| mean \|
+\| captions that break off \| \d\.\d{4} \| share that ends in a word like `a` or `with` \|
+\| length relative to people's \| \d\.\d{4} \| mean, over that of the references \|
+\| loss \| \d\.\d{4} \| mean negative log-likelihood of the tokens of all references \|
 
 Natural units: papers print BLEU and CIDEr-D times 100\. Over 6 pictures with 30 reference captions\. Search: `num_beams=1`, `max_new_tokens=5`\. Tokenizer: `ptb`\. Document frequencies of CIDEr-D: the references of this set: 6 pictures\.
 

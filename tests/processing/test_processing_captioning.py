@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from hf_captioners.processing.processing_captioning import batch_regions, without_repetitions
 
@@ -189,6 +191,12 @@ class TestRegions:
     def test_bad_regions_are_named(self, regions, message):
         with pytest.raises(ValueError, match=message):
             batch_regions(regions)
+
+
+def test_a_column_of_a_data_set_is_a_batch(processor):
+    rows = Dataset.from_dict({"image": [Image.fromarray(PICTURE)] * 3})
+    assert not isinstance(rows["image"], list)
+    assert processor(images=rows["image"], return_tensors="pt")["pixel_values"].shape == (3, 3, 8, 8)
 
 
 class TestStudies:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-SCRIPT = Path(__file__).with_name("two_processes.py")
+HERE = Path(__file__).parent
 
 
-@pytest.mark.slow
-def test_two_processes_are_equal_to_one(tmp_path, scenes, processor, make_captioner):
-    """4 steps of 1 x 6 and of 2 x 3 pairs, then 5 pictures captioned by one and by two: nobody twice, nobody left."""
+@pytest.fixture
+def folder(tmp_path, scenes, processor, make_captioner):
+    """A captioner without dropout, and rows."""
     model = make_captioner()
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -24,14 +25,46 @@ def test_two_processes_are_equal_to_one(tmp_path, scenes, processor, make_captio
     processor.save_pretrained(tmp_path / "captioner")
     scenes["train"].save_to_disk(tmp_path / "train")
     scenes["validation"].select(range(5)).save_to_disk(tmp_path / "validation")
+    return tmp_path
+
+
+def run(script, processes, *arguments):
+    """A script of this folder in so many processes; what it printed."""
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    command = [*(launch if processes > 1 else [sys.executable]), str(HERE / script), *map(str, arguments)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["cross_entropy", "scst"])
+def test_two_processes_have_the_gradient_of_one(folder, kind):
+    """1 x 6 and 2 x 3 pictures; in self-critical training with given samples and rewards."""
+    files = [folder / f"{kind}-{processes}.safetensors" for processes in (1, 2)]
+    for processes, (file, pictures) in enumerate(zip(files, (6, 3), strict=True), 1):
+        run("process_gradients.py", processes, folder, file, pictures, kind)
+    one, two = map(load_file, files)
+    assert max(gradient.abs().max() for gradient in one.values()) > 1e-4
+    assert one.keys() == two.keys()
+    for name, gradient in one.items():
+        torch.testing.assert_close(two[name], gradient, atol=1e-5, rtol=0, msg=name)
+
+
+@pytest.mark.slow
+def test_sharded_parameters(folder):
+    """torch's `fully_shard` on two processes: equal losses and captions, and a checkpoint that anyone loads."""
+    assert "sharded, trained, saved, reloaded" in run("sharded_parameters.py", 2, folder, folder / "saved")
+
+
+@pytest.mark.slow
+def test_two_processes_are_equal_to_one(folder):
+    """4 steps of 1 x 6 and of 2 x 3 pairs, then 5 pictures captioned by one and by two: nobody twice, nobody left."""
     found = []
-    for processes, batch_size in ((1, "6"), (2, "3")):
-        output = str(tmp_path / f"run{processes}")
-        launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-        command = [*(launch if processes > 1 else [sys.executable]), str(SCRIPT), str(tmp_path), output, batch_size]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[-3000:]
+    for processes, batch_size in ((1, 6), (2, 3)):
+        output = folder / f"run{processes}"
+        run("two_processes.py", processes, folder, output, batch_size)
         found.append(json.loads(Path(output, "found.json").read_text()))
     one, two = found
     assert two["losses"] == pytest.approx(one["losses"], abs=2e-3)
