@@ -30,10 +30,10 @@ demo: $(STAMP)  ## train on drawn pictures and write a page: demo/index.html (ab
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE $(BIN)/hf-captioners demo --output_dir demo
 
 test: $(STAMP)  ## the fast tests
-	$(PY) -m pytest -n $(JOBS)
+	$(PY) -m pytest -n $(JOBS) --dist worksteal
 
 test-all: $(STAMP)  ## all tests, the slow ones too
-	$(PY) -m pytest -n $(JOBS) -m ""
+	$(PY) -m pytest -n $(JOBS) --dist worksteal -m ""
 
 $(OLDEST)/installed: pyproject.toml
 	test -x $(OLDEST_PY) || $(PYTHON) -m venv $(OLDEST)
