@@ -4,7 +4,6 @@ import argparse
 import csv
 import io
 import json
-import math
 import re
 import shlex
 import statistics
@@ -21,7 +20,7 @@ from .recipe import Recipe, as_arguments
 NAME = "reproduce"
 HELP = "run the recipes of a published table and print mean and deviation beside the published figures"
 RESULT = "result.json"
-DONE, FAILED = "done", "failed"
+BEGUN, DONE, FAILED = "begun", "done", "failed"
 # Papers print shares in percent, and CIDEr times 100.
 PERCENT = 100
 
@@ -63,10 +62,10 @@ class Run:
         return {"paper": published.paper, "table": published.table, "row": published.row, "regime": self.regime}
 
     def arguments(self, overrides: Mapping[str, Any]) -> list[str]:
-        """The arguments of `hf-captioners train`."""
-        merged = {**self.recipe.with_regime(self.regime), **overrides}
-        merged |= {"seed": self.seed, "output_dir": str(self.folder)}
-        return [text for name, value in merged.items() for text in as_arguments(name, value)]
+        """The arguments of `hf-captioners train`: the recipe's, and behind them what was typed."""
+        own = {"seed": self.seed, "output_dir": str(self.folder)}
+        parts = (self.recipe.with_regime(self.regime), overrides, own)
+        return [text for part in parts for name, value in part.items() for text in as_arguments(name, value)]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -84,19 +83,25 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from .output_files import write_text
 
+    for one in runs:
+        require_same_arguments(one, one.arguments(overrides))
+    every_recipe = find_recipes(Path(args.recipes), args.paper)
+    failed = False
     for number, one in enumerate(runs, 1):
         print(f"[{number}/{len(runs)}] {', '.join(one.names.values())}, seed {one.seed}", flush=True)
         result = execute(one, one.arguments(overrides), shlex.split(args.launcher))
         print(f"    {result['status']} {result.get('error') or ''}".rstrip(), flush=True)
-        results = [known for known in map(read_result, runs) if known]
+        failed |= result["status"] == FAILED
+        # What earlier calls for other rows, regimes and seeds left in the folder belongs to the table, too.
+        results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(output.rglob(RESULT))]
         write_text(output / "results.csv", as_csv(results))
-        write_text(output / "results.md", as_markdown(recipes, results))
+        write_text(output / "results.md", as_markdown(every_recipe, results))
         tell_cards([other for other in runs if other.names == one.names])
     print((output / "results.md").read_text(encoding="utf-8"))
-    return int(any(result["status"] == FAILED for result in results))
+    return int(failed)
 
 
-def find_recipes(folder: Path, paper: str, table: str | None, row: str | None) -> list[Recipe]:
+def find_recipes(folder: Path, paper: str, table: str | None = None, row: str | None = None) -> list[Recipe]:
     """The recipes of a paper's rows.
 
     Raises:
@@ -140,28 +145,48 @@ def slug(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "_", name.replace("%", "_percent")).strip("_")
 
 
+def require_same_arguments(one: Run, arguments: list[str]) -> None:
+    """Keep a run from going on with other arguments than it began with.
+
+    Raises:
+        ValueError: it would.
+    """
+    known = read_result(one)
+    if known is None or known["status"] == FAILED or known["arguments"] == arguments:
+        return
+    options = [f" {shlex.join(some)}".split(" --")[1:] for some in (known["arguments"], arguments)]
+    before, now = ([f"--{text}" for text in some if text not in other] for some, other in (options, options[::-1]))
+    raise ValueError(
+        f"{one.folder} was run with other arguments (then {' '.join(before) or 'without some'}; now "
+        f"{' '.join(now) or 'without some'}). Pass another --output_dir, or remove that folder."
+    )
+
+
 def execute(one: Run, arguments: list[str], launcher: list[str]) -> dict[str, Any]:
-    """Train and test in a process of its own, unless that is done already with the same arguments."""
+    """Train and test in a process of its own, unless that is done already; what was interrupted goes on."""
     from .output_files import as_json, write_text
 
     known = read_result(one)
-    if known and known["status"] == DONE and known["arguments"] == arguments:
+    same = known is not None and known["arguments"] == arguments
+    if known and same and known["status"] == DONE:
         return known
     one.folder.mkdir(parents=True, exist_ok=True)
     log, figures = one.folder / "run.log", one.folder / "test_results.json"
     figures.unlink(missing_ok=True)
+    result: dict[str, Any] = {**one.names, "seed": one.seed, "arguments": arguments, "status": BEGUN, "figures": {}}
+    write_text(one.folder / RESULT, as_json(result) + "\n")
     began = time.time()
     with log.open("w", encoding="utf-8") as file:
-        command = [*launcher, "-m", "hf_captioners.cli", "train", *arguments, "--resume"]
+        command = [*launcher, "-m", "hf_captioners.cli", "train", *arguments, *(["--resume"] if same else [])]
         status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
-    result = {**one.names, "seed": one.seed, "arguments": arguments, "seconds": round(time.time() - began)}
+    result["seconds"] = round(time.time() - began)
     if status == 0 and figures.is_file():
         numbers = json.loads(figures.read_text(encoding="utf-8"))
         result |= {"status": DONE, "figures": {k: v for k, v in numbers.items() if isinstance(v, float)}}
     else:
         lines = log.read_text(encoding="utf-8").strip().splitlines()
         reason = "no --test_split: nothing was measured" if status == 0 else (lines or [f"exit status {status}"])[-1]
-        result |= {"status": FAILED, "error": f"{reason} ({log})", "figures": {}}
+        result |= {"status": FAILED, "error": f"{reason} ({log})"}
     write_text(one.folder / RESULT, as_json(result) + "\n")
     return result
 
@@ -218,6 +243,8 @@ def as_csv(results: list[dict[str, Any]]) -> str:
 
 def as_markdown(recipes: list[Recipe], results: list[dict[str, Any]]) -> str:
     """A table for people: measured mean ± deviation over the seeds, and below it what was published."""
+    from hf_captioners.hub.cards import with_deviation
+
     rows = [recipe.published for recipe in recipes if recipe.published]
     regimes = [regime for row in rows for regime in row.regimes.values()]
     metrics = list(dict.fromkeys(name for regime in regimes for name in regime.published))
@@ -232,10 +259,12 @@ def as_markdown(recipes: list[Recipe], results: list[dict[str, Any]]) -> str:
             if not mine:
                 continue
             done = [one["figures"] for one in mine if one["status"] == DONE]
-            failed = len(mine) - len(done)
+            failed = sum(one["status"] == FAILED for one in mine)
             runs = f"measured, {len(done)} run{'s' * (len(done) != 1)}" + f", {failed} failed" * bool(failed)
-            measured = [mean_and_deviation([one[metric] for one in done if metric in one]) for metric in metrics]
-            theirs = [with_deviation(regime.published.get(metric, ())) for metric in metrics]
+            measured = [
+                with_deviation(in_percent([one[metric] for one in done if metric in one])) for metric in metrics
+            ]
+            theirs = [with_deviation(regime.published.get(metric, [])) for metric in metrics]
             lines += [
                 f"| {published.table} | {published.row} | {name} | {runs} | " + " | ".join(measured) + " |",
                 "| | | | published | " + " | ".join(theirs) + " |",
@@ -243,19 +272,9 @@ def as_markdown(recipes: list[Recipe], results: list[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def mean_and_deviation(values: list[float]) -> str:
-    """In percent, as papers print it; the deviation needs two values."""
-    return with_deviation(in_percent(values)) if values else ""
-
-
 def in_percent(values: list[float]) -> list[float]:
-    """The mean in percent, and of two values or more their deviation."""
+    """The mean in percent, and of two values or more their deviation; nothing of none."""
+    if not values:
+        return []
     deviation = [statistics.stdev(values) * PERCENT] if len(values) > 1 else []
     return [statistics.fmean(values) * PERCENT, *deviation]
-
-
-def with_deviation(figures: Any) -> str:
-    """`58.2 ± 2.30`, `58.2`, or nothing."""
-    if not figures or any(math.isnan(figure) for figure in figures):
-        return ""
-    return " ± ".join(f"{figure:.{places}f}" for figure, places in zip(figures, (1, 2), strict=False))

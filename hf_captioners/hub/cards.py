@@ -1,6 +1,7 @@
 """Model cards: rendered from facts; a figure that is not known is absent."""
 
 import os
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -151,7 +152,7 @@ def render_card(
         picture=lambda sample: _picture(sample, shown),
         references=lambda sample: "<br>".join(map(_cell, sample.references)),
         reproduced=_reproduced,
-        deviating=_deviating,
+        deviating=with_deviation,
         duration=_duration,
         figure=lambda value, digits=4: f"{value:.{digits}f}",
         figure_name=lambda figure: FIGURE_NAMES.get(figure, figure),
@@ -311,8 +312,8 @@ def _reproduced(published: PublishedFacts) -> str:
     return f"Reproduces {place}" + (f", regime {published.regime}" if published.regime else "")
 
 
-def _deviating(figures: list[float]) -> str:
-    """`58.2 ± 2.30`, or `58.2` where no deviation is known."""
+def with_deviation(figures: Sequence[float]) -> str:
+    """`58.2 ± 2.30`, `58.2` where no deviation is known, or nothing of nothing."""
     return " ± ".join(f"{figure:.{places}f}" for figure, places in zip(figures, (1, 2), strict=False))
 
 

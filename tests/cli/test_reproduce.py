@@ -9,7 +9,7 @@ import pytest
 
 from hf_captioners.cli import command_parser, load_command, main
 from hf_captioners.cli.recipe import Recipe, with_recipe
-from hf_captioners.cli.reproduce import as_markdown, mean_and_deviation
+from hf_captioners.cli.reproduce import as_markdown, in_percent
 from hf_captioners.metrics.compute import METRICS
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
@@ -28,7 +28,7 @@ value = lambda name: arguments[arguments.index(name) + 1]
 output = Path(value("--output_dir"))
 with open(output.parents[2] / "calls.txt", "a") as file:
     file.write(" ".join(arguments) + "\\n")
-if "srau_threshold=0.9" in arguments:
+if [text for text in arguments if text.startswith("srau_threshold")][-1].endswith("0.9"):
     sys.exit("srau_threshold is 0.9, expected at least 0.0 and below 0.5")
 figures = {"cider_d": 0.4 + 0.1 * int(value("--seed")), "bleu_4": 0.2, "pictures": 3}
 (output / "test_results.json").write_text(json.dumps(figures))
@@ -70,14 +70,15 @@ def test_rows_seeds_and_what_failed(toy, capsys):
     lines = list(csv.DictReader((output / "results.csv").open()))
     assert [(line["row"], line["seed"], line["status"]) for line in lines] == [
         ("gates open", "0", "done"),
-        ("gates shut", "0", "failed"),
         ("gates open", "1", "done"),
+        ("gates shut", "0", "failed"),
         ("gates shut", "1", "failed"),
     ]
-    assert "below 0.5" in lines[1]["error"]
-    assert float(lines[2]["cider_d"]) == pytest.approx(0.5)
-    assert "--train_share 0.01 --data_dir pictures --seed 1" in lines[2]["arguments"]
-    assert "--model_config encoder_layers=2 srau_threshold=0.2" in lines[2]["arguments"]
+    assert "below 0.5" in lines[2]["error"]
+    assert float(lines[1]["cider_d"]) == pytest.approx(0.5)
+    assert "--train_share 0.01 --data_dir pictures --seed 1" in lines[1]["arguments"]
+    assert "--model_config encoder_layers=2 srau_threshold=0.2" in lines[1]["arguments"]
+    assert not any("--resume" in call for call in calls(output)), "there was nothing to go on from"
 
 
 def test_cards_tell_the_row_and_all_its_runs(toy):
@@ -104,9 +105,35 @@ def test_what_is_done_is_not_done_again(toy):
     main([*typed, "--row", "shut", "--seeds", "0"])
     main([*typed, "--row", "shut", "--seeds", "0"])
     assert len(calls(output)) == 4, "what failed is tried again"
-    main([*typed, "--row", "open", "--learning_rate", "5e-4"])
-    assert len(calls(output)) == 6, "other arguments are another run"
-    assert "--learning_rate 0.0005" in calls(output)[-1]
+    assert ["--resume" in call for call in calls(output)] == [False, False, False, True]
+
+
+def test_a_run_never_goes_on_with_other_arguments(toy, capsys):
+    """What is done or was interrupted stays as it is; what failed begins anew."""
+    typed, output = toy
+    assert main([*typed, "--row", "open"]) == 0
+    assert main([*typed, "--row", "open", "--learning_rate", "5e-4"]) == 2
+    assert "(then without some; now --learning_rate 0.0005)" in capsys.readouterr().err
+    assert len(calls(output)) == 2
+    result = next(output.rglob("seed_0/result.json"))
+    known = json.loads(result.read_text())
+    result.write_text(json.dumps(known | {"status": "begun", "figures": {}}))
+    assert main([*typed, "--row", "open", "--learning_rate", "5e-4"]) == 2
+    assert main([*typed, "--row", "open"]) == 0
+    assert calls(output)[2].endswith("--resume"), "an interrupted run goes on"
+    main([*typed, "--row", "shut", "--seeds", "0"])
+    assert main([*typed, "--row", "shut", "--seeds", "0", "--model_config", "srau_threshold=0.3"]) == 0
+    assert not calls(output)[-1].endswith("--resume")
+    assert calls(output)[-1].index("srau_threshold=0.9") < calls(output)[-1].index("srau_threshold=0.3")
+
+
+def test_rows_of_several_calls_stand_in_one_table(toy):
+    typed, output = toy
+    main([*typed, "--row", "open", "--seeds", "0"])
+    main([*typed, "--row", "shut", "--seeds", "0"])
+    assert len((output / "results.csv").read_text().splitlines()) == 3
+    page = (output / "results.md").read_text()
+    assert "gates open" in page and "gates shut" in page
 
 
 def test_a_dry_run_prints_commands(toy, capsys):
@@ -133,9 +160,9 @@ def test_what_does_not_exist_is_told(toy, more, said, capsys):
 
 
 def test_deviation_is_that_of_a_sample():
-    assert mean_and_deviation([0.4, 0.5, 0.6]) == "50.0 ± 10.00"
-    assert mean_and_deviation([0.4]) == "40.0"
-    assert mean_and_deviation([]) == ""
+    assert in_percent([0.4, 0.5, 0.6]) == pytest.approx([50, 10])
+    assert in_percent([0.4]) == [40]
+    assert in_percent([]) == []
 
 
 def test_a_table_without_runs_is_empty():
