@@ -70,8 +70,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load, train, save; a summary on stdout."""
-    from hf_captioners.metrics.compute import check_choice
-
     from .output_files import only_run_in, require_writable_folder
 
     start_kind, data_kind, training_kind = argument_types(args.scst)
@@ -81,7 +79,10 @@ def run(args: argparse.Namespace) -> int:
     training = training_kind(**(data.generation_arguments | _typed(args, training_kind)))
     require_writable_folder(training.output_dir)
     if args.test_split:
-        check_choice(args.test_metrics, args.test_tokenizer)
+        from hf_captioners.metrics import compute_caption_metrics
+
+        # Whether all metrics can be computed here, METEOR's tables among what they need, is known before any work.
+        compute_caption_metrics(["a dog"], [["a dog"]], args.test_metrics, args.test_tokenizer)
     with only_run_in(training.output_dir, training.process_index == 0):
         return _train(args, start, data, training)
 

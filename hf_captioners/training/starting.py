@@ -63,7 +63,10 @@ class StartingPoint:
     )
     model_config: list[str] = field(
         default_factory=list,
-        metadata={"help": "Fields of the configuration: name=value ..., as srau_threshold=0.3."},
+        metadata={
+            "help": "Fields of the configuration: name=value ..., as srau_threshold=0.3; added to those of a recipe.",
+            "action": "extend",
+        },
     )
 
     def config_fields(self) -> dict[str, Any]:

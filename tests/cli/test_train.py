@@ -57,6 +57,26 @@ def test_split_folders_and_a_recipe(pictures, language_model, vision_model, tmp_
     assert max(entry["epoch"] for entry in log_of(tmp_path / "run")) == 1.0
 
 
+def test_fields_typed_behind_a_recipe_are_added_to_its_fields(pictures, parts, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("max_steps: 1\nmodel_config: {srau_threshold: 0.3, encoder_layers: 2}\n")
+    arguments = ["--train_dir", str(pictures), "--output_dir", str(tmp_path / "run"), "--validation_share", "0.3"]
+    assert main(["train", str(recipe), *arguments, *parts, "--model_config", "encoder_layers=1"]) == 0
+    config = load_captioner(str(tmp_path / "run"))[0].config
+    assert (config.srau_threshold, config.encoder_layers) == (0.3, 1)
+
+
+def test_metrics_that_cannot_be_computed_are_told_before_training(pictures, parts, tmp_path, capsys, monkeypatch):
+    def no_tables(*args, **kwargs):
+        raise FileNotFoundError("METEOR needs tables")
+
+    monkeypatch.setattr("hf_captioners.metrics.compute.Meteor", no_tables)
+    arguments = ["train", "--train_dir", str(pictures), "--output_dir", str(tmp_path / "run"), *parts]
+    assert main([*arguments, "--test_split", "train", "--test_metrics", "meteor"]) == 2
+    assert "METEOR needs tables" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
 def test_an_earlier_run_is_resumed_or_left_alone(pictures, parts, tmp_path, capsys):
     arguments = ["train", "--train_dir", str(pictures), "--output_dir", str(tmp_path / "run"), *parts]
     arguments += ["--validation_dir", str(pictures)]
