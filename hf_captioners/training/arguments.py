@@ -60,7 +60,8 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
 
     learning_rate: float = field(default=1e-4, metadata={"help": "Initial learning rate (VisualGPT: 1e-4)."})
     lr_scheduler_type: SchedulerType | str = field(
-        default="constant", metadata={"help": "Learning rate schedule (VisualGPT: constant)."}
+        default="constant",
+        metadata={"help": f"Schedule of transformers (VisualGPT: constant), or {', '.join(SCHEDULES)}."},
     )
     per_device_train_batch_size: int = field(
         default=25, metadata={"help": "Pairs of picture and caption in a batch, for each device (VisualGPT: 25)."}

@@ -1,4 +1,4 @@
-"""What a run's own tools (TensorBoard, trackio, Weights & Biases) are shown beside numbers: pictures with captions."""
+"""What a run says of itself beside scores: pictures with captions in its own tools, and how open visual gates are."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from PIL.Image import Image
+from torch import Tensor
 
 TAG = "evaluation/examples"
 
@@ -46,3 +47,9 @@ def show_examples(callbacks: Iterable[Any], examples: Sequence[CaptionedExample]
             if (tool := getattr(callback, name, None)) is not None:
                 pictures = [tool.Image(example.picture, caption=example.text) for example in examples]
                 tool.log({TAG: pictures, "train/global_step": step})
+
+
+def visual_gate_means(outputs: Any, real: Tensor) -> list[float]:
+    """Mean visual gate of each layer over real tokens `[B * K, T]`; empty for a model that has no such gates."""
+    gates = [getattr(layer, "visual", layer) for layer in getattr(outputs, "gates", None) or ()]
+    return [float(gate.detach()[real].float().mean()) for gate in gates if isinstance(gate, Tensor)]

@@ -13,6 +13,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 METRICS = ("bleu", "cider_d")
 FIGURES = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "cider_d")
+SHOWN_HEALTH = ("distinct", "length", "bad_endings")
 
 
 def generation_config_for(model: PreTrainedModel, settings: Mapping[str, Any]) -> GenerationConfig:
@@ -39,9 +40,6 @@ def caption_batch(
     """Tokens `[B, T]` of the best caption of each picture of a batch."""
     with precision:
         return model.generate(**batch, generation_config=generation_config)  # type: ignore[operator,return-value]
-
-
-SHOWN_HEALTH = ("distinct", "length", "bad_endings")
 
 
 def judge_form(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:

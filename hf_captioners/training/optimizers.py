@@ -9,7 +9,15 @@ from torch.optim import Adadelta, Optimizer
 
 
 class _UpdateRule(Optimizer):
-    """An optimizer that updates one parameter at a time."""
+    """An optimizer that updates one parameter at a time.
+
+    Args:
+        params: what to train. lr: learning rate.
+        weight_decay: of the gradient.
+    """
+
+    def __init__(self, params: Any, lr: float, weight_decay: float = 0.0) -> None:
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
     def _update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], rate: float) -> None:
         raise NotImplementedError
@@ -24,8 +32,9 @@ class _UpdateRule(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    decayed = parameter.grad + group["weight_decay"] * parameter
-                    self._update(parameter, decayed, self.state[parameter], group["lr"])
+                    decay = group["weight_decay"]
+                    gradient = parameter.grad + decay * parameter if decay else parameter.grad
+                    self._update(parameter, gradient, self.state[parameter], group["lr"])
         return loss
 
 
@@ -33,15 +42,8 @@ class ArcticAdam(_UpdateRule):
     """Adam (Kingma & Ba, 2015) as the program of Show, Attend and Tell (arctic-captions) counts it.
 
     Its corrections of the first steps are `sqrt(1 - 0.001^t) / (1 - 0.1^t)`, with the complements of both betas: the
-    first steps are hardly corrected.
-
-    Args:
-        params: what to train. lr: the program's is 2e-4.
-        weight_decay: of the gradient.
+    first steps are hardly corrected. Its learning rate is 2e-4.
     """
-
-    def __init__(self, params: Any, lr: float = 2e-4, weight_decay: float = 0.0) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
     def _update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], rate: float) -> None:
         if not state:
@@ -56,15 +58,9 @@ class ArcticAdam(_UpdateRule):
 class ArcticRMSprop(_UpdateRule):
     """RMSProp (Graves, 2013, Eq. 38-45), which the program of Show, Attend and Tell takes for Flickr8k.
 
-    PyTorch's centred RMSprop adds its epsilon behind the square root, this one (1e-4) inside.
-
-    Args:
-        params: what to train. lr: the program's is 1e-4.
-        weight_decay: of the gradient.
+    PyTorch's centred RMSprop adds its epsilon behind the square root, this one (1e-4) inside. Its learning rate is
+    1e-4.
     """
-
-    def __init__(self, params: Any, lr: float = 1e-4, weight_decay: float = 0.0) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
     def _update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], rate: float) -> None:
         if not state:

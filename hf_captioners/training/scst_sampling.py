@@ -151,9 +151,3 @@ class CaptionSampling:
                 seen = torch.cat((torch.ones_like(samples.real[:, :1]), samples.real[:, :-1]), 1)
                 outputs = model(**repeated, input_ids=read, attention_mask=seen.long())
         return outputs.logits[:, -length:][samples.real], outputs  # GIT also returns logits at its picture's tokens
-
-
-def visual_gate_means(outputs: Any, real: Tensor) -> list[float]:
-    """Mean visual gate of each layer over real tokens `[B * K, T]`; empty for a model that has no such gates."""
-    gates = [getattr(layer, "visual", layer) for layer in getattr(outputs, "gates", None) or ()]
-    return [float(gate.detach()[real].float().mean()) for gate in gates if isinstance(gate, Tensor)]

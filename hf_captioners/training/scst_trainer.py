@@ -19,6 +19,7 @@ from hf_captioners.metrics import caption_health
 
 from .checkpoints import load_weights
 from .collator import CaptionCollator
+from .diagnostics import visual_gate_means
 from .evaluation import SHOWN_HEALTH
 from .pictures import PICTURE_COLUMNS, CaptionedPictures
 from .rewards import Reward, RewardSum, TrainingReferences, named_reward
@@ -32,7 +33,7 @@ from .scst_loss import (
     token_divergence,
     token_entropy,
 )
-from .scst_sampling import CaptionSamples, CaptionSampling, visual_gate_means
+from .scst_sampling import CaptionSamples, CaptionSampling
 from .scst_start import START_FOLDER, check_is_of_scst, last_scst_checkpoint, phase_of, save_start
 from .trainer import CaptioningTrainer
 

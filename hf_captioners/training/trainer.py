@@ -26,7 +26,7 @@ from .caption_encoding import IGNORED_LABEL, caption_encoder
 from .card_writer import CardWriter
 from .checkpoints import load_weights
 from .collator import CaptionCollator
-from .diagnostics import CaptionedExample, show_examples
+from .diagnostics import CaptionedExample, show_examples, visual_gate_means
 from .evaluation import caption_batch, generation_config_for, judge_form, score_captions, write_captions
 from .feature_agreement import require_own_features
 from .feature_cache import FeatureCache, can_cache
@@ -35,7 +35,6 @@ from .optimizers import OPTIMIZERS, set_own_rate
 from .pictures import CaptionedPictures, CaptionPairs, CaptionSampler
 from .scheduled_sampling import mix_in_own_words
 from .schedules import SCHEDULES, RunLength, make_schedule
-from .scst_sampling import visual_gate_means
 
 SAMPLING_STRATEGIES = ("random", "group_by_length")
 
@@ -298,7 +297,7 @@ class CaptioningTrainer(HubTrainer):
             show_examples(self.callback_handler.callbacks, examples, self.state.global_step)
         if not hasattr(self.processing_class, "encode_captions"):
             return {}
-        batch = self.data_collator([{**pictures[row], "caption": captions[row] or "a"} for row in rows])
+        batch = self.data_collator([{**pictures[row], "caption": captions[row]} for row in rows])
         batch = self._prepare_inputs({name: value for name, value in batch.items() if name != "row"})
         self.model.eval()
         with self.accelerator.autocast():
@@ -352,8 +351,9 @@ class CaptioningTrainer(HubTrainer):
         """The wrapped form of a data set, made once for each and with stored features where they are used."""
         if not hasattr(self, "_evaluated"):
             self._evaluated: dict[int, tuple[Dataset, CaptionedPictures]] = {}
-        new = CaptionedPictures(rows, row_inputs=self.encoder.row_inputs)
-        _, pictures = self._evaluated.setdefault(id(rows), (rows, new))
+        if id(rows) not in self._evaluated:
+            self._evaluated[id(rows)] = rows, CaptionedPictures(rows, row_inputs=self.encoder.row_inputs)
+        _, pictures = self._evaluated[id(rows)]
         self.attach_features(pictures)
         return pictures
 

@@ -114,6 +114,13 @@ def test_a_frozen_vision_model_has_no_rate(make_trainer):
         make_trainer(vision_learning_rate=1e-4)
 
 
+def test_fsdp_on_a_cpu_is_refused(make_trainer, monkeypatch):
+    """Accelerate ignores it there without a word."""
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(ValueError, match="FSDP does nothing on CPUs"):
+        make_trainer(eval_strategy="no")
+
+
 class TestScheduledSampling:
     @pytest.fixture
     def model(self, make_captioner):
