@@ -10,6 +10,7 @@ endif
 PY := $(BIN)/python
 OLDEST := .venv-oldest
 OLDEST_PY := $(subst $(VENV),$(OLDEST),$(PY))
+PYTEST := -m pytest -n $(JOBS) --dist worksteal
 STAMP := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
@@ -30,10 +31,10 @@ demo: $(STAMP)  ## train on drawn pictures and write a page: demo/index.html (ab
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE $(BIN)/hf-captioners demo --output_dir demo
 
 test: $(STAMP)  ## the fast tests
-	$(PY) -m pytest -n $(JOBS) --dist worksteal
+	$(PY) $(PYTEST)
 
 test-all: $(STAMP)  ## all tests, the slow ones too
-	$(PY) -m pytest -n $(JOBS) --dist worksteal -m ""
+	$(PY) $(PYTEST) -m ""
 
 $(OLDEST)/installed: pyproject.toml
 	test -x $(OLDEST_PY) || $(PYTHON) -m venv $(OLDEST)
@@ -42,7 +43,7 @@ $(OLDEST)/installed: pyproject.toml
 	touch $(OLDEST)/installed
 
 test-oldest: $(OLDEST)/installed  ## the fast tests on the oldest supported versions of transformers and all others
-	$(OLDEST_PY) -m pytest -n $(JOBS)
+	$(OLDEST_PY) $(PYTEST)
 
 quality: $(STAMP)  ## style, names and types, as the checks want them
 	$(PY) -m ruff check .

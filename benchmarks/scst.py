@@ -126,8 +126,6 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
         steps: list[float] = []
 
         def timed_step(*values: Any, **named: Any) -> Tensor:
-            if not steps:
-                clock.seconds.clear()
             start = time.process_time()
             loss = step(*values, **named)
             steps.append(time.process_time() - start)
@@ -201,7 +199,6 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
         trainer.model.eval()
         items = [trainer.train_dataset[row] for row in range(pictures)]
         inputs = trainer.data_collator(items)
-        trainer.moving_average.update(0.0)
         measured = {}
         for name, step in (("this library", own_step), ("graph through beam search", released_step)):
             times, sizes = [], []

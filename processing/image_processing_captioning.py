@@ -252,8 +252,7 @@ class CaptioningImageProcessorFast(_PictureSteps, TorchvisionBackend):
     ) -> torch.Tensor:
         """Resize uint8 `[B, 3, H, W]`, in memory of the CPU by Pillow.
 
-        torch's own antialiased kernels take a third of the time, but leave the exact path: by up to 2 grey levels
-        (bilinear) and 5 (bicubic) in the pictures they were tried on.
+        torch's own antialiased kernels are faster, but leave the exact path by several grey levels.
         """
         if image.device.type != "cpu" or image.dtype != torch.uint8:
             return super().resize(image, size, resample, **kwargs)
