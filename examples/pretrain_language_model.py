@@ -39,8 +39,9 @@ class LanguageModelArguments:
     text: list[str] = field(default_factory=list, metadata={"help": "Text files, plain or .gz."})
     captions: list[str] = field(
         default_factory=list,
-        metadata={"help": "Folders with a metadata.jsonl, .jsonl files with `captions` or `caption`, or .txt files."},
+        metadata={"help": "Folders with metadata.jsonl, .jsonl with `captions` or `caption`, .txt, or COCO's .json."},
     )
+    max_captions: int | None = field(default=None, metadata={"help": "Read so many of them at most, drawn at random."})
     tokenizer: str | None = field(default=None, metadata={"help": "Directory or name; default: a new byte-level BPE."})
     vocab_size: int = field(default=4000, metadata={"help": "Types of the new byte-level BPE."})
     max_text_tokens: int | None = field(default=None, metadata={"help": "Read at most this many tokens of --text."})
@@ -63,8 +64,12 @@ def read_captions(path: str) -> Iterator[str]:
     """Captions as a captioner is trained on them: lower case, no punctuation at the end."""
     source = Path(path)
     source = source / "metadata.jsonl" if source.is_dir() else source
-    for line in source.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line) if source.suffix == ".jsonl" else {"caption": line}
+    if source.suffix == ".json":
+        rows = json.loads(source.read_text(encoding="utf-8"))["annotations"]
+    else:
+        lines = source.read_text(encoding="utf-8").splitlines()
+        rows = [json.loads(line) if source.suffix == ".jsonl" else {"caption": line} for line in lines]
+    for row in rows:
         for caption in row.get("captions") or [row["caption"]]:
             yield " ".join(caption.lower().split()).rstrip(" .,;:!?")
 
@@ -103,6 +108,8 @@ def tokens_of(arguments: LanguageModelArguments, tokenizer, seed: int) -> list[i
     tokens = tokens[: arguments.max_text_tokens]
     captions = [caption for path in arguments.captions for caption in read_captions(path)]
     order = random.Random(seed)
+    if arguments.max_captions is not None and arguments.max_captions < len(captions):
+        captions = order.sample(captions, arguments.max_captions)
     for _ in range(arguments.caption_repeats):
         order.shuffle(captions)
         for row in tokenizer([f" {caption}" for caption in captions])["input_ids"] if captions else []:

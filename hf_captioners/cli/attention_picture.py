@@ -6,6 +6,8 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 
+from hf_captioners.word_values import word_means
+
 TILE, LABEL, GAP, COLUMNS = 224, 26, 6, 5
 BACKGROUND, INK = "white", "black"
 
@@ -31,17 +33,8 @@ def heat_of_words(
     Returns:
         The words, and for each a map `[H, W]`; a word of several tokens has the mean of theirs.
     """
-    of_word: list[list[np.ndarray]] = []
-    words: list[str] = []
-    for index in range(1, len(sequence)):
-        found = processor.decode(sequence[: index + 1]).split()
-        if sequence[index] == processor.tokenizer.eos_token_id or not found:
-            break
-        if len(found) > len(words):
-            of_word.append([])
-        words = found
-        of_word[-1].append(maps[index - 1].numpy())
-    return words, [paint(np.mean(weights, axis=0), boxes.numpy(), size) for weights in of_word]
+    words, means = word_means(processor, sequence, maps.numpy())
+    return words, [paint(mean, boxes.numpy(), size) for mean in means]
 
 
 def paint(weights: np.ndarray, boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import torch
+
+from hf_captioners.word_values import word_means
 
 from .demo import Parts, Run, Scale, judge, mean
 
@@ -119,16 +120,8 @@ def word_scores(run: Run, parts: Parts, index: int) -> list[tuple[str, float]]:
     inputs = processor(images=parts.unseen[index]["image"], return_tensors="pt")
     sequences = model.generate(**inputs, num_beams=3, max_new_tokens=24)
     scores = model.visual_scores(sequences, **inputs)[0].tolist()
-    words: list[tuple[str, list[float]]] = []
-    for token, score in zip(sequences[0, 1:].tolist(), scores, strict=True):
-        if token == processor.tokenizer.eos_token_id:
-            break
-        piece = processor.tokenizer.decode([token])
-        if piece.startswith(" ") or not words:
-            words.append((piece.strip(), [score]))
-        else:
-            words[-1] = (words[-1][0] + piece, [*words[-1][1], score])
-    return [(word, float(torch.tensor(pieces).mean())) for word, pieces in words]
+    words, means = word_means(processor, sequences[0].tolist(), scores)
+    return list(zip(words, map(float, means), strict=True))
 
 
 def data_address(picture: Any) -> str:

@@ -15,6 +15,8 @@ reproduces:
       arguments: {train_share: 0.01, model_config: {srau_threshold: 0.3}}
       published: {bleu_1: [69.3, 0.84], cider_d: [81.7, 2.70]}
 ```
+
+A study that nobody published has the same form, with a name of its own for the paper and without `published`.
 """
 
 import json

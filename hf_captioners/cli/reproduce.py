@@ -200,19 +200,21 @@ def read_result(one: Run) -> dict[str, Any] | None:
 def tell_cards(runs: list[Run]) -> None:
     """Put what was published beside what the runs of one row and regime measured, in the card of each of them.
 
+    Rows of an unpublished study leave cards as they are.
+
     Args:
         runs: of that row and regime, with their seeds.
     """
     published = runs[0].recipe.published
     assert published is not None
+    figures = published.regimes[runs[0].regime].published
     found = [(run, result) for run in runs if (result := read_result(run)) and result["status"] == DONE]
     described = [run.folder for run, _ in found if (run.folder / "card_facts.json").is_file()]
-    if not described:
+    if not described or not figures:
         return
     from hf_captioners.hub.card_facts import PublishedFacts, TrainingFacts
     from hf_captioners.hub.cards import write_card
 
-    figures = published.regimes[runs[0].regime].published
     values = {name: [result["figures"][name] for _, result in found if name in result["figures"]] for name in figures}
     facts = PublishedFacts(
         **runs[0].names,
@@ -242,12 +244,13 @@ def as_csv(results: list[dict[str, Any]]) -> str:
 
 
 def as_markdown(recipes: list[Recipe], results: list[dict[str, Any]]) -> str:
-    """A table for people: measured mean ± deviation over the seeds, and below it what was published."""
+    """A table for people: measured mean ± deviation over the seeds in percent, and below it what was published."""
     from hf_captioners.hub.cards import with_deviation
 
     rows = [recipe.published for recipe in recipes if recipe.published]
     regimes = [regime for row in rows for regime in row.regimes.values()]
-    metrics = list(dict.fromkeys(name for regime in regimes for name in regime.published))
+    published_metrics = dict.fromkeys(name for regime in regimes for name in regime.published)
+    metrics = list(published_metrics or dict.fromkeys(name for one in results for name in one["figures"]))
     lines = [
         "| table | row | regime | | " + " | ".join(metrics) + " |",
         "|---|---|---|---|" + "---|" * len(metrics),
@@ -264,11 +267,10 @@ def as_markdown(recipes: list[Recipe], results: list[dict[str, Any]]) -> str:
             measured = [
                 with_deviation(in_percent([one[metric] for one in done if metric in one])) for metric in metrics
             ]
-            theirs = [with_deviation(regime.published.get(metric, [])) for metric in metrics]
-            lines += [
-                f"| {published.table} | {published.row} | {name} | {runs} | " + " | ".join(measured) + " |",
-                "| | | | published | " + " | ".join(theirs) + " |",
-            ]
+            lines.append(f"| {published.table} | {published.row} | {name} | {runs} | " + " | ".join(measured) + " |")
+            if regime.published:
+                theirs = [with_deviation(regime.published.get(metric, [])) for metric in metrics]
+                lines.append("| | | | published | " + " | ".join(theirs) + " |")
     return "\n".join(lines) + "\n"
 
 

@@ -49,12 +49,18 @@ class SampleFacts:
     Args:
         picture: its name. caption: what was written. references: what people wrote.
         file: a small copy of it beside the card; pushed only when that is asked for.
+        visual_scores: the words of the caption, and how much each owes to the picture (VisualGPT, section 5.6).
     """
 
     picture: str | None = None
     file: str | None = None
     caption: str | None = None
     references: list[str] = field(default_factory=list)
+    visual_scores: list[tuple[str, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """JSON knows no tuples."""
+        self.visual_scores = [(word, score) for word, score in self.visual_scores]
 
 
 @dataclass(kw_only=True)

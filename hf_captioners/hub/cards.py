@@ -151,6 +151,9 @@ def render_card(
         cell=_cell,
         picture=lambda sample: _picture(sample, shown),
         references=lambda sample: "<br>".join(map(_cell, sample.references)),
+        scores=lambda sample: " ".join(
+            f"{_cell(word)} <sub>{score:.2f}</sub>" for word, score in sample.visual_scores
+        ),
         reproduced=_reproduced,
         deviating=with_deviation,
         duration=_duration,

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,7 @@ class CardWriter(TrainerCallback):
         captions: list[str],
         figures: dict[str, float],
         generation: dict[str, Any],
+        visual_scores: Callable[[int], list[tuple[str, float]]],
     ) -> None:
         """Remember an evaluation.
 
@@ -114,6 +116,7 @@ class CardWriter(TrainerCallback):
             rows: the data set; pictures: its rows as they were captioned; captions: what was written.
             figures: what that is worth, with `conditions` if they are `CaptionFigures`.
             generation: settings of the search.
+            visual_scores: gives the scored words of the caption of a row; nothing for captioners without scores.
         """
         samples = [
             SampleFacts(
@@ -121,6 +124,7 @@ class CardWriter(TrainerCallback):
                 file=self._note_picture(name, pictures, row),
                 caption=captions[row],
                 references=list(pictures.captions[row]),
+                visual_scores=visual_scores(row),
             )
             for row in range(min(SAMPLES, len(pictures)))
         ]

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from PIL.Image import Image
 from torch import Tensor
+
+from hf_captioners.word_values import word_means
 
 TAG = "evaluation/examples"
 
@@ -53,3 +56,16 @@ def visual_gate_means(outputs: Any, real: Tensor) -> list[float]:
     """Mean visual gate of each layer over real tokens `[B * K, T]`; empty for a model that has no such gates."""
     gates = [getattr(layer, "visual", layer) for layer in getattr(outputs, "gates", None) or ()]
     return [float(gate.detach()[real].float().mean()) for gate in gates if isinstance(gate, Tensor)]
+
+
+def scored_words(model: Any, processor: Any, labels: Tensor, **pictures: Any) -> list[tuple[str, float]]:
+    """The words of a caption with their visual scores.
+
+    Args:
+        model: a captioner that has them; processor: its own.
+        labels: `[1, T]`, the caption up to its end token. pictures: of it, as the model reads them.
+    """
+    begin = model.prepare_decoder_input_ids_from_labels(labels)
+    sequence = torch.cat((begin, labels[:, -1:]), dim=1)
+    words, scores = word_means(processor, sequence[0].tolist(), model.visual_scores(sequence, **pictures)[0].tolist())
+    return list(zip(words, map(float, scores), strict=True))

@@ -4,7 +4,8 @@ import inspect
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from .caption_encoding import IGNORED_LABEL, caption_encoder
 from .card_writer import CardWriter
 from .checkpoints import load_weights
 from .collator import CaptionCollator
-from .diagnostics import CaptionedExample, show_examples, visual_gate_means
+from .diagnostics import CaptionedExample, scored_words, show_examples, visual_gate_means
 from .evaluation import caption_batch, generation_config_for, judge_form, score_captions, write_captions
 from .feature_agreement import require_own_features
 from .feature_cache import FeatureCache, can_cache
@@ -273,9 +274,15 @@ class CaptioningTrainer(HubTrainer):
         if self.args.save_captions and self.is_world_process_zero():
             name = f"{metric_key_prefix}-{self.state.global_step:07d}.jsonl"
             write_captions(Path(self.args.output_dir, "captions", name), pictures.image_ids, captions)
-        settings = self._generation_settings(gen_kwargs)
         self.card.note_evaluation(
-            self.state.global_step, metric_key_prefix, rows, pictures, captions, figures, settings
+            self.state.global_step,
+            metric_key_prefix,
+            rows,
+            pictures,
+            captions,
+            figures,
+            self._generation_settings(gen_kwargs),
+            partial(self._scored_words, pictures, captions),
         )
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -297,13 +304,28 @@ class CaptioningTrainer(HubTrainer):
             show_examples(self.callback_handler.callbacks, examples, self.state.global_step)
         if not hasattr(self.processing_class, "encode_captions"):
             return {}
-        batch = self.data_collator([{**pictures[row], "caption": captions[row]} for row in rows])
-        batch = self._prepare_inputs({name: value for name, value in batch.items() if name != "row"})
-        self.model.eval()
+        batch = self._captioned_batch(pictures, captions, rows)
         with self.accelerator.autocast():
             outputs = self.base_model(**batch, output_gates=True)
         means = visual_gate_means(outputs, batch["labels"] != IGNORED_LABEL)
         return {f"visual_gate_{layer}": mean for layer, mean in enumerate(means)}
+
+    def _scored_words(self, pictures: CaptionedPictures, captions: list[str], row: int) -> list[tuple[str, float]]:
+        """Words of a caption with their visual scores, for captioners that have such scores."""
+        if getattr(self.base_model.config, "fusion", None) != "srau" or not captions[row]:
+            return []
+        with self.accelerator.autocast():
+            return scored_words(
+                self.base_model, self.processing_class, **self._captioned_batch(pictures, captions, [row])
+            )
+
+    def _captioned_batch(
+        self, pictures: CaptionedPictures, captions: list[str], rows: Iterable[int]
+    ) -> dict[str, Any]:
+        """Pictures with what was written of them, as inputs of the model, which stops training."""
+        self.model.eval()
+        batch = self.data_collator([{**pictures[row], "caption": captions[row]} for row in rows])
+        return self._prepare_inputs({name: value for name, value in batch.items() if name != "row"})
 
     def predict(
         self,

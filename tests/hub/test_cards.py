@@ -37,6 +37,7 @@ SAMPLE = {
     "file": "sample_eval_1.jpg",
     "caption": "a dog | runs",
     "references": ["A dog is running.", "A dog on grass."],
+    "visual_scores": [("a", 0.25), ("dog", 0.5), ("|", 0.123), ("runs", 1.0)],
 }
 PUBLISHED = {
     "paper": "visualgpt",
@@ -144,7 +145,9 @@ def test_everything_known_is_told():
         "## Evaluation on flickr8k (train)",
         "| CIDEr-D | 0.7000 | CIDEr-D (clipped, sigma 6) |",
         "| words a caption | 9.5000 | mean |",
-        "| ![1.jpg](sample_eval_1.jpg) | a dog \\| runs | A dog is running.<br>A dog on grass. |",
+        "not chosen; behind each word its visual score",
+        "| ![1.jpg](sample_eval_1.jpg) | a <sub>0.25</sub> dog <sub>0.50</sub> \\| <sub>0.12</sub> runs <sub>1.00</sub> |",
+        "| A dog is running.<br>A dog on grass. |",
         "Reproduces row VisualGPT (tau = 0.2) of table 1 of `visualgpt`, regime 1%:\n",
         "| BLEU-4 | 25.2 ± 1.11 | 24.9 ± 0.88 |\n| CIDEr-D | 81.7 | 80.0 ± 2.00 |\n\n",
         "Measured as mean ± standard deviation over the seeds 0, 1, 2.",
@@ -167,8 +170,13 @@ def test_everything_known_is_told():
     assert (evaluation.metric_type, evaluation.dataset_name, evaluation.metric_value) == ("cider", "flickr8k", 0.7)
 
 
+def test_captions_without_visual_scores_stand_alone():
+    card = render_card("captioner", checkpoint(), facts(TrainingFacts, {"evaluations.samples.visual_scores"}), SHOWN)
+    assert "not chosen:\n" in card and "| a dog \\| runs |" in card and "<sub>" not in card
+
+
 def test_a_row_of_one_run_and_pictures_that_are_not_shown():
-    known = facts(TrainingFacts)
+    known = facts(TrainingFacts, {"evaluations.samples.visual_scores"})
     known.reproduces = PublishedFacts(row="[a]", published={"spice": [16.0]}, measured={"spice": [15.5]}, seeds=[3])
     card = render_card("captioner", checkpoint(), known)
     assert (

@@ -60,11 +60,11 @@ With the library `hf_captioners` installed .* can be left out\.
 
 Natural units: papers print BLEU and CIDEr-D times 100\. Over 6 pictures with 30 reference captions\. Search: `num_beams=1`, `max_new_tokens=5`\. Tokenizer: `ptb`\. Document frequencies of CIDEr-D: the references of this set: 6 pictures\.
 
-The first pictures of this set, not chosen:
+The first pictures of this set, not chosen; behind each word its visual score, .* \(0 to 1\):
 
 \| picture \| caption \| references \|
 \|---\|---\|---\|
-(\| PICTURE \| .* \| (.+<br>){4}.+ \|
+(\| PICTURE \| (\S+ <sub>[01]\.\d\d</sub> ?)* \| (.+<br>){4}.+ \|
 ){5}PUBLISHED
 ## Training
 
