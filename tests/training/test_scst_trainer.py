@@ -148,7 +148,7 @@ def test_the_reward_rises(make_trainer, kind, tmp_path):
         kind,
         reward_funcs=[share_of_o],
         learning_rate=5e-3,
-        num_train_epochs=14,
+        num_train_epochs=15,
         per_device_train_batch_size=6,
         num_samples=6,
         eval_strategy="no",
@@ -156,9 +156,9 @@ def test_the_reward_rises(make_trainer, kind, tmp_path):
     )
     trainer.train()
     rewards = torch.tensor(log_of(trainer, "reward"))
-    tenth = len(rewards) // 5
+    tenth = len(rewards) // 10
     first, last = rewards[:tenth], rewards[-tenth:]
-    assert last.mean() - first.mean() > first.std() + last.std()
+    assert tenth >= 3 and last.mean() - first.mean() > first.std() + last.std()
     trainer.save_model(tmp_path / "saved")
     assert type(load_captioner(str(tmp_path / "saved"))[0]) is type(trainer.model)
 
