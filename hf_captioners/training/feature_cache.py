@@ -57,7 +57,7 @@ def _key(views: Sequence[dict[str, Any]]) -> str:
             digest.update(hashlib.sha256(view["bytes"]).digest())
         else:
             status = os.stat(view["path"])
-            digest.update(f"{os.path.abspath(view['path'])}:{status.st_size}:{status.st_mtime_ns};".encode())
+            digest.update(f"{os.path.realpath(view['path'])}:{status.st_size}:{status.st_mtime_ns};".encode())
     return digest.hexdigest()
 
 
