@@ -20,14 +20,20 @@ A study that nobody published has the same form, with a name of its own for the 
 """
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from hf_captioners.hub.card_facts import PublishedFacts
+
+# Papers print shares in percent, and CIDEr times 100.
+PERCENT = 100
 SUFFIXES = (".yaml", ".yml")
 REPRODUCES = "reproduces"
-REGIME_FLAG = "--regime"
+REGIME_FLAG, REPRODUCES_FLAG = "--regime", "--reproduces"
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,27 @@ class PublishedRow:
     row: str
     regimes: Mapping[str, Regime]
     seeds: Sequence[int] = (42,)
+
+    def beside(self, regime: str, figures: Mapping[int, Mapping[str, float]]) -> "PublishedFacts":
+        """What was published beside what runs measured.
+
+        Args:
+            regime: of the runs.
+            figures: of the run with each seed, in natural units.
+        """
+        from hf_captioners.hub.card_facts import PublishedFacts
+
+        published = self.regimes[regime].published
+        measured = {name: [one[name] for one in figures.values() if name in one] for name in published}
+        return PublishedFacts(
+            paper=self.paper,
+            table=self.table,
+            row=self.row,
+            regime=regime,
+            published={name: list(numbers) for name, numbers in published.items()},
+            measured={name: in_percent(known) for name, known in measured.items() if known},
+            seeds=list(figures),
+        )
 
 
 @dataclass(frozen=True)
@@ -128,7 +155,8 @@ def with_recipe(arguments: Sequence[str]) -> list[str]:
     """Put the contents of the YAML files that come first in front of the other arguments, which override them.
 
     Args:
-        arguments: what was typed behind the command; `--regime NAME` behind the files chooses one of the first's.
+        arguments: what was typed behind the command; `--regime NAME` behind the files chooses one of the first's, and
+            becomes `--reproduces FILE NAME`.
 
     Raises:
         FileNotFoundError: there is no such file.
@@ -143,7 +171,7 @@ def with_recipe(arguments: Sequence[str]) -> list[str]:
     if REGIME_FLAG in typed[:-1]:
         place = typed.index(REGIME_FLAG)
         regime = typed[place + 1]
-        del typed[place : place + 2]
+        typed[place : place + 1] = [REPRODUCES_FLAG, str(recipe.path)]
     parts = [recipe.with_regime(regime), *(other.arguments for other in others)]
     return [text for part in parts for name, value in part.items() for text in as_arguments(name, value)] + typed
 
@@ -156,3 +184,11 @@ def as_arguments(name: str, value: Any) -> list[str]:
         return [f"--{name}", *(f"{key}={json.dumps(entry)}" for key, entry in value.items())]
     values = value if isinstance(value, list) else [value]
     return [f"--{name}", *(str(entry) for entry in values)]
+
+
+def in_percent(values: Sequence[float]) -> list[float]:
+    """The mean in percent, and of two values or more their deviation; nothing of none."""
+    if not values:
+        return []
+    deviation = [statistics.stdev(values) * PERCENT] if len(values) > 1 else []
+    return [statistics.fmean(values) * PERCENT, *deviation]

@@ -6,7 +6,6 @@ import io
 import json
 import re
 import shlex
-import statistics
 import subprocess
 import sys
 import time
@@ -15,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .recipe import Recipe, as_arguments
+from .recipe import Recipe, as_arguments, in_percent
 
 NAME = "reproduce"
 HELP = "run the recipes of a published table and print mean and deviation beside the published figures"
 RESULT = "result.json"
 BEGUN, DONE, FAILED = "begun", "done", "failed"
-# Papers print shares in percent, and CIDEr times 100.
-PERCENT = 100
 
 
 def parent_parsers() -> list[argparse.ArgumentParser]:
@@ -207,21 +204,14 @@ def tell_cards(runs: list[Run]) -> None:
     """
     published = runs[0].recipe.published
     assert published is not None
-    figures = published.regimes[runs[0].regime].published
     found = [(run, result) for run in runs if (result := read_result(run)) and result["status"] == DONE]
     described = [run.folder for run, _ in found if (run.folder / "card_facts.json").is_file()]
-    if not described or not figures:
+    if not described or not published.regimes[runs[0].regime].published:
         return
-    from hf_captioners.hub.card_facts import PublishedFacts, TrainingFacts
+    from hf_captioners.hub.card_facts import TrainingFacts
     from hf_captioners.hub.cards import write_card
 
-    values = {name: [result["figures"][name] for _, result in found if name in result["figures"]] for name in figures}
-    facts = PublishedFacts(
-        **runs[0].names,
-        published={name: list(numbers) for name, numbers in figures.items()},
-        measured={name: in_percent(known) for name, known in values.items() if known},
-        seeds=[run.seed for run, _ in found],
-    )
+    facts = published.beside(runs[0].regime, {run.seed: result["figures"] for run, result in found})
     for folder in described:
         training = TrainingFacts.load(folder)
         assert training is not None
@@ -272,11 +262,3 @@ def as_markdown(recipes: list[Recipe], results: list[dict[str, Any]]) -> str:
                 theirs = [with_deviation(regime.published.get(metric, [])) for metric in metrics]
                 lines.append("| | | | published | " + " | ".join(theirs) + " |")
     return "\n".join(lines) + "\n"
-
-
-def in_percent(values: list[float]) -> list[float]:
-    """The mean in percent, and of two values or more their deviation; nothing of none."""
-    if not values:
-        return []
-    deviation = [statistics.stdev(values) * PERCENT] if len(values) > 1 else []
-    return [statistics.fmean(values) * PERCENT, *deviation]

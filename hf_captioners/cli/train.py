@@ -5,6 +5,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from .recipe import Recipe
+
 NAME = "train"
 HELP = "train a captioner on your own pictures and captions"
 
@@ -62,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="ptb",
         help="none: words are split already, as reports of radiographs are scored",
     )
+    parser.add_argument(
+        "--reproduces",
+        nargs=2,
+        metavar=("RECIPE", "REGIME"),
+        help="tell the row that this recipe reproduces, beside the figures of --test_split, on the card",
+    )
     parser.epilog = (
         "YAML files of these arguments may be given first, the later ones override: hf-captioners train recipe.yaml "
         "[--regime NAME] [--NAME VALUE]"
@@ -82,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         from hf_captioners.metrics import compute_caption_metrics
 
         # Whether all metrics can be computed here, METEOR's tables among what they need, is known before any work.
-        compute_caption_metrics(["a dog"], [["a dog"]], args.test_metrics, args.test_tokenizer)
+        compute_caption_metrics(["a dog", "a cat"], [["a dog"], ["a cat"]], args.test_metrics, args.test_tokenizer)
     with only_run_in(training.output_dir, training.process_index == 0):
         return _train(args, start, data, training)
 
@@ -139,24 +147,25 @@ def _train(args: argparse.Namespace, start: Any, data: Any, training: Any) -> in
     trainer.save_state()
     trainer.save_metrics("train", result.metrics)
     if test_rows is not None:
-        test(trainer, test_rows, args.test_metrics, args.test_tokenizer)
+        test(trainer, test_rows, args)
+        trainer.save_model()  # now its card tells the figures, too
     print(summary(trainer, training))
     return 0
 
 
-def test(trainer: Any, rows: Any, metrics: list[str], tokenizer: str) -> None:
-    """Caption a split with the finished captioner and write all figures beside it."""
-    from hf_captioners.metrics import compute_caption_metrics
-
+def test(trainer: Any, rows: Any, args: argparse.Namespace) -> None:
+    """Caption a split with the finished captioner, write all figures beside it, and tell the card."""
     from .output_files import as_json, write_text
 
-    captions = trainer.predict(rows)
-    if not trainer.is_world_process_zero():
-        return
-    figures = compute_caption_metrics(captions, rows["captions"], metrics=tuple(metrics), tokenizer=tokenizer)
-    del figures["per_picture"]
-    figures["pictures"] = len(captions)
-    write_text(Path(trainer.args.output_dir, "test_results.json"), as_json(figures) + "\n")
+    figures = trainer.test(rows, args.test_metrics, args.test_tokenizer)
+    if args.reproduces:
+        recipe, regime = args.reproduces
+        row = Recipe.load(Path(recipe)).published
+        assert row is not None
+        trainer.card.reproduces = row.beside(regime, {trainer.args.seed: figures})
+    if trainer.is_world_process_zero():
+        told = {**figures.conditions, **figures, "pictures": len(rows)}
+        write_text(Path(trainer.args.output_dir, "test_results.json"), as_json(told) + "\n")
 
 
 def summary(trainer: Any, training: Any) -> str:

@@ -17,7 +17,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.utils import logging
 
 from hf_captioners._version import __version__
-from hf_captioners.hub.card_facts import DataFacts, EvaluationFacts, SampleFacts, TrainingFacts
+from hf_captioners.hub.card_facts import DataFacts, EvaluationFacts, PublishedFacts, SampleFacts, TrainingFacts
 from hf_captioners.hub.cards import write_card
 from hf_captioners.processing.picture_reading import read_picture
 
@@ -70,12 +70,14 @@ class CardWriter(TrainerCallback):
         saved_step: the step of the weights that are in the model, where it is not the last one.
         evaluations: by step and name (`eval`), what was evaluated.
         samples: file names of the small copies of evaluation pictures, and which picture of which set each is.
+        reproduces: the published row that the run belongs to, beside what was measured.
     """
 
     def __init__(self) -> None:
         self.saved_step: int | None = None
         self.evaluations: dict[int, dict[str, EvaluationFacts]] = {}
         self.samples: dict[str, tuple[CaptionedPictures, int]] = {}
+        self.reproduces: PublishedFacts | None = None
         self._began: float | None = None
         self._seconds: float | None = None
 
@@ -181,6 +183,7 @@ class CardWriter(TrainerCallback):
         return TrainingFacts(
             data=data_facts(pictures.rows, pictures.captions) if pictures is not None else DataFacts(),
             evaluations=kept,
+            reproduces=self.reproduces,
             arguments=told,
             other_arguments=other,
             log=training_log(state.log_history),

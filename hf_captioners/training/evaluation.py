@@ -12,7 +12,6 @@ import torch
 from transformers import GenerationConfig, PreTrainedModel
 
 METRICS = ("bleu", "cider_d")
-FIGURES = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "cider_d")
 SHOWN_HEALTH = ("distinct", "length", "bad_endings")
 
 
@@ -74,8 +73,13 @@ class CaptionFigures(dict[str, float]):
         return joined
 
 
-def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]]) -> CaptionFigures:
-    """BLEU-1 to 4 and CIDEr-D of captions against all references of their pictures, in natural units.
+def score_captions(
+    captions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[str] = METRICS,
+    tokenizer: str = "ptb",
+) -> CaptionFigures:
+    """Captions against all references of their pictures, in natural units; metrics as for `compute_caption_metrics`.
 
     Raises:
         ValueError: no picture has a reference.
@@ -86,10 +90,12 @@ def score_captions(captions: Sequence[str], references: Sequence[Sequence[str]])
     if not known:
         raise ValueError(f"None of the {len(captions)} evaluation pictures has a caption to compare with.")
     result = compute_caption_metrics(
-        [captions[row] for row in known], [list(references[row]) for row in known], metrics=METRICS
+        [captions[row] for row in known], [list(references[row]) for row in known], tuple(metrics), tokenizer
     )
-    figures = CaptionFigures({name: float(result[name]) for name in FIGURES})
-    figures.conditions = {name: result[name] for name in ("variants", "tokenizer", "document_frequency")}
+    figures = CaptionFigures({name: value for name, value in result.items() if isinstance(value, float)})
+    figures.conditions = {
+        name: result[name] for name in ("variants", "tokenizer", "document_frequency") if name in result
+    }
     return figures
 
 

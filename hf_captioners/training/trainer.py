@@ -28,7 +28,15 @@ from .card_writer import CardWriter
 from .checkpoints import load_weights
 from .collator import CaptionCollator
 from .diagnostics import CaptionedExample, scored_words, show_examples, visual_gate_means
-from .evaluation import caption_batch, generation_config_for, judge_form, score_captions, write_captions
+from .evaluation import (
+    METRICS,
+    CaptionFigures,
+    caption_batch,
+    generation_config_for,
+    judge_form,
+    score_captions,
+    write_captions,
+)
 from .feature_agreement import require_own_features
 from .feature_cache import FeatureCache, can_cache
 from .hub_trainer import HubTrainer
@@ -274,19 +282,37 @@ class CaptioningTrainer(HubTrainer):
         if self.args.save_captions and self.is_world_process_zero():
             name = f"{metric_key_prefix}-{self.state.global_step:07d}.jsonl"
             write_captions(Path(self.args.output_dir, "captions", name), pictures.image_ids, captions)
-        self.card.note_evaluation(
-            self.state.global_step,
-            metric_key_prefix,
-            rows,
-            pictures,
-            captions,
-            figures,
-            self._generation_settings(gen_kwargs),
-            partial(self._scored_words, pictures, captions),
-        )
+        self._tell_card(metric_key_prefix, rows, captions, figures, gen_kwargs)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def test(
+        self, rows: Dataset, metrics: Sequence[str] = METRICS, tokenizer: str = "ptb", **gen_kwargs: Any
+    ) -> CaptionFigures:
+        """Caption a data set with the finished captioner; the card of what is saved next tells the figures.
+
+        Args:
+            rows: captioned pictures.
+            metrics, tokenizer: see `compute_caption_metrics`.
+            **gen_kwargs: generation settings.
+
+        Returns:
+            Figures in natural units, without a prefix, and their `conditions`.
+        """
+        pictures = self._pictures_of(rows)
+        captions = self.caption(pictures, **gen_kwargs)
+        figures = score_captions(captions, pictures.captions, metrics, tokenizer)
+        self._tell_card("test", rows, captions, figures, gen_kwargs)
+        return figures
+
+    def _tell_card(
+        self, name: str, rows: Dataset, captions: list[str], figures: CaptionFigures, given: dict[str, Any]
+    ) -> None:
+        pictures = self._pictures_of(rows)
+        scored = partial(self._scored_words, pictures, captions)
+        settings = self._generation_settings(given)
+        self.card.note_evaluation(self.state.global_step, name, rows, pictures, captions, figures, settings, scored)
 
     @torch.no_grad()
     def _diagnose(self, pictures: CaptionedPictures, captions: list[str]) -> dict[str, float]:

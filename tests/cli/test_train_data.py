@@ -10,6 +10,7 @@ from filelock import FileLock
 from hf_captioners.cli import main
 from hf_captioners.data import list_datasets, load_captions
 from hf_captioners.data.feature_store import FeatureStore
+from hf_captioners.hub.cards import FIGURE_NAMES
 from hf_captioners.named_values import read_named_values
 from hf_captioners.training.feature_cache import picture_keys
 
@@ -91,6 +92,27 @@ def test_the_end_of_a_run_is_tested(scenes, parts, tmp_path, capsys):
     assert figures["pictures"] == 2
     assert {"rouge_l", "cider_d"} <= figures.keys()
     assert figures["tokenizer"] == "none"
+    card = (tmp_path / "run" / "README.md").read_text()
+    for name in ("rouge_l", "cider_d"):
+        assert f"| {FIGURE_NAMES[name]} | {figures[name]:.4f} |" in card
+    assert "Tokenizer: `none`" in card
+
+
+def test_one_run_of_a_recipe_stands_beside_the_published_row(scenes, parts, tmp_path):
+    folder = ["--dataset", "caption_folder", *dataset_folders.make_folder("caption_folder", tmp_path / "data", scenes)]
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "test_split: validation\nreproduces: {paper: visualgpt, table: 1, row: VisualGPT, regimes: {1%: {published: "
+        "{bleu_1: [69.3, 0.84]}}}}\n"
+    )
+    output = tmp_path / "run"
+    typed = ["train", str(recipe), "--regime", "1%", *folder, *parts, *TWO_STEPS, "--output_dir", str(output)]
+    assert main([*typed, "--seed", "3"]) == 0
+    measured = 100 * json.loads((output / "test_results.json").read_text())["bleu_1"]
+    card = (output / "README.md").read_text()
+    assert "Reproduces row VisualGPT of table 1 of `visualgpt`, regime 1%" in card
+    assert f"| BLEU-1 | 69.3 ± 0.84 | {measured:.1f} |" in card
+    assert "Measured with the seed 3." in card
 
 
 def test_reports_are_generated_as_long_as_reports_are(scenes, parts, tmp_path):
