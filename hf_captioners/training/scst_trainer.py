@@ -45,6 +45,8 @@ class NumberedPictures(TorchDataset):
         pictures: the pictures.
     """
 
+    lengths = None  # what is still to be drawn has none: `group_by_length` is for the cross-entropy part
+
     def __init__(self, pictures: CaptionedPictures) -> None:
         self.pictures = pictures
         self.picture_of = np.arange(len(pictures))

@@ -57,6 +57,7 @@ def weights_equal(first, second):
 def test_same_curve_and_weights_after_a_kill(make_trainer, figures, tmp_path, part, step, found):
     """2 epochs of 2 steps with cross-entropy, then 2 of 3 with rewards; a moving average, dropout, a divergence."""
     fields = {"scst_after_epochs": 2, "baseline": "moving_average", "kl_weight": 0.01, "sample_with_dropout": True}
+    fields |= {"train_sampling_strategy": "group_by_length"}  # of the cross-entropy part
     fields |= {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
     fields |= {"early_stopping_patience": None, "load_best_model_at_end": False}
     whole = make_trainer("whole", **fields)
