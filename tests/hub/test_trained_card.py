@@ -301,7 +301,9 @@ def test_two_processes_leave_one_repository(make_captioner, processor, scenes, l
     processor.save_pretrained(tmp_path / "captioner")
     for split in ("train", "validation"):
         scenes[split].save_to_disk(str(tmp_path / split))
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    # `--multi_gpu` is also what starts several processes where there is no GPU.
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--main_process_port", "0", "--mixed_precision", "no", "--dynamo_backend", "no"]
     done = subprocess.run(
         [*launch, "-m", "tests.hub.pushing_processes", str(tmp_path), kind],
         env=os.environ | loopback_hub.environment(tmp_path / "home") | {"OMP_NUM_THREADS": "1"},
