@@ -4,10 +4,11 @@ import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from transformers.trainer_utils import IntervalStrategy
+from transformers.trainer_utils import IntervalStrategy, SchedulerType
 
 from .arguments import CaptioningTrainingArguments
 from .rewards import REWARDS
+from .schedules import SCHEDULES
 
 SAMPLINGS = ("multinomial", "beams")
 BASELINES = ("greedy", "beam_mean", "leave_one_out", "moving_average")
@@ -53,6 +54,8 @@ class SCSTArguments(CaptioningTrainingArguments):
         scst_after_patience: train with cross-entropy first, until so many evaluations brought nothing better
             (published: 5). The best model goes on.
         cross_entropy_learning_rate, cross_entropy_batch_size: of that first part (VisualGPT: 1e-4, 25 pairs).
+        cross_entropy_lr_scheduler_type, cross_entropy_warmup_steps: of that first part; None: as for the second (M2:
+            `"noam"`, 10,000, and a constant rate behind it).
 
     Raises:
         ValueError: a value is outside of its range, or two do not go together.
@@ -109,6 +112,12 @@ class SCSTArguments(CaptioningTrainingArguments):
     cross_entropy_batch_size: int = field(
         default=25, metadata={"help": "Pairs of picture and caption in its batches (VisualGPT: 25)."}
     )
+    cross_entropy_lr_scheduler_type: str | None = field(
+        default=None, metadata={"help": "Its schedule (M2: noam); default: that of the self-critical part."}
+    )
+    cross_entropy_warmup_steps: float | None = field(
+        default=None, metadata={"help": "Its warm-up (M2: 10000); default: that of the self-critical part."}
+    )
 
     def __post_init__(self) -> None:
         """Check, choose what depends on the kind of sampling, then as for cross-entropy."""
@@ -126,10 +135,16 @@ class SCSTArguments(CaptioningTrainingArguments):
             raise ValueError("`scst_after_patience` counts evaluations, and `eval_strategy` is 'no'.")
 
     def _check_choices(self) -> None:
-        for name, choices in (("sampling", SAMPLINGS), ("baseline", BASELINES), ("loss_length", LOSS_LENGTHS)):
+        choices_of: dict[str, tuple[str | None, ...]] = {
+            "sampling": SAMPLINGS,
+            "baseline": BASELINES,
+            "loss_length": LOSS_LENGTHS,
+            "cross_entropy_lr_scheduler_type": (*SCHEDULES, *(kind.value for kind in SchedulerType), None),
+        }
+        for name, choices in choices_of.items():
             value = getattr(self, name)
             if value not in choices:
-                raise ValueError(f"`{name}` is {value!r}, expected one of {', '.join(choices)}.")
+                raise ValueError(f"`{name}` is {value!r}, expected one of {', '.join(filter(None, choices))}.")
         if self.sampling == "beams" and self.temperature != 1:
             raise ValueError(f"`temperature={self.temperature}` has no meaning for `sampling='beams'`; leave it 1.")
 
@@ -162,6 +177,10 @@ class SCSTArguments(CaptioningTrainingArguments):
         arguments.feature_cache_dir = self.feature_cache_dir or str(Path(str(self.output_dir), "features"))
         arguments.learning_rate = self.cross_entropy_learning_rate
         arguments.per_device_train_batch_size = self.cross_entropy_batch_size
+        if self.cross_entropy_lr_scheduler_type is not None:
+            arguments.lr_scheduler_type = self.cross_entropy_lr_scheduler_type
+        if self.cross_entropy_warmup_steps is not None:
+            arguments.warmup_steps = self.cross_entropy_warmup_steps
         arguments.early_stopping_patience = self.scst_after_patience
         arguments.num_train_epochs = self.scst_after_epochs or CaptioningTrainingArguments.num_train_epochs
         arguments.max_steps = -1

@@ -1,4 +1,4 @@
-"""Run by test_trained_card.py with `accelerate launch`: a short training that pushes every save to the Hub of HF_ENDPOINT."""
+"""Run by test_trained_card.py with `accelerate launch`: a training that pushes every save to the Hub."""
 
 import sys
 from pathlib import Path

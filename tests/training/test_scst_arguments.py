@@ -29,12 +29,24 @@ def test_cross_entropy_has_its_own_settings(tmp_path):
     assert arguments.output_dir == str(tmp_path)
 
 
+def test_cross_entropy_has_its_own_schedule(tmp_path):
+    """M2: Noam, then a constant rate."""
+    own = {"cross_entropy_lr_scheduler_type": "noam", "cross_entropy_warmup_steps": 10000}
+    arguments = SCSTArguments(str(tmp_path), scst_after_patience=5, use_cpu=True, **own)
+    before = arguments.for_cross_entropy()
+    assert (before.lr_scheduler_type, before.warmup_steps) == ("noam", 10000)
+    assert (arguments.lr_scheduler_type, arguments.warmup_steps) == ("constant", 0)
+    same = SCSTArguments(str(tmp_path), scst_after_patience=5, lr_scheduler_type="linear", use_cpu=True)
+    assert same.for_cross_entropy().lr_scheduler_type == "linear"
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
         ({"sampling": "beam"}, "`sampling` is 'beam', expected one of multinomial, beams"),
         ({"baseline": "mean"}, "`baseline` is 'mean'"),
         ({"loss_length": "tokens"}, "`loss_length`"),
+        ({"cross_entropy_lr_scheduler_type": "vaswani"}, "'vaswani', expected one of noam, step_decay, linear"),
         ({"sampling": "beams", "temperature": 0.5}, "no meaning for `sampling='beams'`"),
         ({"num_samples": 1}, "at least 2 for the baseline 'leave_one_out'"),
         ({"num_samples": 0, "baseline": "greedy"}, "at least 1 for the baseline 'greedy'"),
