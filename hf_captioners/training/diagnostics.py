@@ -48,8 +48,11 @@ def show_examples(callbacks: Iterable[Any], examples: Sequence[CaptionedExample]
                 writer.add_text(f"{TAG}/{number}", example.text, step)
         for name in ("_wandb", "_trackio"):
             if (tool := getattr(callback, name, None)) is not None:
-                pictures = [tool.Image(example.picture, caption=example.text) for example in examples]
-                tool.log({TAG: pictures, "train/global_step": step})
+                pictures = {
+                    f"{TAG}/{number}": tool.Image(example.picture, caption=example.text)
+                    for number, example in enumerate(examples)
+                }
+                tool.log({**pictures, "train/global_step": step})
 
 
 def visual_gate_means(outputs: Any, real: Tensor) -> list[float]:
