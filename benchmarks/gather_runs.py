@@ -30,6 +30,11 @@ def gather(folder: Path) -> dict:
     return run
 
 
+def is_done(result: Path) -> bool:
+    """Whether a run came to its end."""
+    return json.loads(result.read_text(encoding="utf-8"))["status"] == "done"
+
+
 def main() -> None:
     """Gather and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -40,7 +45,7 @@ def main() -> None:
     figures = {
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU",
         "commands": args.commands.read_text(encoding="utf-8"),
-        "runs": [gather(path.parent) for path in sorted(args.folder.rglob("result.json"))],
+        "runs": [gather(path.parent) for path in sorted(args.folder.rglob("result.json")) if is_done(path)],
     }
     args.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(f"{len(figures['runs'])} runs")
