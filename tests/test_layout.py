@@ -17,7 +17,7 @@ BESIDE = {"docs", "examples", "benchmarks", "Makefile", "LICENSE"} | {
     "SECURITY.md",
     "CITATION.cff",
 }
-FOR_EVERYBODY = {"auto", "named_values", "_version"}
+FOR_EVERYBODY = {"auto", "named_values", "word_values", "_version"}
 # folder -> folders of this project that it may import
 ARROWS = {
     "modeling": set(),
