@@ -14,7 +14,7 @@ from .report import DataReport, ProblemKind
 
 TABLE_KINDS = (".jsonl", ".csv", ".tsv", ".parquet", ".json", ".txt")
 # name#k, then a TAB or blanks, then the caption: Flickr's token files.
-NUMBERED = re.compile(r"^(?P<name>.+?)#\d+[\t ]+(?P<caption>.*)$")
+NUMBERED = re.compile(r"^(?P<name>.+?)#\d+(?: *\t| +)(?P<caption>.*)$")
 Numbered = tuple[int, dict[str, Any]]
 
 

@@ -6,7 +6,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hf_captioners.data.report import DataReport
@@ -54,6 +54,7 @@ def test_csv_with_line_feeds_commas_and_quotes(captions):
 
 @QUICK
 @given(st.lists(ONE_LINE, min_size=1, max_size=6))
+@example([" a space before it"])
 def test_tsv_and_txt(captions):
     lines = [f"{number}.jpg\t{text}" for number, text in enumerate(captions)]
     expected = [{"file_name": f"{number}.jpg", "caption": text} for number, text in enumerate(captions)]
