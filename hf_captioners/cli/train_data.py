@@ -57,7 +57,7 @@ class TrainingData:
     )
 
     train_share: float | None = field(
-        default=None, metadata={"help": "Learn from this share of the training captions only (1 %: 0.01)."}
+        default=None, metadata={"help": "Learn from this share of the training captions only (one percent: 0.01)."}
     )
     share_unit: str = field(default="caption", metadata={"help": "What the share counts: caption or picture."})
     share_seed: int | None = field(

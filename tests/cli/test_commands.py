@@ -21,6 +21,14 @@ def test_help_lists_every_command_and_stays_light():
         assert f"\n  {name} " in done.stdout
 
 
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main([command, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: hf-captioners {command}" in capsys.readouterr().out
+
+
 def test_a_command_that_cannot_be_loaded_is_named(monkeypatch, capsys):
     monkeypatch.setitem(cli.COMMANDS, "paint", "no_such_file")
     assert cli.main([]) == 0
