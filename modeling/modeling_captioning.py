@@ -396,6 +396,11 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
     model: CaptioningModel
     lm_head: nn.Module
 
+    @property
+    def has_visual_scores(self) -> bool:
+        """Whether there is a `visual_scores(sequences, **pictures)`, how much each token owes to the picture."""
+        return False
+
     def get_input_embeddings(self) -> nn.Module:
         """The token embedding."""
         return self.model.get_input_embeddings()

@@ -459,6 +459,11 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
+    @property
+    def has_visual_scores(self) -> bool:
+        """Only self-resurrecting gates can be read so."""
+        return self.config.fusion == "srau"
+
     @torch.no_grad()
     def visual_scores(self, sequences: Tensor, **pictures: Any) -> Tensor:
         """How much each generated token owes to the picture (section 5.6, Figure 5).
@@ -474,7 +479,7 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
         Raises:
             ValueError: the model's fusion has no self-resurrecting gates.
         """
-        if self.config.fusion != "srau":
+        if not self.has_visual_scores:
             raise ValueError(f"`fusion={self.config.fusion!r}` has no visual gates, expected 'srau'.")
         gates = self(decoder_input_ids=sequences[:, :-1], output_gates=True, **pictures).gates
         return gates[-1].visual.mean(dim=(2, 3))

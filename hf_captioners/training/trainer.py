@@ -338,7 +338,7 @@ class CaptioningTrainer(HubTrainer):
 
     def _scored_words(self, pictures: CaptionedPictures, captions: list[str], row: int) -> list[tuple[str, float]]:
         """Words of a caption with their visual scores, for captioners that have such scores."""
-        if getattr(self.base_model.config, "fusion", None) != "srau" or not captions[row]:
+        if not getattr(self.base_model, "has_visual_scores", False) or not captions[row]:
             return []
         with self.accelerator.autocast():
             return scored_words(
