@@ -86,6 +86,9 @@ def run(args: argparse.Namespace) -> int:
     start = start_kind(**_typed(args, start_kind))
     training = training_kind(**(data.generation_arguments | _typed(args, training_kind)))
     require_writable_folder(training.output_dir)
+    if args.reproduces:
+        recipe, regime = args.reproduces
+        Recipe.load(Path(recipe)).with_regime(regime)  # whether there is such a row is known before any work
     if args.test_split:
         from hf_captioners.metrics import compute_caption_metrics
 

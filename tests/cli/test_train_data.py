@@ -98,7 +98,7 @@ def test_the_end_of_a_run_is_tested(scenes, parts, tmp_path, capsys):
     assert "Tokenizer: `none`" in card
 
 
-def test_one_run_of_a_recipe_stands_beside_the_published_row(scenes, parts, tmp_path):
+def test_one_run_of_a_recipe_stands_beside_the_published_row(scenes, parts, tmp_path, capsys):
     folder = ["--dataset", "caption_folder", *dataset_folders.make_folder("caption_folder", tmp_path / "data", scenes)]
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
@@ -106,6 +106,8 @@ def test_one_run_of_a_recipe_stands_beside_the_published_row(scenes, parts, tmp_
         "{bleu_1: [69.3, 0.84]}}}}\n"
     )
     output = tmp_path / "run"
+    assert main(["train", *folder, "--reproduces", str(recipe), "2%", "--output_dir", str(output)]) == 2
+    assert "--regime 2%" in capsys.readouterr().err
     typed = ["train", str(recipe), "--regime", "1%", *folder, *parts, *TWO_STEPS, "--output_dir", str(output)]
     assert main([*typed, "--seed", "3"]) == 0
     measured = 100 * json.loads((output / "test_results.json").read_text())["bleu_1"]
