@@ -156,8 +156,8 @@ class SCSTArguments(CaptioningTrainingArguments):
             )
         if not 0 <= self.baseline_momentum < 1:
             raise ValueError(f"`baseline_momentum` is {self.baseline_momentum}, expected 0 up to below 1.")
-        for name in ("kl_weight", "entropy_weight"):
-            if getattr(self, name) < 0:
+        for name in ("kl_weight", "entropy_weight", "cross_entropy_warmup_steps"):
+            if (getattr(self, name) or 0) < 0:
                 raise ValueError(f"`{name}` is {getattr(self, name)}, expected at least 0.")
         above_zero = ("temperature", "scst_after_epochs", "scst_after_patience")
         for name in (*above_zero, "cross_entropy_learning_rate", "cross_entropy_batch_size"):

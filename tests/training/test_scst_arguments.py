@@ -52,6 +52,7 @@ def test_cross_entropy_has_its_own_schedule(tmp_path):
         ({"num_samples": 0, "baseline": "greedy"}, "at least 1 for the baseline 'greedy'"),
         ({"baseline_momentum": 1.0}, "`baseline_momentum` is 1.0"),
         ({"kl_weight": -1.0}, "`kl_weight` is -1.0"),
+        ({"cross_entropy_warmup_steps": -1}, "`cross_entropy_warmup_steps` is -1"),
         ({"temperature": 0.0}, "`temperature` is 0.0, expected more than 0"),
         ({"scst_after_epochs": 0}, "`scst_after_epochs` is 0"),
         ({"scst_after_patience": 2, "eval_strategy": "no"}, "`scst_after_patience` counts evaluations"),
