@@ -17,10 +17,12 @@ from pathlib import Path
 EVALUATED = ("cider_d", "bleu_4", "distinct", "length", "bad_endings")
 
 
-def gather(folder: Path) -> dict:
-    """What one run measured."""
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    history = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+def gather(path: Path) -> dict | None:
+    """What the run with this `result.json` measured; None if it did not come to its end."""
+    result = json.loads(path.read_text(encoding="utf-8"))
+    if result["status"] != "done":
+        return None
+    history = json.loads(path.with_name("trainer_state.json").read_text(encoding="utf-8"))["log_history"]
     evaluated = [entry for entry in history if "eval_cider_d" in entry]
     run = {name: result[name] for name in ("table", "row", "regime", "seed", "seconds", "figures")}
     if evaluated and not evaluated[0]["step"]:
@@ -28,11 +30,6 @@ def gather(folder: Path) -> dict:
         for when, entry in (("before", evaluated[0]), ("after", best)):
             run[when] = {"step": entry["step"]} | {name: entry[f"eval_{name}"] for name in EVALUATED}
     return run
-
-
-def is_done(result: Path) -> bool:
-    """Whether a run came to its end."""
-    return json.loads(result.read_text(encoding="utf-8"))["status"] == "done"
 
 
 def main() -> None:
@@ -45,7 +42,7 @@ def main() -> None:
     figures = {
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU",
         "commands": args.commands.read_text(encoding="utf-8"),
-        "runs": [gather(path.parent) for path in sorted(args.folder.rglob("result.json")) if is_done(path)],
+        "runs": [run for path in sorted(args.folder.rglob("result.json")) if (run := gather(path))],
     }
     args.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     print(f"{len(figures['runs'])} runs")

@@ -89,7 +89,7 @@ def scst(figures: dict) -> list[str]:
     """The section on self-critical training."""
     setting, profile, rival = figures["setting"], figures["profile"], figures["rival"]
     lines = [
-        "## Self-critical training",
+        "## What a self-critical step costs",
         "",
         f"A step of VisualGPT at the size of the paper (width {setting['width']}, {setting['layers']} layers) on "
         f"{profile['pictures']} pictures with {setting['beams']} beams of {setting['tokens']} tokens takes "
@@ -138,29 +138,10 @@ def self_critical(figures: dict) -> list[str]:
     return [*lines, "", f"Hardware: {figures['hardware']}. Commands:", "", "```bash", *commands(figures), "```", ""]
 
 
-def low_data(figures: dict) -> list[str]:
-    """The section on few pairs."""
-    lines = [
-        "## Few pairs: VisualGPT on shares of Flickr8k",
-        "",
-        "The 1,000 validation photographs, five references each, beam 3, metrics of this library in percent; the last "
-        "weights of every run, none chosen on these photographs. Means ± standard deviations over the seeds, which "
-        "also draw the pairs.",
-        "",
-        "| start | pairs | runs | BLEU-4 | CIDEr-D |",
-        "|---|---|---|---|---|",
-    ]
-    for row, regime in dict.fromkeys((run["row"], run["regime"]) for run in figures["runs"]):
-        runs = [run for run in figures["runs"] if (run["row"], run["regime"]) == (row, regime)]
-        values = [spread([run["figures"][name] for run in runs], 100, 1) for name in ("bleu_4", "cider_d")]
-        lines.append(f"| {row} | {regime} | {len(runs)} | {' | '.join(values)} |")
-    return [*lines, "", f"Hardware: {figures['hardware']}. Commands:", "", "```bash", *commands(figures), "```", ""]
-
-
-def spread(values: list[float], scale: float = 1, places: int = 3) -> str:
+def spread(values: list[float]) -> str:
     """Mean and, of several values, standard deviation."""
-    deviation = f" ± {statistics.stdev(values) * scale:.{places}f}" if len(values) > 1 else ""
-    return f"{statistics.fmean(values) * scale:.{places}f}{deviation}"
+    deviation = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.3f}{deviation}"
 
 
 def commands(figures: dict) -> list[str]:
@@ -175,7 +156,6 @@ def page() -> str:
         ("flickr8k_visualgpt", flickr8k),
         ("flickr8k_show_attend_tell", flickr8k),
         ("self_critical", self_critical),
-        ("low_data", low_data),
         ("decoding", decoding),
         ("scst", scst),
     )
