@@ -7,7 +7,7 @@ from datasets import Dataset, Image, List
 
 from hf_captioners.training.caption_encoding import ForeignEncoder
 from hf_captioners.training.collator import CaptionCollator
-from hf_captioners.training.feature_cache import FeatureCache, StoredFeatures, can_cache
+from hf_captioners.training.feature_cache import FeatureCache, StoredFeatures, can_cache, picture_keys
 from hf_captioners.training.pictures import CaptionedPictures
 
 
@@ -33,6 +33,21 @@ def test_stored_features_are_those_of_the_model(tmp_path, make_captioner, proces
             stored[row]["region_features"], direct.region_features[0], atol=max(tolerance, 1e-6)
         )
         np.testing.assert_array_equal(stored[row]["region_boxes"], direct.region_boxes[0])
+
+
+def test_a_picture_is_the_same_behind_another_link_to_its_folder(tmp_path, scenes):
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "pictures", target_is_directory=True)
+    for number in range(2):
+        scenes["train"][number]["image"].save(tmp_path / "pictures" / f"{number}.png")
+    rows = {
+        name: Dataset.from_dict({"image": [str(tmp_path / name / f"{n}.png") for n in range(2)]}).cast_column(
+            "image", Image()
+        )
+        for name in ("pictures", "link")
+    }
+    assert picture_keys(rows["pictures"]) == picture_keys(rows["link"])
+    assert len(set(picture_keys(rows["link"]))) == 2
 
 
 def test_features_are_computed_once(tmp_path, make_captioner, processor, pictures, monkeypatch):
