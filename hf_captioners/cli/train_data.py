@@ -7,8 +7,9 @@ from pathlib import Path
 from datasets import Dataset, DatasetDict
 
 from hf_captioners.data import load_captions
-from hf_captioners.data.feature_store import STORE_FILE, FeatureStore
 from hf_captioners.data.loading import generation_defaults
+from hf_captioners.data.region_forms import open_regions
+from hf_captioners.data.region_source import RegionSource
 from hf_captioners.data.regions_column import with_regions
 from hf_captioners.data.subsets import CaptionSubset, draw_subset
 from hf_captioners.named_values import read_named_values
@@ -27,7 +28,7 @@ class TrainingData:
         train_dir: the same, for your own pictures with captions, or a folder for each split.
         data_options: options of the data set, as `name=value`.
         features: stored features that take the place of the pictures: a folder with one feature store for each split,
-            as `hf-captioners extract-features` writes it, or one store for all.
+            as `hf-captioners extract-features` writes it, or one source for all, in any form of `open_regions`.
         validation_dir: a folder of evaluation pictures; default: the split `validation`, else a share held out.
         validation_share: the share of pictures to hold out where there is no other source.
         train_share: the share of the training captions, or pictures, to learn from; drawn by seed.
@@ -47,7 +48,11 @@ class TrainingData:
         metadata={"help": "Options of the data set: name=value ..., as protocol=r2gen max_views=2."},
     )
     features: str | None = field(
-        default=None, metadata={"help": "Folder of stored features (see extract-features), used instead of pictures."}
+        default=None,
+        metadata={
+            "help": "Region features, used instead of pictures: what extract-features wrote, or a TSV, HDF5 or folder "
+            "of bottom-up features."
+        },
     )
     validation_dir: str | None = field(
         default=None, metadata={"help": "Folder of evaluation pictures; default: the folder's own validation split."}
@@ -122,9 +127,9 @@ class TrainingData:
 
     def with_features(self, rows: Dataset, split: str) -> Dataset:
         """Rows of a split with their stored features in the place of pictures, if features are used."""
-        return rows if self.features is None else with_regions(rows, self.store_of(split))
+        return rows if self.features is None else with_regions(rows, self.regions_of(split))
 
-    def store_of(self, split: str) -> FeatureStore:
+    def regions_of(self, split: str) -> RegionSource:
         """The stored features of a split.
 
         Raises:
@@ -132,13 +137,13 @@ class TrainingData:
         """
         assert self.features is not None
         places = [Path(self.features), Path(self.features, split)]
-        found = next((place for place in places if (place / STORE_FILE).is_file()), None)
+        found = next((source for place in places if (source := open_regions(place)) is not None), None)
         if found is None:
             raise FileNotFoundError(
-                f"{places[1]} is no feature store, nor is {places[0]}. Extract the split: hf-captioners "
-                f"extract-features ... --split {split} --output {self.features}"
+                f"{places[1]} is no feature store, nor is {places[0]}, nor a TSV, HDF5 or folder of region features. "
+                f"Extract the split: hf-captioners extract-features ... --split {split} --output {self.features}"
             )
-        return FeatureStore(found)
+        return found
 
 
 def load_training_data(data: TrainingData, seed: int) -> tuple[Dataset, Dataset]:
@@ -173,7 +178,7 @@ def load_training_data(data: TrainingData, seed: int) -> tuple[Dataset, Dataset]
 def fit_to_features(start: StartingPoint, data: TrainingData) -> None:
     """Where features take the place of a vision model, let the captioner's configuration have their size."""
     if data.features is not None and start.model is None and start.vision_model is None:
-        size = data.store_of("train").description.feature_size
+        size = data.regions_of("train").feature_size
         start.model_config = [f"region_feature_size={size}", *start.model_config]
 
 

@@ -76,6 +76,11 @@ class RegionSource(abc.ABC, Mapping[str, Regions]):
     def regions(self, image_id: str) -> Regions:
         """Read the regions of a picture that is there."""
 
+    @property
+    def feature_size(self) -> int:
+        """Features of a region (D), as the first picture has them."""
+        return self[next(iter(self))].features.shape[1]
+
     def __getitem__(self, image_id: str) -> Regions:
         if str(image_id) not in self.ids():
             few = ", ".join(list(self.ids())[:3])

@@ -13,6 +13,7 @@ import gzip
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -37,11 +38,19 @@ class BottomUpTsv(RegionSource):
         files = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(path) for path in paths]
         self.name = ", ".join(map(str, files))
         self.repeated = 0
+        self._files = files
         self._contents = [_content(path) for path in files]
         self._places: dict[str, tuple[int, int, int]] = {}
         for number, (path, content) in enumerate(zip(files, self._contents, strict=True)):
             for line, (start, stop) in enumerate(_lines(content), 1):
                 self._note(path, line, (number, start, stop))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the contents, which another process maps anew."""
+        return {name: value for name, value in self.__dict__.items() if name != "_contents"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _contents=[_content(path) for path in state["_files"]])
 
     def _note(self, path: Path, line: int, place: tuple[int, int, int]) -> None:
         number, start, stop = place

@@ -34,6 +34,8 @@ class RegionFolder(RegionSource):
         ValueError: boxes are asked for without sizes or folder.
     """
 
+    SUFFIXES = (".npz", ".npy")
+
     def __init__(
         self,
         att_dir: str | Path,
@@ -55,7 +57,7 @@ class RegionFolder(RegionSource):
             )
         self.name = str(att_dir)
         self.sizes, self.normalise, self.append_boxes = sizes, normalise, append_boxes
-        self._paths = {path.stem: path for path in sorted(self.att_dir.iterdir()) if path.suffix in (".npz", ".npy")}
+        self._paths = {path.stem: path for path in sorted(self.att_dir.iterdir()) if path.suffix in self.SUFFIXES}
 
     def ids(self) -> Mapping[str, Path]:
         """Return the ids with their files."""

@@ -1,5 +1,6 @@
 """`hf-captioners extract-features`, and training on what it wrote."""
 
+import base64
 import json
 import os
 import subprocess
@@ -7,6 +8,8 @@ import sys
 from functools import partial
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -16,6 +19,7 @@ from transformers import (
 )
 
 from hf_captioners.cli import main
+from hf_captioners.data import load_captions
 from hf_captioners.data.feature_store import FeatureStore
 from hf_captioners.data.feature_store_writer import FeatureStoreWriter
 from hf_captioners.training.feature_extraction import GridExtractor
@@ -55,6 +59,45 @@ def test_extracted_once_and_trained_on(pictures, language_model, vision, tmp_pat
     capsys.readouterr()
     assert main(["caption", str(pictures / "scene_000.png"), "--model", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("form", ["bottom_up.tsv", "detections.hdf5", "att"])
+def test_bottom_up_features_of_others_are_trained_on(pictures, language_model, form, tmp_path, capsys):
+    ids = load_captions("caption_folder", data_dir=str(pictures))["train"]["image_id"]
+    rng = np.random.default_rng(0)
+    regions = {name: (rng.random((3, 8), dtype=np.float32), rng.random((3, 4), dtype=np.float32)) for name in ids}
+    path = tmp_path / form
+    if form == "detections.hdf5":
+        with h5py.File(path, "w") as file:
+            for name, (features, _) in regions.items():
+                file[f"{name}_features"] = features
+    elif form == "att":
+        path.mkdir()
+        for name, (features, _) in regions.items():
+            np.savez(path / f"{name}.npz", feat=features)
+    else:
+        coded = {name: [base64.b64encode(part).decode() for part in parts] for name, parts in regions.items()}
+        path.write_text(
+            "".join(f"{name}\t4\t4\t3\t{boxes}\t{features}\n" for name, (features, boxes) in coded.items())
+        )
+    typed = ["train", "--data_dir", str(pictures), "--features", str(path), "--output_dir", str(tmp_path / "run")]
+    assert main([*typed, "--language_model", language_model, *TWO_STEPS]) == 0
+    assert load_captioner(str(tmp_path / "run"))[0].config.region_feature_size == 8
+    typed[-1] = str(tmp_path / "other")
+    sized = ["--model_config", "region_feature_size=7"]
+    assert main([*typed, "--language_model", language_model, *sized, *TWO_STEPS]) == 2
+    assert "8 features a region, the captioner reads 7" in capsys.readouterr().err
+
+
+def test_features_of_an_unknown_extractor_are_not_those_of_a_vision_model(
+    pictures, language_model, vision, tmp_path, capsys
+):
+    (tmp_path / "att").mkdir()
+    for name in load_captions("caption_folder", data_dir=str(pictures))["train"]["image_id"]:
+        np.save(tmp_path / "att" / f"{name}.npy", np.ones((2, 16), np.float32))
+    parts = ["--data_dir", str(pictures), "--language_model", language_model, *vision, *TWO_STEPS]
+    assert main(["train", *parts, "--features", str(tmp_path / "att"), "--output_dir", str(tmp_path / "run")]) == 2
+    assert "features of an unknown extractor" in capsys.readouterr().err
 
 
 def test_features_of_another_vision_model_are_refused(pictures, language_model, vision, tmp_path, capsys):

@@ -7,6 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
+from hf_captioners.data.region_forms import open_regions
 from hf_captioners.data.region_source import MissingRegionsError
 from hf_captioners.data.regions_bottom_up import BottomUpTsv
 from hf_captioners.data.regions_folder import RegionFolder
@@ -73,6 +74,20 @@ def assert_same(source, records):
 @pytest.mark.parametrize("line", [original_line, lxmert_line])
 def test_tsv(tmp_path, records, name, line):
     assert_same(BottomUpTsv(write_tsv(tmp_path / name, records, line)), records)
+
+
+def test_every_reader_can_be_sent_to_another_process(tmp_path, records):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "detections.hdf5", "w") as file:
+        for image_id, (features, _) in records.items():
+            file[f"{image_id}_features"] = features
+    write_folder(tmp_path / "folder", records)
+    for path in (write_tsv(tmp_path / "part.tsv", records), tmp_path / "detections.hdf5", tmp_path / "folder" / "att"):
+        source = open_regions(path)
+        sent = pickle.loads(pickle.dumps(source))
+        assert sent.name == source.name and sorted(sent) == sorted(records)
+        for image_id, (features, _) in records.items():
+            np.testing.assert_array_equal(sent[image_id].features, features)
 
 
 def test_tsv_in_parts_with_repeats(tmp_path, records):
