@@ -24,7 +24,8 @@ def gather(path: Path) -> dict | None:
         return None
     history = json.loads(path.with_name("trainer_state.json").read_text(encoding="utf-8"))["log_history"]
     evaluated = [entry for entry in history if "eval_cider_d" in entry]
-    run = {name: result[name] for name in ("table", "row", "regime", "seed", "seconds", "figures")}
+    told = ("table", "row", "regime", "seed", "seconds", "figures")
+    run = {name: result[name] for name in told if name in result}  # the time of an interrupted run is not known
     if evaluated and not evaluated[0]["step"]:
         best = max((entry for entry in evaluated if entry["step"]), key=lambda entry: entry["eval_cider_d"])
         for when, entry in (("before", evaluated[0]), ("after", best)):

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 PERCENT = 100
 SUFFIXES = (".yaml", ".yml")
 REPRODUCES = "reproduces"
+NULL = "null"
+# Arguments that are typed as name=value; other mappings are typed as JSON.
+NAMED_VALUES = ("model_config", "processor_config", "data_options")
 REGIME_FLAG, REPRODUCES_FLAG = "--regime", "--reproduces"
 
 
@@ -177,11 +180,13 @@ def with_recipe(arguments: Sequence[str]) -> list[str]:
 
 
 def as_arguments(name: str, value: Any) -> list[str]:
-    """The arguments that say the same as one entry: a list is several values, a mapping several `key=value`."""
+    """The arguments that say the same as one entry: a list is several values, None is `null`."""
     if value is None:
-        return []
-    if isinstance(value, dict):
+        return [f"--{name}", NULL]
+    if isinstance(value, dict) and name in NAMED_VALUES:
         return [f"--{name}", *(f"{key}={json.dumps(entry)}" for key, entry in value.items())]
+    if isinstance(value, dict):
+        return [f"--{name}", json.dumps(value)]
     values = value if isinstance(value, list) else [value]
     return [f"--{name}", *(str(entry) for entry in values)]
 

@@ -31,7 +31,9 @@ def parent_parsers() -> list[argparse.ArgumentParser]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which rows, where."""
-    parser.add_argument("paper", help="short name, as the recipes give it: visualgpt, show_attend_tell")
+    parser.add_argument(
+        "paper", help="short name, as the recipes give it: visualgpt, show_attend_tell, low_data, self_critical"
+    )
     parser.add_argument("--table", help="number of the table; default: all")
     parser.add_argument("--row", help="only rows whose name holds this text")
     parser.add_argument("--regime", help="only this regime, for instance 1%%")
@@ -149,7 +151,9 @@ def require_same_arguments(one: Run, arguments: list[str]) -> None:
         ValueError: it would.
     """
     known = read_result(one)
-    if known is None or known["status"] == FAILED or known["arguments"] == arguments:
+    if known is None or known["arguments"] == arguments:
+        return
+    if known["status"] == FAILED and not any(one.folder.rglob("checkpoint-*")):  # nothing to go on with
         return
     options = [f" {shlex.join(some)}".split(" --")[1:] for some in (known["arguments"], arguments)]
     before, now = ([f"--{text}" for text in some if text not in other] for some, other in (options, options[::-1]))
@@ -176,7 +180,8 @@ def execute(one: Run, arguments: list[str], launcher: list[str]) -> dict[str, An
     with log.open("w", encoding="utf-8") as file:
         command = [*launcher, "-m", "hf_captioners.cli", "train", *arguments, *(["--resume"] if same else [])]
         status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
-    result["seconds"] = round(time.time() - began)
+    if not same:  # how long a run took that was interrupted is not known
+        result["seconds"] = round(time.time() - began)
     if status == 0 and figures.is_file():
         numbers = json.loads(figures.read_text(encoding="utf-8"))
         result |= {"status": DONE, "figures": {k: v for k, v in numbers.items() if isinstance(v, float)}}

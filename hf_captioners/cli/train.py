@@ -2,23 +2,60 @@
 
 import argparse
 import dataclasses
+import functools
+import typing
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from .recipe import Recipe
+from .recipe import NULL, Recipe
 
 NAME = "train"
 HELP = "train a captioner on your own pictures and captions"
 
 
+@dataclasses.dataclass
+class FinalTest:
+    """What the finished captioner is tested on.
+
+    Args:
+        test_split: split to caption; None: no test.
+        test_metrics: names of metrics.
+        test_tokenizer: how captions become words.
+    """
+
+    test_split: str | None = dataclasses.field(
+        default=None, metadata={"help": "At the end, caption this split and write test_results.json."}
+    )
+    test_metrics: list[str] = dataclasses.field(
+        default_factory=lambda: ["bleu", "rouge_l", "cider_d"],
+        metadata={"help": "Metrics of that; default: bleu rouge_l cider_d."},
+    )
+    test_tokenizer: Literal["ptb", "none"] = dataclasses.field(
+        default="ptb", metadata={"help": "none: words are split already, as reports of radiographs are scored."}
+    )
+
+
 def parent_parsers() -> list[argparse.ArgumentParser]:
-    """Arguments of the starting point, the data and the training run."""
+    """Arguments of the starting point, the data, the training run and its test; `null` is None where that is known."""
     from transformers import HfArgumentParser
 
-    parser = HfArgumentParser(argument_types(self_critical=True), add_help=False, allow_abbrev=False)
-    for action in parser._actions:  # what is not typed shall not be there: the dataclasses know their defaults
-        action.default = argparse.SUPPRESS
+    kinds = (*argument_types(self_critical=True), FinalTest)
+    hints = {name: hint for kind in kinds for name, hint in typing.get_type_hints(kind).items()}
+    parser = HfArgumentParser(kinds, add_help=False, allow_abbrev=False)
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS  # what is not typed shall not be there: the dataclasses know their defaults
+        if type(None) in typing.get_args(hints[action.dest]) and callable(action.type) and not action.choices:
+            action.type = _or_null(action.type)
     return [parser]
+
+
+def _or_null(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    @functools.wraps(read)
+    def read_or_null(text: str) -> Any:
+        return None if text == NULL else read(text)
+
+    return read_or_null
 
 
 def argument_types(self_critical: bool) -> tuple[type, ...]:
@@ -48,23 +85,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="self-critical training: on the rewards of captions that the model draws itself",
     )
     parser.add_argument(
-        "--test_split", "--test-split", help="at the end, caption this split and write test_results.json"
-    )
-    parser.add_argument(
-        "--test_metrics",
-        "--test-metrics",
-        nargs="+",
-        default=["bleu", "rouge_l", "cider_d"],
-        help="metrics of that; default: bleu rouge_l cider_d",
-    )
-    parser.add_argument(
-        "--test_tokenizer",
-        "--test-tokenizer",
-        choices=("ptb", "none"),
-        default="ptb",
-        help="none: words are split already, as reports of radiographs are scored",
-    )
-    parser.add_argument(
         "--reproduces",
         nargs=2,
         metavar=("RECIPE", "REGIME"),
@@ -85,17 +105,18 @@ def run(args: argparse.Namespace) -> int:
     data = data_kind(**_typed(args, data_kind))
     start = start_kind(**_typed(args, start_kind))
     training = training_kind(**(data.generation_arguments | _typed(args, training_kind)))
+    final = FinalTest(**_typed(args, FinalTest))
     require_writable_folder(training.output_dir)
     if args.reproduces:
         recipe, regime = args.reproduces
         Recipe.load(Path(recipe)).with_regime(regime)  # whether there is such a row is known before any work
-    if args.test_split:
+    if final.test_split:
         from hf_captioners.metrics import compute_caption_metrics
 
         # Whether all metrics can be computed here, METEOR's tables among what they need, is known before any work.
-        compute_caption_metrics(["a dog", "a cat"], [["a dog"], ["a cat"]], args.test_metrics, args.test_tokenizer)
+        compute_caption_metrics(["a dog", "a cat"], [["a dog"], ["a cat"]], final.test_metrics, final.test_tokenizer)
     with only_run_in(training.output_dir, training.process_index == 0):
-        return _train(args, start, data, training)
+        return _train(args, start, data, training, final)
 
 
 def _typed(args: argparse.Namespace, kind: type) -> dict[str, Any]:
@@ -115,7 +136,7 @@ def _refuse_unread(args: argparse.Namespace, training_kind: type) -> None:
         raise ValueError(f"`--{unread[0]}` belongs to self-critical training: pass --scst too.")
 
 
-def _train(args: argparse.Namespace, start: Any, data: Any, training: Any) -> int:
+def _train(args: argparse.Namespace, start: Any, data: Any, training: Any, final: FinalTest) -> int:
     from transformers import set_seed
 
     from hf_captioners.training import CaptioningTrainer, SCSTTrainer, last_complete_checkpoint, last_scst_checkpoint
@@ -135,7 +156,7 @@ def _train(args: argparse.Namespace, start: Any, data: Any, training: Any) -> in
     train_rows, validation_rows = load_training_data(data, training.seed)
     if data.drawn is not None and training.process_index == 0:
         data.drawn.save(Path(training.output_dir, "subset.json"))
-    test_rows = data.test_rows(args.test_split) if args.test_split else None
+    test_rows = data.test_rows(final.test_split) if final.test_split else None
     fit_to_features(start, data)
     set_seed(training.seed)
     captions = (caption for captions in train_rows["captions"] for caption in captions)
@@ -150,19 +171,19 @@ def _train(args: argparse.Namespace, start: Any, data: Any, training: Any) -> in
     trainer.save_state()
     trainer.save_metrics("train", result.metrics)
     if test_rows is not None:
-        test(trainer, test_rows, args)
+        test(trainer, test_rows, final, args.reproduces)
         trainer.save_model()  # now its card tells the figures, too
     print(summary(trainer, training))
     return 0
 
 
-def test(trainer: Any, rows: Any, args: argparse.Namespace) -> None:
+def test(trainer: Any, rows: Any, final: FinalTest, reproduces: tuple[str, str] | None) -> None:
     """Caption a split with the finished captioner, write all figures beside it, and tell the card."""
     from .output_files import as_json, write_text
 
-    figures = trainer.test(rows, args.test_metrics, args.test_tokenizer)
-    if args.reproduces:
-        recipe, regime = args.reproduces
+    figures = trainer.test(rows, final.test_metrics, final.test_tokenizer)
+    if reproduces:
+        recipe, regime = reproduces
         row = Recipe.load(Path(recipe)).published
         assert row is not None
         trainer.card.reproduces = row.beside(regime, {trainer.args.seed: figures})

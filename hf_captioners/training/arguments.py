@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 
 from transformers import Seq2SeqTrainingArguments
-from transformers.trainer_utils import IntervalStrategy, SchedulerType
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from .optimizers import OPTIMIZERS
-from .schedules import SCHEDULES, sampling_probability
+from .schedules import SCHEDULE_NAMES, SCHEDULES, sampling_probability
 
 FEATURE_DTYPES = ("float16", "float32")
 
@@ -59,9 +59,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     """
 
     learning_rate: float = field(default=1e-4, metadata={"help": "Initial learning rate (VisualGPT: 1e-4)."})
-    lr_scheduler_type: SchedulerType | str = field(
+    lr_scheduler_type: str = field(  # type: ignore[assignment]
         default="constant",
-        metadata={"help": f"Schedule of transformers (VisualGPT: constant), or {', '.join(SCHEDULES)}."},
+        metadata={"help": f"Schedule of the learning rate (VisualGPT: constant): {', '.join(SCHEDULE_NAMES)}."},
     )
     per_device_train_batch_size: int = field(
         default=25, metadata={"help": "Pairs of picture and caption in a batch, for each device (VisualGPT: 25)."}
@@ -71,7 +71,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     )
     num_train_epochs: float = field(default=100.0, metadata={"help": "Largest number of epochs (VisualGPT: 100)."})
     eval_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "When to evaluate."})
-    save_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "When to save a checkpoint."})
+    save_strategy: SaveStrategy | str = field(default="epoch", metadata={"help": "When to save a checkpoint."})
     save_total_limit: int | None = field(
         default=2, metadata={"help": "Checkpoints to keep: the best one and the newest others."}
     )
@@ -152,6 +152,10 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         if self.feature_cache_dtype not in FEATURE_DTYPES:
             raise ValueError(
                 f"`feature_cache_dtype` is {self.feature_cache_dtype!r}, expected one of {', '.join(FEATURE_DTYPES)}."
+            )
+        if self.lr_scheduler_type not in SCHEDULE_NAMES:
+            raise ValueError(
+                f"`lr_scheduler_type` is {self.lr_scheduler_type!r}, expected one of {', '.join(SCHEDULE_NAMES)}."
             )
         for name in (
             "captions_per_picture",

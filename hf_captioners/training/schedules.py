@@ -7,6 +7,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from transformers.trainer_utils import SchedulerType
 
 Factor = Callable[[int], float]
 
@@ -83,6 +84,7 @@ def step_decay(run: RunLength, factor: float = 0.8, every_epochs: int = 3, start
 
 
 SCHEDULES: dict[str, Callable[..., Factor]] = {"noam": noam, "step_decay": step_decay}
+SCHEDULE_NAMES = (*SCHEDULES, *(kind.value for kind in SchedulerType))
 
 
 def make_schedule(name: str, optimizer: Optimizer, run: RunLength, options: Mapping[str, Any] | None) -> LambdaLR:

@@ -3,12 +3,13 @@
 import copy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from transformers.trainer_utils import IntervalStrategy, SchedulerType
+from transformers.trainer_utils import IntervalStrategy
 
 from .arguments import CaptioningTrainingArguments
 from .rewards import REWARDS
-from .schedules import SCHEDULES
+from .schedules import SCHEDULE_NAMES
 
 SAMPLINGS = ("multinomial", "beams")
 BASELINES = ("greedy", "beam_mean", "leave_one_out", "moving_average")
@@ -56,6 +57,7 @@ class SCSTArguments(CaptioningTrainingArguments):
         cross_entropy_learning_rate, cross_entropy_batch_size: of that first part (VisualGPT: 1e-4, 25 pairs).
         cross_entropy_lr_scheduler_type, cross_entropy_warmup_steps: of that first part; None: as for the second (M2:
             `"noam"`, 10,000, and a constant rate behind it).
+        cross_entropy_lr_scheduler_kwargs: options of `cross_entropy_lr_scheduler_type`.
 
     Raises:
         ValueError: a value is outside of its range, or two do not go together.
@@ -115,9 +117,15 @@ class SCSTArguments(CaptioningTrainingArguments):
     cross_entropy_lr_scheduler_type: str | None = field(
         default=None, metadata={"help": "Its schedule (M2: noam); default: that of the self-critical part."}
     )
+    cross_entropy_lr_scheduler_kwargs: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "Options of that schedule, as a JSON mapping."}
+    )
     cross_entropy_warmup_steps: float | None = field(
         default=None, metadata={"help": "Its warm-up (M2: 10000); default: that of the self-critical part."}
     )
+
+    # those that may be typed as JSON
+    _VALID_DICT_FIELDS = (*CaptioningTrainingArguments._VALID_DICT_FIELDS, "cross_entropy_lr_scheduler_kwargs")
 
     def __post_init__(self) -> None:
         """Check, choose what depends on the kind of sampling, then as for cross-entropy."""
@@ -139,12 +147,16 @@ class SCSTArguments(CaptioningTrainingArguments):
             "sampling": SAMPLINGS,
             "baseline": BASELINES,
             "loss_length": LOSS_LENGTHS,
-            "cross_entropy_lr_scheduler_type": (*SCHEDULES, *(kind.value for kind in SchedulerType), None),
+            "cross_entropy_lr_scheduler_type": (*SCHEDULE_NAMES, None),
         }
         for name, choices in choices_of.items():
             value = getattr(self, name)
             if value not in choices:
                 raise ValueError(f"`{name}` is {value!r}, expected one of {', '.join(filter(None, choices))}.")
+        if self.cross_entropy_lr_scheduler_kwargs and self.cross_entropy_lr_scheduler_type is None:
+            raise ValueError(
+                "`cross_entropy_lr_scheduler_kwargs` are options of `cross_entropy_lr_scheduler_type`: name it, too."
+            )
         if self.sampling == "beams" and self.temperature != 1:
             raise ValueError(f"`temperature={self.temperature}` has no meaning for `sampling='beams'`; leave it 1.")
 
@@ -177,8 +189,10 @@ class SCSTArguments(CaptioningTrainingArguments):
         arguments.feature_cache_dir = self.feature_cache_dir or str(Path(str(self.output_dir), "features"))
         arguments.learning_rate = self.cross_entropy_learning_rate
         arguments.per_device_train_batch_size = self.cross_entropy_batch_size
+        arguments.push_to_hub = False  # only what comes out of both parts
         if self.cross_entropy_lr_scheduler_type is not None:
             arguments.lr_scheduler_type = self.cross_entropy_lr_scheduler_type
+            arguments.lr_scheduler_kwargs = self.cross_entropy_lr_scheduler_kwargs
         if self.cross_entropy_warmup_steps is not None:
             arguments.warmup_steps = self.cross_entropy_warmup_steps
         arguments.early_stopping_patience = self.scst_after_patience

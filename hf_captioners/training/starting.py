@@ -1,5 +1,6 @@
 """A captioner to train: from a language model and a vision model, or from another captioner."""
 
+import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ class StartingPoint:
 
     Args:
         architecture: name in the table of architectures.
-        model: a captioner to go on from; takes the place of all others but `model_config`.
+        model: a captioner to go on from; takes the place of all others but `model_config` and `processor_config`.
         language_model: name or directory of a language model, for architectures that start from one.
         random_language_model: take the language model's sizes and tokenizer, but not its weights.
         tokenizer: name or directory; default: the language model's, or one made of the words of the captions.
@@ -32,6 +33,7 @@ class StartingPoint:
         image_size: side of the pictures in pixels: the shorter side is scaled to it and the middle square is used.
             Default: as the vision model's own preparation says.
         model_config: fields of the architecture's configuration, as `name=value`.
+        processor_config: arguments of its processor, as `drop_final_punctuation=false`.
     """
 
     architecture: str = field(default="visualgpt", metadata={"help": "Kind of captioner."})
@@ -68,6 +70,13 @@ class StartingPoint:
             "action": "extend",
         },
     )
+    processor_config: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "How captions are written: name=value ..., as lowercase=false; added to those of a recipe.",
+            "action": "extend",
+        },
+    )
 
     def config_fields(self) -> dict[str, Any]:
         """`model_config` as a dictionary.
@@ -101,9 +110,17 @@ def start_captioner(start: StartingPoint, captions: Iterable[str] = ()) -> tuple
     """
     if start.model is not None:
         fields = start.config_fields()
-        return load_captioner(start.model, **({"config": changed_config(start.model, fields)} if fields else {}))
-    name = get_architecture(start.architecture).name
-    return import_module(f"{__package__}.start_{name}").start(start, captions)
+        options = {"config": changed_config(start.model, fields)} if fields else {}
+        model, processor = load_captioner(start.model, **options)
+    else:
+        name = get_architecture(start.architecture).name
+        model, processor = import_module(f"{__package__}.start_{name}").start(start, captions)
+    known = inspect.signature(type(processor)).parameters
+    for name, value in read_named_values(start.processor_config, "--processor_config").items():
+        if name not in known or not hasattr(processor, name):
+            raise ValueError(f"`--processor_config` has {name!r}, and a {type(processor).__name__} has no such field.")
+        setattr(processor, name, value)
+    return model, processor
 
 
 def load_vision_part(start: StartingPoint) -> tuple[Any, CaptioningImageProcessor]:

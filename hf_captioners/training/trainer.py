@@ -16,9 +16,8 @@ from torch.utils.data import DataLoader, Subset
 from torch.utils.data import Dataset as TorchDataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl
-from transformers.trainer_utils import IntervalStrategy, speed_metrics
+from transformers.trainer_utils import IntervalStrategy, SchedulerType, speed_metrics
 
-from hf_captioners.data.feature_store import FeatureStore
 from hf_captioners.processing.picture_reading import read_picture
 
 from .arguments import CaptioningTrainingArguments
@@ -164,7 +163,7 @@ class CaptioningTrainer(HubTrainer):
 
     def attach_features(self, pictures: CaptionedPictures) -> None:
         """Let pictures be replaced by their stored features, if the vision part is frozen and caching is on."""
-        if isinstance(pictures.source, FeatureStore):
+        if pictures.source is not None:
             require_own_features(self.base_model, self.processing_class, pictures.source)
         usable = self.args.cache_features and can_cache(self.base_model) and pictures.picture_column != "regions"
         if not usable or pictures.features is not None:
@@ -199,7 +198,10 @@ class CaptioningTrainer(HubTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """As in transformers, or one of `SCHEDULES`."""
+        """As in transformers, or one of `SCHEDULES`; a plateau is one of `metric_for_best_model`."""
+        if self.args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU:
+            mode = "max" if self.args.greater_is_better else "min"
+            self.args.lr_scheduler_kwargs = {"mode": mode} | (self.args.lr_scheduler_kwargs or {})
         if self.lr_scheduler is None and self.args.lr_scheduler_type in SCHEDULES:
             batches = math.ceil(len(self.sampler) / (self.args.per_device_train_batch_size * self.args.world_size))
             run = RunLength(

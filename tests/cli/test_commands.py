@@ -7,6 +7,7 @@ import pytest
 
 from hf_captioners import cli
 from hf_captioners.cli.recipe import with_recipe
+from hf_captioners.training import CaptioningTrainingArguments
 
 
 def test_help_lists_every_command_and_stays_light():
@@ -55,11 +56,29 @@ def test_what_is_not_known_ends_with_status_2(arguments, capsys):
 
 def test_a_recipe_stands_before_what_was_typed(tmp_path):
     recipe = tmp_path / "recipe.yaml"
-    recipe.write_text("learning_rate: 1e-4\nbf16: true\nmodel_config: {encoder_layers: 2, fusion: srau}\nseed: null\n")
-    assert with_recipe([str(recipe), "--seed", "3"]) == [
+    recipe.write_text(
+        "learning_rate: 1e-4\nbf16: true\nmodel_config: {encoder_layers: 2, fusion: srau}\n"
+        "lr_scheduler_type: step_decay\nlr_scheduler_kwargs: {factor: 0.5, every_epochs: 2}\n"
+        "early_stopping_patience: null\n"
+    )
+    typed = with_recipe([str(recipe), "--seed", "3"])
+    assert typed == [
         *("--learning_rate", "1e-4", "--bf16", "True"),
-        *("--model_config", "encoder_layers=2", 'fusion="srau"', "--seed", "3"),
+        *("--model_config", "encoder_layers=2", 'fusion="srau"'),
+        *("--lr_scheduler_type", "step_decay", "--lr_scheduler_kwargs", '{"factor": 0.5, "every_epochs": 2}'),
+        *("--early_stopping_patience", "null", "--seed", "3"),
     ]
+    args = cli.command_parser("train", cli.load_command("train")).parse_args(typed)
+    training = CaptioningTrainingArguments(
+        str(tmp_path),
+        use_cpu=True,
+        **{
+            name: getattr(args, name)
+            for name in ("lr_scheduler_type", "lr_scheduler_kwargs", "early_stopping_patience")
+        },
+    )
+    assert training.lr_scheduler_kwargs == {"factor": 0.5, "every_epochs": 2}
+    assert (training.lr_scheduler_type, training.early_stopping_patience) == ("step_decay", None)
     assert with_recipe(["picture.png", "recipe.yaml"]) == ["picture.png", "recipe.yaml"]
 
 

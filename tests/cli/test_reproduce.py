@@ -125,7 +125,13 @@ def test_a_run_never_goes_on_with_other_arguments(toy, capsys):
     assert main([*typed, "--row", "open"]) == 0
     assert calls(output)[2].endswith("--resume"), "an interrupted run goes on"
     main([*typed, "--row", "shut", "--seeds", "0"])
-    assert main([*typed, "--row", "shut", "--seeds", "0", "--model_config", "srau_threshold=0.3"]) == 0
+    (output / "table7_shut" / "1_percent" / "seed_0" / "checkpoint-5").mkdir()
+    assert main([*typed, "--row", "shut", "--seeds", "0", "--model_config", "srau_threshold=0.3"]) == 2
+    assert "was run with other arguments" in capsys.readouterr().err, "there is a checkpoint to go on from"
+    (output / "table7_shut" / "1_percent" / "seed_0" / "checkpoint-5").rmdir()
+    more = ["--model_config", "srau_threshold=0.3", "--test_metrics", "bleu"]
+    assert main([*typed, "--row", "shut", "--seeds", "0", *more]) == 0
+    assert "--test_metrics bleu" in calls(output)[-1]
     assert not calls(output)[-1].endswith("--resume")
     assert calls(output)[-1].index("srau_threshold=0.9") < calls(output)[-1].index("srau_threshold=0.3")
 

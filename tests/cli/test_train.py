@@ -66,6 +66,20 @@ def test_fields_typed_behind_a_recipe_are_added_to_its_fields(pictures, parts, t
     assert (config.srau_threshold, config.encoder_layers) == (0.3, 1)
 
 
+def test_how_captions_are_written_is_typed_and_saved(pictures, parts, tmp_path):
+    arguments = ["--train_dir", str(pictures), "--validation_share", "0.3", *parts, "--max_steps", "1"]
+    typed = ["--processor_config", "drop_final_punctuation=false", "lowercase=false"]
+    assert main(["train", *arguments, "--output_dir", str(tmp_path / "first"), *typed]) == 0
+    processor = load_captioner(str(tmp_path / "first"))[1]
+    assert (processor.drop_final_punctuation, processor.lowercase) == (False, False)
+    assert processor.drop_punctuation is False
+    again = ["--model", str(tmp_path / "first"), "--processor_config", "lowercase=true"]
+    arguments = ["--train_dir", str(pictures), "--validation_share", "0.3", *FAST, "--max_steps", "1"]
+    assert main(["train", *arguments, *again, "--output_dir", str(tmp_path / "second")]) == 0
+    processor = load_captioner(str(tmp_path / "second"))[1]
+    assert (processor.drop_final_punctuation, processor.lowercase) == (False, True)
+
+
 def test_metrics_that_cannot_be_computed_are_told_before_training(pictures, parts, tmp_path, capsys, monkeypatch):
     def no_tables(*args, **kwargs):
         raise FileNotFoundError("METEOR needs tables")
@@ -105,6 +119,8 @@ def test_an_earlier_run_is_resumed_or_left_alone(pictures, parts, tmp_path, caps
         ({"model": "language"}, "is no captioner"),
         ({"model_config": "encoder_layers"}, "name=value"),
         ({"model_config": "srau_threshold=0.7"}, "srau_threshold"),
+        ({"processor_config": "uppercase=true"}, "'uppercase', and a VisualGPTProcessor has no such field"),
+        ({"lr_scheduler_type": "vaswani"}, "'vaswani', expected one of noam, step_decay, linear"),
         ({"validation_share": "0.01"}, "at least 2"),
     ],
 )

@@ -1,5 +1,6 @@
 """The code of docs/training.md runs, block after block, with small local models in place of those it names."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -18,7 +19,8 @@ from transformers import (
     ViTModel,
 )
 
-from hf_captioners.cli import main
+from hf_captioners.cli import command_parser, load_command, main
+from hf_captioners.training import SCSTArguments
 
 REPOSITORY = Path(__file__).parents[2]
 PAGE = (REPOSITORY / "docs" / "training.md").read_text(encoding="utf-8")
@@ -71,7 +73,7 @@ def test_python(place, capsys):
     for block in blocks("python"):
         exec(compile(block.replace("num_train_epochs=3", "num_train_epochs=1"), "training.md", "exec"), names)
     assert names["model"].config.model_type == "vision-encoder-decoder"
-    assert (place / "my_captioner" / "model.safetensors").is_file()
+    assert (place / "my_python_captioner" / "model.safetensors").is_file()
 
 
 def test_commands(place, capsys):
@@ -81,15 +83,32 @@ def test_commands(place, capsys):
     first, caption, with_recipe, recurrent, explain, rewarded, pretrain = lines
     assert main([*first[1:], "--num_train_epochs", "1", *FAST]) == 0
     assert main(caption[1:]) == 0
-    assert main([*with_recipe[1:], "--resume", *FAST]) == 2
+    assert main([*with_recipe[1:], "--output_dir", "my_captioner", "--resume", *FAST]) == 2
     assert "is of another model" in capsys.readouterr().err
-    assert main([*with_recipe[1:], "--output_dir", "second", *FAST]) == 0
+    assert main([*with_recipe[1:], *FAST]) == 0
     assert "at epoch" in capsys.readouterr().out
     assert main([*recurrent[1:], "--num_train_epochs", "1", *FAST]) == 0
     assert main(explain[1:]) == 0
     assert main([*rewarded[1:], "--num_train_epochs", "1", "--scst_after_epochs", "1", *FAST]) == 0
     assert (place / "my_rewarded_captioner" / "start" / "model.safetensors").is_file()
     assert pretrain[0] == "python"
+
+
+def test_published_schedules_can_be_typed(tmp_path):
+    """Every option of that table is read by the command line, with its value."""
+    table = PAGE.split("## Published schedules")[1].split("\n\n")[1]
+    spans = [shlex.split(span) for span in re.findall(r"`(--[^`]*)`", table)]
+    parser = command_parser("train", load_command("train"))
+    kinds = set()
+    for typed in spans:
+        args = parser.parse_args(["--output_dir", str(tmp_path), "--use_cpu", *typed])
+        names = (field.name for field in dataclasses.fields(SCSTArguments))
+        training = SCSTArguments(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+        kinds.add(str(getattr(training.lr_scheduler_type, "value", training.lr_scheduler_type)))
+        if "--lr_scheduler_kwargs" in typed:
+            assert training.lr_scheduler_kwargs["factor"] in (0.8, 0.5)
+    assert len(spans) >= 12
+    assert kinds == {"noam", "step_decay", "constant", "reduce_lr_on_plateau"}
 
 
 def test_the_sweep(place, capsys):

@@ -57,6 +57,21 @@ def test_a_run_follows_its_published_schedule(make_trainer):
     assert rates(trainer) == pytest.approx([0.01, 0.01, 0.005, 0.005, 0.0025, 0.0025])
 
 
+def test_a_plateau_is_one_of_the_metric_for_best_model(make_trainer):
+    """CIDEr-D shall rise and a loss shall fall: the rate is cut where neither happens."""
+    for metric, figures, expected in (
+        ("cider_d", [0.1, 0.2, 0.3, 0.4], 0.01),
+        ("cider_d", [0.4, 0.3, 0.2, 0.1], 0.00125),
+        ("loss", [0.1, 0.2, 0.3, 0.4], 0.00125),
+    ):
+        options = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"factor": 0.5, "patience": 0}}
+        trainer = make_trainer(learning_rate=0.01, metric_for_best_model=metric, **options)
+        schedule = trainer.create_scheduler(10, trainer.create_optimizer())
+        for figure in figures:
+            schedule.step(figure)
+        assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(expected)
+
+
 def test_noam_takes_the_width_of_the_captioner(make_trainer):
     fields = {"lr_scheduler_type": "noam", "learning_rate": 1.0, "warmup_steps": 10, "max_steps": 2}
     trainer = make_trainer(eval_strategy="no", save_strategy="no", **fields)

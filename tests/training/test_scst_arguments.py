@@ -36,6 +36,11 @@ def test_cross_entropy_has_its_own_schedule(tmp_path):
     before = arguments.for_cross_entropy()
     assert (before.lr_scheduler_type, before.warmup_steps) == ("noam", 10000)
     assert (arguments.lr_scheduler_type, arguments.warmup_steps) == ("constant", 0)
+    decay = {"cross_entropy_lr_scheduler_type": "step_decay", "cross_entropy_lr_scheduler_kwargs": '{"factor": 0.5}'}
+    plateau = {"lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"factor": 0.5, "patience": 3}}
+    arguments = SCSTArguments(str(tmp_path), scst_after_patience=5, use_cpu=True, **decay, **plateau)
+    assert arguments.for_cross_entropy().lr_scheduler_kwargs == {"factor": 0.5}
+    assert arguments.lr_scheduler_kwargs == {"factor": 0.5, "patience": 3}
     same = SCSTArguments(str(tmp_path), scst_after_patience=5, lr_scheduler_type="linear", use_cpu=True)
     assert same.for_cross_entropy().lr_scheduler_type == "linear"
 
@@ -47,6 +52,7 @@ def test_cross_entropy_has_its_own_schedule(tmp_path):
         ({"baseline": "mean"}, "`baseline` is 'mean'"),
         ({"loss_length": "tokens"}, "`loss_length`"),
         ({"cross_entropy_lr_scheduler_type": "vaswani"}, "'vaswani', expected one of noam, step_decay, linear"),
+        ({"cross_entropy_lr_scheduler_kwargs": {"factor": 0.5}}, "options of `cross_entropy_lr_scheduler_type`"),
         ({"sampling": "beams", "temperature": 0.5}, "no meaning for `sampling='beams'`"),
         ({"num_samples": 1}, "at least 2 for the baseline 'leave_one_out'"),
         ({"num_samples": 0, "baseline": "greedy"}, "at least 1 for the baseline 'greedy'"),
