@@ -148,9 +148,10 @@ def _train(args: argparse.Namespace, start: Any, data: Any, training: Any, final
         (last_scst_checkpoint, SCSTTrainer) if args.scst else (last_complete_checkpoint, CaptioningTrainer)
     )
     checkpoint = find_checkpoint(training.output_dir)
-    if checkpoint is not None and not args.resume:
+    begun = checkpoint or next(Path(training.output_dir).glob("checkpoint-*"), None)
+    if begun is not None and not args.resume:
         raise FileExistsError(
-            f"{training.output_dir} holds a run already ({checkpoint}). Pass --resume to go on with it, or another "
+            f"{training.output_dir} holds a run already ({begun}). Pass --resume to go on with it, or another "
             "--output_dir."
         )
     train_rows, validation_rows = load_training_data(data, training.seed)

@@ -64,10 +64,14 @@ class StopWithoutProgress(TrainerCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop if the best figure is `patience` evaluations old."""
+        """Stop if that is due."""
+        if self.is_due(state):
+            control.should_training_stop = True
+
+    def is_due(self, state: TrainerState) -> bool:
+        """Whether the best figure is `patience` evaluations old."""
         figures = [entry[self.metric] for entry in state.log_history if self.metric in entry]
         if not figures:
-            return
+            return False
         best = max(figures) if self.greater_is_better else min(figures)
-        if len(figures) - 1 - figures.index(best) >= self.patience:
-            control.should_training_stop = True
+        return len(figures) - 1 - figures.index(best) >= self.patience

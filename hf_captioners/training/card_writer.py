@@ -131,7 +131,7 @@ class CardWriter(TrainerCallback):
             for row in range(min(SAMPLES, len(pictures)))
         ]
         conditions = getattr(figures, "conditions", {})
-        self.evaluations.setdefault(self.saved_step or step, {})[name] = EvaluationFacts(
+        self.evaluations.setdefault(step if self.saved_step is None else self.saved_step, {})[name] = EvaluationFacts(
             data=data_facts(rows, pictures.captions),
             figures=dict(figures),
             generation={key: value for key, value in generation.items() if value is not None and is_plain(value)},
@@ -171,7 +171,7 @@ class CardWriter(TrainerCallback):
     def facts(self, trainer: Any) -> TrainingFacts:
         """What is known of the run now."""
         args, state = trainer.args, trainer.state
-        step = self.saved_step or state.global_step or None
+        step = state.global_step or None if self.saved_step is None else self.saved_step
         pictures = trainer.train_dataset.pictures if trainer.train_dataset is not None else None
         told, other = told_arguments(args)
         evaluations = self.evaluations.get(step or 0)
@@ -237,7 +237,7 @@ def training_log(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         if figures and entry["step"] not in entries:
             known = {} if train_loss is None else {"train_loss": train_loss}
-            entries[entry["step"]] = {"step": entry["step"], "epoch": entry["epoch"], **known, **figures}
+            entries[entry["step"]] = {"step": entry["step"], "epoch": entry.get("epoch"), **known, **figures}
     return list(entries.values())
 
 

@@ -8,12 +8,15 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 # What the trainer writes, in this order; a run may be killed between any two of them.
-NEEDED = ("config.json", "optimizer.pt", "scheduler.pt", "trainer_state.json")
+NEEDED = ("optimizer.pt", "scheduler.pt", "trainer_state.json")
+CONFIGURATIONS = ("config.json", "adapter_config.json")  # of a whole model, or of adapters alone
 
 
 def is_complete(checkpoint: Path) -> bool:
     """Whether a checkpoint was written to its end."""
     if not all((checkpoint / name).is_file() for name in NEEDED):
+        return False
+    if not any((checkpoint / name).is_file() for name in CONFIGURATIONS):
         return False
     if not list(checkpoint.glob("rng_state*.pth")) or not list(checkpoint.glob("*.safetensors*")):
         return False

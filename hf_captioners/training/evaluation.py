@@ -47,14 +47,20 @@ def judge_form(captions: Sequence[str], references: Sequence[Sequence[str]]) -> 
     Returns:
         Shares `distinct` and `bad_endings`, mean `length` in words, and `length_ratio` to that of the references.
     """
+    from hf_captioners.metrics import PTBTokenizer
+
+    theirs = [len(text.split()) for texts in references for text in PTBTokenizer()(texts)]
+    figures = shown_health(captions)
+    figures["length_ratio"] = figures["length"] / (sum(theirs) / len(theirs))
+    return figures
+
+
+def shown_health(captions: Sequence[str]) -> dict[str, float]:
+    """Shares `distinct` and `bad_endings` and mean `length` in words, as the PTB tokenizer counts words."""
     from hf_captioners.metrics import PTBTokenizer, caption_health
 
-    tokenize = PTBTokenizer()
-    health = caption_health(tokenize(captions))
-    theirs = [len(text.split()) for texts in references for text in tokenize(texts)]
-    figures = {name: health[name] for name in SHOWN_HEALTH}
-    figures["length_ratio"] = health["length"] / (sum(theirs) / len(theirs))
-    return figures
+    health = caption_health(PTBTokenizer()(captions))
+    return {name: health[name] for name in SHOWN_HEALTH}
 
 
 class CaptionFigures(dict[str, float]):

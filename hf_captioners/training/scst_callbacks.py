@@ -69,7 +69,7 @@ class StartFigures(TrainerCallback):
             return
         figure = self.evaluate()[args.best_metric_key]
         if args.load_best_model_at_end:
-            state.best_metric, state.best_model_checkpoint = figure, self.folder
+            state.best_metric, state.best_model_checkpoint, state.best_global_step = figure, self.folder, 0
 
 
 class CollapseAlarm(TrainerCallback):

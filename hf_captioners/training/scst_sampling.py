@@ -33,6 +33,10 @@ UNBENT = {
 }
 
 
+# Logit of tokens that a checkpoint never writes (`suppress_tokens`): no probability, and finite in every precision.
+NEVER = -1e4
+
+
 @dataclass(frozen=True)
 class CaptionSamples:
     """K captions of each of B pictures, those of a picture next to each other.
@@ -137,7 +141,8 @@ class CaptionSampling:
             samples: B * K captions.
 
         Returns:
-            Logits `[tokens, V]` at the real tokens (`samples.real`), and all that the model returned.
+            Logits `[tokens, V]` at the real tokens (`samples.real`), those of suppressed tokens as when captions are
+            drawn, and all that the model returned.
         """
         read, length = samples.sequences[:, :-1], samples.tokens.shape[1]
         if self.is_own:
@@ -150,4 +155,8 @@ class CaptionSampling:
             else:
                 seen = torch.cat((torch.ones_like(samples.real[:, :1]), samples.real[:, :-1]), 1)
                 outputs = model(**repeated, input_ids=read, attention_mask=seen.long())
-        return outputs.logits[:, -length:][samples.real], outputs  # GIT also returns logits at its picture's tokens
+        logits = outputs.logits[:, -length:][samples.real]  # GIT also returns logits at its picture's tokens
+        suppressed = self.base_model.generation_config.suppress_tokens
+        if suppressed:
+            logits = logits.index_fill(-1, torch.tensor(suppressed, device=logits.device), NEVER)
+        return logits, outputs

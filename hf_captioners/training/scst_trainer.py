@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,10 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 
-from hf_captioners.metrics import caption_health
-
 from .checkpoints import load_weights
 from .collator import CaptionCollator
 from .diagnostics import visual_gate_means
-from .evaluation import SHOWN_HEALTH
+from .evaluation import shown_health
 from .pictures import PICTURE_COLUMNS, CaptionedPictures
 from .rewards import Reward, RewardSum, TrainingReferences, named_reward
 from .scst_arguments import SCSTArguments
@@ -70,6 +69,21 @@ class NumberedCollator(CaptionCollator):
         return batch
 
 
+@dataclass(frozen=True)
+class Rewarded:
+    """What captions are worth.
+
+    Args:
+        figures: `[N, functions]`.
+        ended: `[N]`, whether each has an end token.
+        health: see `shown_health`.
+    """
+
+    figures: Tensor
+    ended: Tensor
+    health: dict[str, float]
+
+
 class SCSTTrainer(CaptioningTrainer):
     """Trains any captioner on the rewards of captions that it draws itself (Rennie et al., CVPR 2017).
 
@@ -114,15 +128,19 @@ class SCSTTrainer(CaptioningTrainer):
         self._rows, self._callbacks = train_dataset, list(callbacks or ())
         self.rewards = self._make_rewards(args.reward_funcs if reward_funcs is None else reward_funcs)
         self.sampling = CaptionSampling(self.model, self.base_model, processing_class, args.generation_max_new_tokens)
-        self.moving_average = MovingAverage(args.baseline_momentum)
         self.start_folder = str(Path(str(args.output_dir), START_FOLDER))
-        self.add_callback(self.moving_average)
+        self.add_callback(MovingAverage(args.baseline_momentum))
         self.add_callback(CollapseAlarm())
         if args.eval_strategy != IntervalStrategy.NO:
             self.add_callback(StartFigures(self.evaluate, self.start_folder))
         self._reference: Any = None
         self._figures: dict[str, list[float]] = {}
         self._worker = ThreadPoolExecutor(1)
+
+    @property
+    def moving_average(self) -> MovingAverage:
+        """The baseline `"moving_average"`; transformers may put another object in its place when it resumes."""
+        return next(one for one in self.callback_handler.callbacks if isinstance(one, MovingAverage))
 
     def _make_collator(self, args: Any) -> CaptionCollator:
         return NumberedCollator(self.encoder)
@@ -131,7 +149,14 @@ class SCSTTrainer(CaptioningTrainer):
         return NumberedPictures(CaptionedPictures(rows, row_inputs=self.encoder.row_inputs))
 
     def _make_rewards(self, functions: Sequence[str | Reward]) -> RewardSum:
-        captions = self.train_dataset.pictures.captions
+        pictures = self.train_dataset.pictures
+        captions = pictures.captions
+        names = [name_of(function) for function in functions]
+        if repeated := {name for name in names if names.count(name) > 1}:
+            raise ValueError(
+                f"Several rewards are called {', '.join(sorted(repeated))}, so the log could not tell them apart: "
+                "give each function a `__name__` of its own."
+            )
         references = TrainingReferences(captions, bool(self.args.end_token_in_reward))
         made = {
             name_of(function): named_reward(function, references, str(self.args.document_frequency))
@@ -141,7 +166,8 @@ class SCSTTrainer(CaptioningTrainer):
         }
         others = [name for name in self._rows.column_names if name not in (*PICTURE_COLUMNS, "captions")]
         is_asked = bool(others) and not all(isinstance(function, str) for function in functions)
-        columns = self._rows.select_columns(others) if is_asked else None
+        rows = self._rows if pictures.source is None else self._rows.with_format(None)  # nobody asks for regions
+        columns = rows.select_columns(others) if is_asked else None
         return RewardSum(made, self.args.reward_weights, captions, columns)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
@@ -241,28 +267,28 @@ class SCSTTrainer(CaptioningTrainer):
             pictures, precision, args.num_samples, args.temperature, args.sample_with_dropout
         )
 
-    def _reward(self, samples: CaptionSamples, rows: list[int]) -> "Future[tuple[list[str], Tensor, Tensor]]":
-        """Begin to reward captions; texts, figures `[N, functions]` and whether they ended will be there later."""
+    def _reward(self, samples: CaptionSamples, rows: list[int]) -> "Future[Rewarded]":
+        """Begin to reward captions; what comes out will be there later."""
         sequences, ended = samples.sequences.cpu(), samples.ended.cpu()
         row = np.repeat(rows, len(sequences) // len(rows)).tolist()
 
-        def work() -> tuple[list[str], Tensor, Tensor]:
+        def work() -> Rewarded:
             completions = self.encoder.decode(sequences)
-            return completions, self.rewards(completions, row, ended.tolist()), ended
+            return Rewarded(self.rewards(completions, row, ended.tolist()), ended, shown_health(completions))
 
         return self._worker.submit(work)
 
     def _advantages(
         self,
-        rewards: "Future[tuple[list[str], Tensor, Tensor]]",
-        greedy: "Future[tuple[list[str], Tensor, Tensor]] | None",
+        rewards: "Future[Rewarded]",
+        greedy: "Future[Rewarded] | None",
         device: torch.device,
     ) -> Tensor:
         """Rewards minus baseline `[B, K]`; everything about them is noted for the log."""
-        completions, figures, ended = rewards.result()
-        total = self.rewards.total(figures).view(-1, self.args.num_samples)  # [B, K]
+        rewarded = rewards.result()
+        total = self.rewards.total(rewarded.figures).view(-1, self.args.num_samples)  # [B, K]
         if greedy is not None:
-            baseline = self.rewards.total(greedy.result()[1])[:, None].expand_as(total)
+            baseline = self.rewards.total(greedy.result().figures)[:, None].expand_as(total)
         elif self.args.baseline in SAMPLE_BASELINES:
             baseline = sample_baseline(str(self.args.baseline), total)
         else:
@@ -270,15 +296,14 @@ class SCSTTrainer(CaptioningTrainer):
         mean = self.accelerator.reduce(total.mean().to(device), "mean")
         self.moving_average.update(float(mean))
         advantages = total - baseline
-        for name, column in zip(self.rewards.functions, figures.T, strict=True):
+        for name, column in zip(self.rewards.functions, rewarded.figures.T, strict=True):
             self._note(f"reward_{name}", float(column.mean()))
         self._note("reward", float(total.mean()))
         self._note("baseline", float(baseline.mean()))
         self._note("advantage_std", float(advantages.std(correction=0)))
-        self._note("unfinished", float((~ended).float().mean()))
-        health = caption_health(completions)
-        for name in SHOWN_HEALTH:
-            self._note(name, health[name])
+        self._note("unfinished", float((~rewarded.ended).float().mean()))
+        for name, figure in rewarded.health.items():
+            self._note(name, figure)
         return advantages.to(device)
 
     def _regularisers(self, logits: Tensor, pictures: dict[str, Tensor], samples: CaptionSamples) -> Tensor:

@@ -15,8 +15,9 @@ from datasets import Dataset
 from torch.utils.data import DataLoader, Subset
 from torch.utils.data import Dataset as TorchDataset
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl
-from transformers.trainer_utils import IntervalStrategy, SchedulerType, speed_metrics
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import IntervalStrategy, SchedulerType, TrainOutput, speed_metrics
+from transformers.utils import logging
 
 from hf_captioners.processing.picture_reading import read_picture
 
@@ -24,7 +25,7 @@ from .arguments import CaptioningTrainingArguments
 from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
 from .caption_encoding import IGNORED_LABEL, caption_encoder
 from .card_writer import CardWriter
-from .checkpoints import load_weights
+from .checkpoints import last_complete_checkpoint, load_weights
 from .collator import CaptionCollator
 from .diagnostics import CaptionedExample, scored_words, show_examples, visual_gate_means
 from .evaluation import (
@@ -43,6 +44,8 @@ from .optimizers import OPTIMIZERS, set_own_rate
 from .pictures import CaptionedPictures, CaptionPairs, CaptionSampler
 from .scheduled_sampling import mix_in_own_words
 from .schedules import SCHEDULES, RunLength, make_schedule
+
+logger = logging.get_logger(__name__)
 
 SAMPLING_STRATEGIES = ("random", "group_by_length")
 
@@ -104,6 +107,7 @@ class CaptioningTrainer(HubTrainer):
                 raise ValueError(f"`{name}` needs a captioner of this library, got a {type(model).__name__}.")
         if args.vision_learning_rate and (model.config.vision_config is None or model.config.freeze_vision):
             raise ValueError("`vision_learning_rate` needs a vision model that is trained: set `freeze_vision=False`.")
+        self._is_own = is_own
         _smooth_inside(model, args.label_smoothing_factor, is_own)
         self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
         self._feature_cache: FeatureCache | None = None
@@ -229,6 +233,31 @@ class CaptioningTrainer(HubTrainer):
         """Whether checkpoints hold the whole model in one process's form."""
         sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
         return isinstance(self.model, PreTrainedModel) and not sharded and not hasattr(self.model, "peft_config")
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
+        """As in transformers, except that a run which had stopped without progress at its checkpoint stays stopped."""
+        checkpoint = resume_from_checkpoint
+        if checkpoint is True:
+            checkpoint = last_complete_checkpoint(str(self.args.output_dir))
+        if checkpoint and self._is_plain:
+            state = TrainerState.load_from_json(str(Path(checkpoint, "trainer_state.json")))
+            if any(
+                one.is_due(state) for one in self.callback_handler.callbacks if isinstance(one, StopWithoutProgress)
+            ):
+                return self._end_at(checkpoint, state)
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _end_at(self, checkpoint: str, state: TrainerState) -> TrainOutput:
+        """Have the model that the run ends with, without another step."""
+        self._load_from_checkpoint(checkpoint)
+        state.is_local_process_zero, state.is_world_process_zero = (
+            self.is_local_process_zero(),
+            self.is_world_process_zero(),
+        )
+        self.state = state
+        if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self._load_best_model()
+        return TrainOutput(state.global_step, float("nan"), {"epoch": state.epoch})
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self._is_plain:
@@ -386,14 +415,22 @@ class CaptioningTrainer(HubTrainer):
 
     @torch.no_grad()
     def caption_loss(self, pictures: CaptionedPictures) -> float:
-        """Mean negative log-likelihood of all tokens of all references."""
+        """Mean negative log-likelihood of all tokens of all references, whatever else the model is trained on.
+
+        Of captioners of other libraries it is the mean of their own loss.
+        """
         self.model.eval()
         total = torch.zeros(2, dtype=torch.float64)  # loss, tokens
         for batch in self._own_share(CaptionPairs(pictures, skip_uncaptioned=True), "loss"):
-            tokens = int((batch["labels"] != IGNORED_LABEL).sum())
+            real = batch["labels"] != IGNORED_LABEL
             with self.accelerator.autocast():
-                loss = self.model(**batch).loss
-            total += torch.tensor([loss.item() * tokens, tokens], dtype=torch.float64)
+                outputs = self.model(**batch)
+            if self._is_own:
+                targets = batch["labels"][real]
+                loss = torch.nn.functional.cross_entropy(outputs.logits[real].float(), targets, reduction="sum")
+            else:
+                loss = outputs.loss * real.sum()
+            total += torch.tensor([loss.item(), real.sum()], dtype=torch.float64)
         total = self.accelerator.reduce(total.to(self.args.device, torch.float32))
         return float(total[0] / total[1])
 
@@ -428,10 +465,20 @@ def _smooth_inside(model: PreTrainedModel, label_smoothing: float, is_own: bool)
     Raises:
         ValueError: it is no captioner of this library, whose loss asks the configuration in every step.
     """
-    if not label_smoothing:
+    if not is_own and not label_smoothing:
         return
     if not is_own:
         raise ValueError(
             f"`label_smoothing_factor={label_smoothing}` is not supported for a {type(model).__name__}; leave it 0."
+        )
+    if model.config.label_smoothing not in (0, label_smoothing):
+        logger.warning(
+            f"`label_smoothing_factor` is {label_smoothing} and takes the place of {model.config.label_smoothing}, "
+            "which this captioner was configured with or trained with before."
+        )
+    if label_smoothing and getattr(model.config, "probability_floor", 0):
+        raise ValueError(
+            f"`label_smoothing_factor={label_smoothing}` has no meaning for a captioner with `probability_floor` "
+            f"{model.config.probability_floor}; leave one of them 0."
         )
     model.config.label_smoothing = label_smoothing

@@ -72,6 +72,38 @@ def test_patience_counts_through_a_kill(make_trainer, make_captioner, monkeypatc
     assert trainer.state.epoch == 5
 
 
+def test_a_run_that_had_stopped_stays_stopped(make_trainer, make_captioner, monkeypatch):
+    """Killed behind its last evaluation, while it was tested, say: it ends with its best model and no other step."""
+    fields = {"num_train_epochs": 10, "early_stopping_patience": 2, "save_total_limit": None}
+    figures = {1: 0.1, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.9}
+    trainer = None
+    monkeypatch.setattr(trainer_module, "score_captions", lambda *_: {"cider_d": figures[round(trainer.state.epoch)]})
+    trainer = make_trainer(make_captioner(), **fields)
+    trainer.train()
+    assert trainer.state.epoch == 4
+    ended = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
+    for resume in (last_complete_checkpoint(trainer.args.output_dir), True):
+        trainer = make_trainer(make_captioner(seed=5), **fields)
+        result = trainer.train(resume_from_checkpoint=resume)
+        assert (result.global_step, trainer.state.epoch, trainer.state.best_metric) == (8, 4, 0.5)
+        for name, weight in trainer.model.state_dict().items():
+            torch.testing.assert_close(weight, ended[name], atol=0, rtol=0, msg=name)
+    trainer = make_trainer(make_captioner(), **(fields | {"early_stopping_patience": 3, "num_train_epochs": 5}))
+    trainer.train(resume_from_checkpoint=last_complete_checkpoint(trainer.args.output_dir))
+    assert trainer.state.best_metric == 0.9, "with more patience it goes on"
+
+
+def test_a_checkpoint_of_adapters_is_complete_too(tmp_path):
+    checkpoint = tmp_path / "checkpoint-3"
+    checkpoint.mkdir()
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "adapter_model.safetensors"):
+        (checkpoint / name).write_text("")
+    (checkpoint / "trainer_state.json").write_text("{}")
+    assert last_complete_checkpoint(tmp_path) is None
+    (checkpoint / "adapter_config.json").write_text("{}")
+    assert last_complete_checkpoint(tmp_path) == str(checkpoint)
+
+
 def test_a_half_written_checkpoint_is_passed_over(make_trainer):
     trainer = make_trainer(num_train_epochs=2)
     trainer.train()

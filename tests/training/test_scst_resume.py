@@ -1,6 +1,7 @@
 """From cross-entropy to self-critical training in one run, which may be killed at any place."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
+from hf_captioners.hub.card_facts import TrainingFacts
 from hf_captioners.training import last_scst_checkpoint
 from hf_captioners.training import trainer as trainer_module
 
@@ -92,6 +94,10 @@ def test_the_start_stays_the_best_model_while_nothing_is_better(make_trainer, fi
     before = {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
     trainer.train()
     assert trainer.state.best_metric == 0.5
+    trainer.save_model()
+    facts = TrainingFacts.load(Path(trainer.args.output_dir))
+    assert facts.saved_step == 0 and [one.figures["cider_d"] for one in facts.evaluations] == [0.5]
+    assert re.findall(r"\| \*\*(\d)\*\* \|", Path(trainer.args.output_dir, "README.md").read_text()) == ["0"]
     assert all(torch.equal(weight, before[name]) for name, weight in trainer.model.state_dict().items())
     figures += [0.5, 0.6, 0.3]
     trainer = make_trainer("other")

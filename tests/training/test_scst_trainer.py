@@ -1,9 +1,12 @@
 """One step of self-critical training, and whole small runs, for this library's captioners and for others."""
 
+import numpy as np
 import pytest
 import torch
 from transformers import BlipImageProcessor
 
+from hf_captioners.data.region_source import Regions
+from hf_captioners.data.regions_column import with_regions
 from hf_captioners.training import PictureTextProcessor
 from hf_captioners.training.scst_loss import chosen_logprobs
 from hf_captioners.training.scst_sampling import CaptionSamples, CaptionSampling
@@ -188,6 +191,59 @@ def test_what_is_logged(make_trainer, scenes):
     evaluated = [entry for entry in trainer.state.log_history if "eval_cider_d" in entry]
     assert [entry["step"] for entry in evaluated] == [0, 3]
     assert {"eval_distinct", "eval_length", "eval_length_ratio", "eval_bad_endings"} <= evaluated[0].keys()
+
+
+def test_the_log_counts_words_as_the_metrics_do(make_trainer):
+    """Full stops are no words, and hide no broken end; capitals make no other caption."""
+    trainer = make_trainer()
+    trainer.encoder.decode = lambda sequences: ["A dog on a .", "a dog on a", "A cat sits."]
+    sequences, real = torch.zeros(3, 4, dtype=torch.long), torch.ones(3, 3, dtype=torch.bool)
+    health = trainer._reward(CaptionSamples(sequences, real, real[:, 0]), [0]).result().health
+    assert health == pytest.approx({"distinct": 2 / 3, "length": 11 / 3, "bad_endings": 2 / 3})
+
+
+def test_tokens_that_are_never_written_have_no_probability(make_trainer):
+    """Of the distribution that captions are drawn from, the gradient is taken, too."""
+    trainer = make_trainer(cache_features=False, entropy_weight=0.1)
+    trainer.model.eval()
+    pictures = {name: value for name, value in batch_of(trainer).items() if name != "row"}
+    never = [7, 11]
+    trainer.model.generation_config.suppress_tokens = never
+    samples = trainer._draw(pictures)
+    logits, _ = trainer.sampling.logits(trainer.model, pictures, samples)
+    assert logits.softmax(-1)[:, never].max() == 0
+    trainer.model.generation_config.suppress_tokens = None
+    whole, _ = trainer.sampling.logits(trainer.model, pictures, samples)
+    share = 1 - whole.softmax(-1)[:, never].sum(-1, keepdim=True)
+    torch.testing.assert_close(logits.softmax(-1)[:, 20:], whole.softmax(-1)[:, 20:] / share)
+    trainer.model.generation_config.suppress_tokens = never
+    loss = trainer.compute_loss(trainer.model, batch_of(trainer))
+    loss.backward()
+    assert all(torch.isfinite(weight.grad).all() for weight in trainer.model.parameters() if weight.grad is not None)
+
+
+def test_rewards_of_one_name_are_refused(make_trainer):
+    with pytest.raises(ValueError, match="Several rewards are called <lambda>"):
+        make_trainer(reward_funcs=[lambda completions, **_: [0.0], lambda completions, **_: [1.0]])
+
+
+def test_regions_are_not_read_for_rewards(make_any, scenes, tmp_path):
+    class Source(dict):
+        name, feature_size = "features", 3
+
+    model, processor = make_any("visualgpt")
+    ids = [image_id for part in scenes.values() for image_id in part["image_id"]]
+    source = Source({image_id: Regions(np.ones((2, 3), np.float32)) for image_id in ids})
+    rows = {name: with_regions(part, source) for name, part in scenes.items()}
+    seen = []
+
+    def watch(completions, references, **columns):
+        seen.append(columns)
+        return [0.0] * len(completions)
+
+    trainer = scst_trainer(model, processor, rows, tmp_path, reward_funcs=[watch])
+    trainer.rewards(["a"], [2], [True])
+    assert "regions" not in seen[0] and seen[0]["image_id"] == [scenes["train"]["image_id"][2]]
 
 
 def without_dropout(model):

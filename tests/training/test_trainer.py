@@ -103,6 +103,27 @@ def test_the_evaluated_loss_is_that_of_all_tokens(make_trainer, scores, scenes, 
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("changed", [{"label_smoothing": 0.3}, {"loss_reduction": "caption_mean"}])
+def test_the_evaluated_loss_is_a_likelihood_whatever_is_trained(make_trainer, make_captioner, scores, changed):
+    """Smoothing and reduction change what is learned from, not what is told."""
+    smoothing = changed.get("label_smoothing", 0)
+    told = []
+    for fields in ({}, changed):
+        trainer = make_trainer(make_captioner(**fields), label_smoothing_factor=smoothing if fields else 0)
+        assert trainer.model.config.label_smoothing == (smoothing if fields else 0)
+        told.append(trainer.evaluate()["eval_loss"])
+    assert told[0] == pytest.approx(told[1], abs=1e-6)
+
+
+def test_smoothing_of_an_earlier_run_ends_with_it(make_trainer, make_captioner, caplog):
+    model = make_captioner(label_smoothing=0.1)
+    assert make_trainer(model).model.config.label_smoothing == 0
+    assert "`label_smoothing_factor` is 0.0 and takes the place of 0.1" in caplog.text
+    model.config.probability_floor = 1e-8
+    with pytest.raises(ValueError, match="no meaning for a captioner with `probability_floor` 1e-08"):
+        make_trainer(model, label_smoothing_factor=0.1)
+
+
 def test_pictures_without_references_are_not_judged(make_trainer, scenes):
     rows = scenes["validation"].map(
         lambda row, index: {"captions": row["captions"] if index else []}, with_indices=True
