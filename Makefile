@@ -57,7 +57,7 @@ style: $(STAMP)  ## put the code into shape
 bench: $(STAMP)  ## measure decoding against its rivals
 	OMP_NUM_THREADS=1 $(PY) benchmarks/decoding.py
 
-release: $(STAMP)  ## train the reference captioners and push them: make release OWNER=name WITH=machine.yaml
+release: $(STAMP)  ## train the reference captioners and push them: make release OWNER=name WITH=machine.yaml ARGS=NAME
 	HF_HUB_OFFLINE=0 $(PY) examples/release.py --owner $(OWNER) $(if $(WITH),--with $(WITH)) $(ARGS)
 
 clean:  ## remove what was built

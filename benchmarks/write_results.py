@@ -19,7 +19,7 @@ def flickr8k(figures: dict) -> list[str]:
     metrics = [metric for metric in ("bleu_1", "bleu_4", "cider_d") if metric in figures]
     blank = " |" * (len(metrics) - 1)
     return [
-        f"## Flickr8k: {name} from 6,000 photographs, on a laptop's CPU",
+        f"## Flickr8k: {name} from 6,000 photographs, on two CPU cores",
         "",
         f"The {figures['pictures']:,} validation photographs, five references each, beam {figures['beams']}, metrics "
         "of this library.",

@@ -1,11 +1,12 @@
 """For maintainers: train the reference captioners, write their cards and push them.
 
     hf auth login
-    make release OWNER=my-organisation WITH=machine.yaml
+    make release OWNER=my-organisation WITH=machine.yaml ARGS=visualgpt-coco-1-percent
 
-`machine.yaml` holds training arguments of this machine: where data and features lie, what fits into memory. Every
-reference is a row of a published table. `hf-captioners reproduce` runs all of its seeds, so that its card has mean and
-deviation beside what was published; the first seed is pushed, which nobody chose. Runs that are done are not repeated.
+`machine.yaml` holds training arguments of this machine for one reference: where its data and features lie, what fits
+into memory. Every reference is a row of a published table. `hf-captioners reproduce` runs all of its seeds, so that
+its card has mean and deviation beside what was published; the first seed is pushed, which nobody chose. Runs that are
+done are not repeated.
 `--dry-run` does the same with a Hub on the loopback address, which forgets everything.
 """
 
@@ -55,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if unknown := set(args.names) - REFERENCES.keys():
         parser.error(f"there is no {', '.join(sorted(unknown))}, choose among {', '.join(REFERENCES)}")
+    if args.settings and len(args.names) != 1:
+        parser.error(f"--with is for one reference, whose data it names: name one of {', '.join(REFERENCES)}")
     with hub_to_push_to(args.dry_run) as (variables, owner):
         for name in args.names or REFERENCES:
             folder = train(REFERENCES[name], args)

@@ -38,13 +38,13 @@ def load_command(name: str) -> ModuleType:
 
 def command_list() -> str:
     """One line a command: its name and what it does, or why it cannot be loaded."""
-    lines = []
+    lines, width = [], max(map(len, COMMANDS))
     for name in COMMANDS:
         try:
             text = load_command(name).HELP
         except ImportError as error:
             text = f"(cannot be loaded: {error})"
-        lines.append(f"  {name:<12} {text}")
+        lines.append(f"  {name:<{width}} {text}")
     return "\n".join(["commands:", *lines])
 
 

@@ -14,7 +14,9 @@ DEALT_LIMIT = 0.5  # captions dealt to other pictures must score below this shar
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to write, and what chance to draw."""
-    parser.add_argument("--output_dir", default="demo", help="folder for the page and the models (default: demo)")
+    parser.add_argument(
+        "--output_dir", "--output-dir", default="demo", help="folder for the page and the models (default: demo)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="base seed of pictures, weights and order (default: 0)")
     parser.add_argument(
         "--quick", action="store_true", help="a minute instead of five: tries the way, proves nothing, never fails"

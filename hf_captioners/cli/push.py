@@ -11,7 +11,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", metavar="DIR", help="folder of the captioner, as training writes it")
     parser.add_argument("repo_id", metavar="REPO", help="OWNER/NAME, or NAME for your own; made if it is missing")
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
-    parser.add_argument("--create_pr", action="store_true", help="propose a pull request, change nothing")
+    parser.add_argument(
+        "--create_pr", "--create-pr", action="store_true", help="propose a pull request, change nothing"
+    )
     parser.add_argument("--revision", metavar="BRANCH", help="branch, made if it is missing; default: main")
     parser.add_argument("--message", help="of the commit")
     parser.add_argument(

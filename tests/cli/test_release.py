@@ -26,6 +26,9 @@ def test_an_unknown_reference_is_refused(capsys):
     with pytest.raises(SystemExit):
         runpy.run_path(str(SCRIPT))["main"](["painter", "--owner", "me", "--dry-run"])
     assert "there is no painter, choose among visualgpt-coco-1-percent" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(SCRIPT))["main"](["--owner", "me", "--dry-run", "--with", "machine.yaml"])
+    assert "--with is for one reference" in capsys.readouterr().err
 
 
 @pytest.mark.slow
