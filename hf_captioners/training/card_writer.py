@@ -237,7 +237,8 @@ def training_log(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
         }
         if figures and entry["step"] not in entries:
             known = {} if train_loss is None else {"train_loss": train_loss}
-            entries[entry["step"]] = {"step": entry["step"], "epoch": entry.get("epoch"), **known, **figures}
+            place = {name: entry[name] for name in ("step", "epoch") if name in entry}  # no epoch outside of training
+            entries[entry["step"]] = {**place, **known, **figures}
     return list(entries.values())
 
 

@@ -49,7 +49,8 @@ def judge_form(captions: Sequence[str], references: Sequence[Sequence[str]]) -> 
     """
     from hf_captioners.metrics import PTBTokenizer
 
-    theirs = [len(text.split()) for texts in references for text in PTBTokenizer()(texts)]
+    tokenize = PTBTokenizer()
+    theirs = [len(text.split()) for texts in references for text in tokenize(texts)]
     figures = shown_health(captions)
     figures["length_ratio"] = figures["length"] / (sum(theirs) / len(theirs))
     return figures

@@ -194,6 +194,16 @@ def test_a_card_that_cannot_be_written_stops_nothing(make_trainer, tmp_path, cap
     assert (tmp_path / "run" / "README.md").read_text() == "---\ntags: [a\n---\n"
 
 
+def test_what_was_only_evaluated_has_a_card(make_trainer, tmp_path, caplog):  # noqa: F811
+    trainer = make_trainer()
+    figures = trainer.evaluate()
+    trainer.save_model()
+    assert "was not written" not in caplog.text
+    (evaluation,) = TrainingFacts.load(tmp_path / "run").evaluations
+    assert evaluation.figures["cider_d"] == figures["eval_cider_d"]
+    assert f"| CIDEr-D | {figures['eval_cider_d']:.4f} |" in (tmp_path / "run" / "README.md").read_text()
+
+
 def test_a_part_of_a_data_set_is_told(make_trainer, scenes):  # noqa: F811
     trainer = make_trainer()
     trainer.train_dataset.pictures.rows = scenes["train"].select(range(3))
