@@ -238,7 +238,7 @@ def training_log(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if figures and entry["step"] not in entries:
             known = {} if train_loss is None else {"train_loss": train_loss}
             place = {name: entry[name] for name in ("step", "epoch") if name in entry}  # no epoch outside of training
-            entries[entry["step"]] = {**place, **known, **figures}
+            entries[entry["step"]] = place | known | figures
     return list(entries.values())
 
 
