@@ -150,11 +150,25 @@ def low_data(figures: dict) -> list[str]:
         "| start | pairs | runs | BLEU-1 | BLEU-4 | CIDEr-D |",
         "|---|---|---|---|---|---|",
     ]
+    best: dict[str, tuple[float, str]] = {}
     for regime, row in dict.fromkeys((run["regime"], run["row"]) for run in sorted(figures["runs"], key=by_regime)):
         runs = [run for run in figures["runs"] if (run["regime"], run["row"]) == (regime, row)]
-        values = [spread([run["figures"][name] for run in runs]) for name in ("bleu_1", "bleu_4", "cider_d")]
-        lines.append(f"| {row} | {regime} | {len(runs)} | {' | '.join(values)} |")
-    return [*lines, "", f"Hardware: {figures['hardware']}. Commands:", "", "```bash", *commands(figures), "```", ""]
+        values = {name: [run["figures"][name] for run in runs] for name in ("bleu_1", "bleu_4", "cider_d")}
+        lines.append(f"| {row} | {regime} | {len(runs)} | {' | '.join(map(spread, values.values()))} |")
+        best[regime] = max(best.get(regime, (0.0, "")), (statistics.fmean(values["cider_d"]), row))
+    highest = "; ".join(f"of {regime} by {row}" for regime, (_, row) in best.items())
+    return [
+        *lines,
+        "",
+        f"Highest mean CIDEr-D: {highest}.",
+        "",
+        f"Hardware: {figures['hardware']}. Commands:",
+        "",
+        "```bash",
+        *commands(figures),
+        "```",
+        "",
+    ]
 
 
 def by_regime(run: dict) -> float:
