@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from .recipe import Recipe, as_arguments, in_percent
 
 NAME = "reproduce"
 HELP = "run the recipes of a published table and print mean and deviation beside the published figures"
 RESULT = "result.json"
 BEGUN, DONE, FAILED = "begun", "done", "failed"
+ELSEWHERE = "is run by another call of this command"
 
 
 def parent_parsers() -> list[argparse.ArgumentParser]:
@@ -164,14 +167,25 @@ def require_same_arguments(one: Run, arguments: list[str]) -> None:
 
 
 def execute(one: Run, arguments: list[str], launcher: list[str]) -> dict[str, Any]:
-    """Train and test in a process of its own, unless that is done already; what was interrupted goes on."""
+    """Train and test in a process of its own, unless that is done already; what was interrupted goes on.
+
+    A run that another call of this command is at is left to it, so that several calls share the work.
+    """
+    one.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(one.folder / ".reproduce.lock", blocking=False):
+            return _execute(one, arguments, launcher)
+    except Timeout:
+        return {"status": ELSEWHERE}
+
+
+def _execute(one: Run, arguments: list[str], launcher: list[str]) -> dict[str, Any]:
     from .output_files import as_json, write_text
 
     known = read_result(one)
     same = known is not None and known["arguments"] == arguments
     if known and same and known["status"] == DONE:
         return known
-    one.folder.mkdir(parents=True, exist_ok=True)
     log, figures = one.folder / "run.log", one.folder / "test_results.json"
     figures.unlink(missing_ok=True)
     result: dict[str, Any] = {**one.names, "seed": one.seed, "arguments": arguments, "status": BEGUN, "figures": {}}

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from hf_captioners.cli import command_parser, load_command, main
 from hf_captioners.cli.recipe import Recipe, in_percent, with_recipe
@@ -134,6 +135,18 @@ def test_a_run_never_goes_on_with_other_arguments(toy, capsys):
     assert "--test_metrics bleu" in calls(output)[-1]
     assert not calls(output)[-1].endswith("--resume")
     assert calls(output)[-1].index("srau_threshold=0.9") < calls(output)[-1].index("srau_threshold=0.3")
+
+
+def test_what_another_call_is_at_is_left_to_it(toy, capsys):
+    typed, output = toy
+    folder = output / "table7_open" / "1_percent" / "seed_0"
+    folder.mkdir(parents=True)
+    with FileLock(folder / ".reproduce.lock"):
+        assert main([*typed, "--row", "open"]) == 0
+    assert "is run by another call" in capsys.readouterr().out
+    assert len(calls(output)) == 1 and not (folder / "result.json").exists()
+    assert main([*typed, "--row", "open"]) == 0
+    assert len(calls(output)) == 2
 
 
 def test_rows_of_several_calls_stand_in_one_table(toy):
