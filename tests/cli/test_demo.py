@@ -1,7 +1,6 @@
 """The demonstration: what it claims, what its page shows, and that a claim that fails is told by the exit status."""
 
 import re
-import types
 
 import pytest
 from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -58,6 +57,7 @@ def test_visual_scores(captioner, scenes):
     assert scores.shape == (2, sequences.shape[1] - 1) and ((scores >= 0) & (scores <= 1)).all()
     gates = model(decoder_input_ids=sequences[:, :-1], output_gates=True, **inputs).gates[-1].visual
     assert scores[1, 2].item() == pytest.approx(gates[1, 2].mean().item())
-    plain = types.SimpleNamespace(config=types.SimpleNamespace(fusion="residual"))
+    model.config.fusion = "residual"
+    assert not model.has_visual_scores
     with pytest.raises(ValueError, match="no visual gates"):
-        type(model).visual_scores(plain, sequences)
+        model.visual_scores(sequences, **inputs)
