@@ -32,8 +32,9 @@ def test_cross_entropy_has_its_own_settings(tmp_path):
 def test_cross_entropy_has_its_own_schedule(tmp_path):
     """M2: Noam, then a constant rate."""
     own = {"cross_entropy_lr_scheduler_type": "noam", "cross_entropy_warmup_steps": 10000}
-    arguments = SCSTArguments(str(tmp_path), scst_after_patience=5, use_cpu=True, **own)
+    arguments = SCSTArguments(str(tmp_path), scst_after_patience=5, use_cpu=True, push_to_hub=True, **own)
     before = arguments.for_cross_entropy()
+    assert arguments.push_to_hub and not before.push_to_hub, "only what comes out of both parts is pushed"
     assert (before.lr_scheduler_type, before.warmup_steps) == ("noam", 10000)
     assert (arguments.lr_scheduler_type, arguments.warmup_steps) == ("constant", 0)
     decay = {"cross_entropy_lr_scheduler_type": "step_decay", "cross_entropy_lr_scheduler_kwargs": '{"factor": 0.5}'}
