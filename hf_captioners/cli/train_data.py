@@ -75,6 +75,7 @@ class TrainingData:
     def __post_init__(self) -> None:
         """Check that the arguments go together."""
         self.drawn: CaptionSubset | None = None
+        self._opened: dict[Path, RegionSource | None] = {}
         if self.subset is not None and self.train_share is not None:
             raise ValueError("`--subset` and `--train_share` both say what to learn from; give one.")
         if self.data_dir is not None and self.train_dir is not None:
@@ -137,7 +138,10 @@ class TrainingData:
         """
         assert self.features is not None
         places = [Path(self.features), Path(self.features, split)]
-        found = next((source for place in places if (source := open_regions(place)) is not None), None)
+        for place in places:
+            if place not in self._opened:  # a TSV is read from end to end to find its pictures: once for all splits
+                self._opened[place] = open_regions(place)
+        found = next((source for place in places if (source := self._opened[place]) is not None), None)
         if found is None:
             raise FileNotFoundError(
                 f"{places[1]} is no feature store, nor is {places[0]}, nor a TSV, HDF5 or folder of region features. "

@@ -430,7 +430,7 @@ class CaptioningTrainer(HubTrainer):
                 loss = torch.nn.functional.cross_entropy(outputs.logits[real].float(), targets, reduction="sum")
             else:
                 loss = outputs.loss * real.sum()
-            total += torch.tensor([loss.item(), real.sum()], dtype=torch.float64)
+            total += torch.tensor([loss.item(), real.sum().item()], dtype=torch.float64)
         total = self.accelerator.reduce(total.to(self.args.device, torch.float32))
         return float(total[0] / total[1])
 

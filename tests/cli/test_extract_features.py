@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from hf_captioners.cli import main
+from hf_captioners.cli.train_data import TrainingData
 from hf_captioners.data import load_captions
 from hf_captioners.data.feature_store import FeatureStore
 from hf_captioners.data.feature_store_writer import FeatureStoreWriter
@@ -87,6 +88,12 @@ def test_bottom_up_features_of_others_are_trained_on(pictures, language_model, f
     sized = ["--model_config", "region_feature_size=7"]
     assert main([*typed, "--language_model", language_model, *sized, *TWO_STEPS]) == 2
     assert "8 features a region, the captioner reads 7" in capsys.readouterr().err
+
+
+def test_one_source_is_opened_once_for_all_splits(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((2, 16), np.float32))
+    data = TrainingData(features=str(tmp_path))
+    assert data.regions_of("train") is data.regions_of("validation")
 
 
 def test_features_of_an_unknown_extractor_are_not_those_of_a_vision_model(
