@@ -121,9 +121,9 @@ def self_critical(figures: dict) -> list[str]:
         "| data | captioner | runs | CIDEr-D before | after | gain | distinct | words | bad endings |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    kinds = dict.fromkeys((run["table"], run["row"]) for run in figures["runs"])
-    for table, row in kinds:
-        runs = [run for run in figures["runs"] if (run["table"], run["row"]) == (table, row)]
+    kinds = dict.fromkeys((run["table"], run["row"], run["regime"]) for run in figures["runs"])
+    for table, row, regime in kinds:
+        runs = [run for run in figures["runs"] if (run["table"], run["row"], run["regime"]) == (table, row, regime)]
         before, after = ([run[when] for run in runs] for when in ("before", "after"))
         scores = [spread([one["cider_d"] for one in when]) for when in (before, after)]
         gain = spread([run["after"]["cider_d"] - run["before"]["cider_d"] for run in runs])
@@ -131,8 +131,9 @@ def self_critical(figures: dict) -> list[str]:
             " → ".join(f"{statistics.fmean(one[name] for one in when) * scale:.{places}f}" for when in (before, after))
             for name, scale, places in (("distinct", 100, 0), ("length", 1, 1), ("bad_endings", 100, 1))
         ]
+        captioner = row if regime == "all" else f"{row}, {regime}"
         lines.append(
-            f"| {table} | {row} | {len(runs)} | {' | '.join(scores)} | {gain} | {change[0]} % | {change[1]} | "
+            f"| {table} | {captioner} | {len(runs)} | {' | '.join(scores)} | {gain} | {change[0]} % | {change[1]} | "
             f"{change[2]} % |"
         )
     return [*lines, "", f"Hardware: {figures['hardware']}. Commands:", "", "```bash", *commands(figures), "```", ""]

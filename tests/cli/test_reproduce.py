@@ -262,15 +262,16 @@ def test_a_recipe_is_read_by_the_dataclasses_of_the_command_line(name, regime, t
 def test_a_recipe_runs_two_steps(name, regime, language_model, vision_model, tmp_path, capsys):
     """On drawn scenes, with a tiny language model and backbone put in by one file, as docs/training.md says."""
     tiny, started = tmp_path / "tiny.yaml", tmp_path / "started"
+    arguments = ALL[name].with_regime(regime)
     tiny.write_text(
         "dataset: scenes\ndata_options: {num_images: {train: 12, validation: 4, test: 4}, image_size: 32}\n"
         f"vision_model: {vision_model}\nimage_size: 32\ntrain_share: 0.5\nmax_steps: 2\nuse_cpu: true\n"
         "per_device_train_batch_size: 4\ntest_metrics: [bleu, cider_d]\ngeneration_max_new_tokens: 5\n"
-        + (f"language_model: {language_model}\n" if "language_model" in ALL[name].arguments else "")
-        + (f"model: {started}\n" if "model" in ALL[name].arguments else "")
-        + ("scst_after_epochs: 1\ncross_entropy_batch_size: 10\n" if ALL[name].arguments.get("scst") else "")
+        + (f"language_model: {language_model}\n" if "language_model" in arguments else "")
+        + (f"model: {started}\n" if "model" in arguments else "")
+        + ("scst_after_epochs: 1\ncross_entropy_batch_size: 10\n" if arguments.get("scst") else "")
     )
-    if "model" in ALL[name].arguments:
+    if "model" in arguments:
         parts = ["--language_model", str(language_model), "--vision_model", str(vision_model), "--image_size", "32"]
         options = ['num_images={"train": 4, "validation": 2}', "image_size=32"]
         drawn = ["--dataset", "scenes", "--data_options", *options, "--max_steps", "1", "--use_cpu"]
