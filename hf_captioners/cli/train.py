@@ -74,7 +74,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from transformers.hf_argparser import string_to_bool
 
     parser.add_argument(
-        "--resume", action="store_true", help="go on from the last complete checkpoint in --output_dir, if any"
+        "--resume",
+        action="store_true",
+        help="go on from the last complete checkpoint in --output_dir, if any; or from --resume_from_checkpoint",
     )
     parser.add_argument(
         "--scst",
@@ -98,6 +100,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load, train, save; a summary on stdout."""
+    from hf_captioners.training.checkpoints import require_complete
+
     from .output_files import only_run_in, require_writable_folder
 
     start_kind, data_kind, training_kind = argument_types(args.scst)
@@ -107,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
     training = training_kind(**(data.generation_arguments | _typed(args, training_kind)))
     final = FinalTest(**_typed(args, FinalTest))
     require_writable_folder(training.output_dir)
+    if training.resume_from_checkpoint:
+        require_complete(training.resume_from_checkpoint)
     if args.reproduces:
         recipe, regime = args.reproduces
         Recipe.load(Path(recipe)).with_regime(regime)  # whether there is such a row is known before any work
@@ -147,9 +153,10 @@ def _train(args: argparse.Namespace, start: Any, data: Any, training: Any, final
     find_checkpoint, trainer_kind = (
         (last_scst_checkpoint, SCSTTrainer) if args.scst else (last_complete_checkpoint, CaptioningTrainer)
     )
-    checkpoint = find_checkpoint(training.output_dir)
+    checkpoint = training.resume_from_checkpoint or find_checkpoint(training.output_dir)
     begun = checkpoint or next(Path(training.output_dir).glob("checkpoint-*"), None)
-    if begun is not None and not args.resume:
+    resume = args.resume or training.resume_from_checkpoint is not None
+    if begun is not None and not resume:
         raise FileExistsError(
             f"{training.output_dir} holds a run already ({begun}). Pass --resume to go on with it, or another "
             "--output_dir."
@@ -165,7 +172,7 @@ def _train(args: argparse.Namespace, start: Any, data: Any, training: Any, final
     trainer = trainer_kind(
         model, training, train_dataset=train_rows, eval_dataset=validation_rows, processing_class=processor
     )
-    if args.resume:
+    if resume:
         print(f"Going on from {checkpoint}." if checkpoint else "There is no complete checkpoint: starting anew.")
     result = trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model()

@@ -10,6 +10,17 @@ from .schedules import SCHEDULE_NAMES, SCHEDULES, sampling_probability
 
 FEATURE_DTYPES = ("float16", "float32")
 
+# Arguments of transformers that evaluation by captions has no use for, and what to do instead.
+_GENERATES = "evaluation always generates; set `generation_max_new_tokens` and `generation_num_beams`"
+_SCORES = "evaluation scores captions; give other metrics to `CaptioningTrainer.test`"
+_PRECISION = "evaluation runs in the precision of training; set `bf16` or `fp16`"
+NOT_USED = {
+    **dict.fromkeys(("predict_with_generate", "generation_max_length", "generation_config"), _GENERATES),
+    **dict.fromkeys(("prediction_loss_only", "include_for_metrics", "batch_eval_metrics"), _SCORES),
+    **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), _PRECISION),
+    "sortish_sampler": "captions of one length come together with `train_sampling_strategy='group_by_length'`",
+}
+
 
 @dataclass
 class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
@@ -140,11 +151,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
 
     def __post_init__(self) -> None:
         """Check what this library adds, then as in transformers."""
-        if self.predict_with_generate or self.generation_max_length is not None:
-            raise ValueError(
-                "`predict_with_generate` and `generation_max_length` are not used: evaluation always generates. Set "
-                "`generation_max_new_tokens` and `generation_num_beams`."
-            )
+        for name, instead in NOT_USED.items():
+            if getattr(self, name):
+                raise ValueError(f"`{name}` is not used: {instead}.")
         if self.remove_unused_columns:
             raise ValueError(
                 "`remove_unused_columns=True` would take pictures and captions away from the collator; leave it False."

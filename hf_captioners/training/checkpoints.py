@@ -27,6 +27,22 @@ def is_complete(checkpoint: Path) -> bool:
     return True
 
 
+def require_complete(checkpoint: str | os.PathLike[str]) -> None:
+    """Refuse what training cannot go on from as if nothing had happened.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        ValueError: a kill left it half-written, or it is a captioner without the state of its training.
+    """
+    if not Path(checkpoint).is_dir():
+        raise FileNotFoundError(f"There is no checkpoint {checkpoint}.")
+    if not is_complete(Path(checkpoint)):
+        raise ValueError(
+            f"{checkpoint} is not complete, expected a folder `checkpoint-N` with {', '.join(NEEDED)}. To begin a new "
+            "run with a finished captioner, pass `--model`."
+        )
+
+
 def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
     """The newest checkpoint of a run that was written to its end; None if there is none.
 

@@ -103,6 +103,25 @@ def test_an_earlier_run_is_resumed_or_left_alone(pictures, parts, tmp_path, caps
     assert [entry["epoch"] for entry in log_of(tmp_path / "run") if "eval_cider_d" in entry] == [1.0, 2.0]
 
 
+def test_a_run_goes_on_from_a_named_checkpoint(pictures, parts, tmp_path, capsys):
+    arguments = ["train", "--train_dir", str(pictures), "--validation_dir", str(pictures), *parts]
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert main([*arguments, "--output_dir", str(first), "--num_train_epochs", "2"]) == 0
+    whole = log_of(first)
+    begun = min(first.glob("checkpoint-*"), key=lambda folder: int(folder.name.rpartition("-")[2]))
+    resumed = [*arguments, "--output_dir", str(second), "--num_train_epochs", "2", "--resume_from_checkpoint"]
+    capsys.readouterr()
+    assert main([*resumed, str(begun)]) == 0
+    assert f"Going on from {begun}." in capsys.readouterr().out
+    both = [[entry["eval_loss"] for entry in log if "eval_loss" in entry] for log in (whole, log_of(second))]
+    assert len(both[0]) == 2
+    assert both[0] == pytest.approx(both[1], abs=1e-6)
+    assert main([*resumed, str(tmp_path / "nowhere")]) == 2
+    assert "no checkpoint" in capsys.readouterr().err
+    assert main([*resumed, str(first)]) == 2  # a captioner, not a checkpoint
+    assert "not complete" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

@@ -41,6 +41,10 @@ def test_every_argument_is_a_flag_with_help(tmp_path):
     ("fields", "said"),
     [
         ({"predict_with_generate": True}, "generation_max_new_tokens"),
+        ({"generation_config": "some/captioner"}, "generation_num_beams"),
+        ({"include_for_metrics": ["loss"]}, "CaptioningTrainer.test"),
+        ({"fp16_full_eval": True}, "precision of training"),
+        ({"sortish_sampler": True}, "group_by_length"),
         ({"generation_max_length": 30}, "generation_max_new_tokens"),
         ({"remove_unused_columns": True}, "collator"),
         ({"feature_cache_dtype": "int8"}, "'int8'"),
