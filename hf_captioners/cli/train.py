@@ -211,6 +211,7 @@ def summary(trainer: Any, training: Any) -> str:
         figures = ", ".join(
             f"{name} {best[f'eval_{name}']:.4f}" for name in ("cider_d", "bleu_4", "loss") if f"eval_{name}" in best
         )
-        lines.append(f"Best evaluation, at epoch {best['epoch']:g}: {figures}.")
+        when = f"at epoch {best['epoch']:g}" if best["step"] else "that of the start, which no later one surpassed"
+        lines.append(f"Best evaluation, {when}: {figures}.")
     lines.append(f"Caption with it: hf-captioners caption PICTURES --model {training.output_dir}")
     return "\n".join(lines)

@@ -3,8 +3,8 @@
 import copy
 import json
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,26 @@ def generation_config_for(model: PreTrainedModel, settings: Mapping[str, Any]) -
     """
     config = copy.deepcopy(model.generation_config)
     config.max_length = None  # or it would compete with `max_new_tokens`
-    unknown = config.update(**{name: value for name, value in settings.items() if value is not None})
+    unknown = config.update(**settings)
     if unknown:
         raise ValueError(f"The generation configuration has no settings {sorted(unknown)}.")
     return config
+
+
+@contextmanager
+def generating_by(model: Any, config: GenerationConfig) -> Iterator[None]:
+    """Let a captioner generate by these settings alone: `generate()` takes what they leave unset from the model's own.
+
+    Args:
+        model: the captioner; an adapter may be wrapped around it.
+        config: the settings.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    own, base.generation_config = base.generation_config, config
+    try:
+        yield
+    finally:
+        base.generation_config = own
 
 
 @torch.no_grad()
@@ -37,7 +53,7 @@ def caption_batch(
     precision: AbstractContextManager[Any],
 ) -> torch.Tensor:
     """Tokens `[B, T]` of the best caption of each picture of a batch."""
-    with precision:
+    with precision, generating_by(model, generation_config):
         return model.generate(**batch, generation_config=generation_config)  # type: ignore[operator,return-value]
 
 

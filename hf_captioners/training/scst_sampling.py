@@ -14,23 +14,31 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from .caption_encoding import special_ids
-from .evaluation import generation_config_for
+from .evaluation import generating_by, generation_config_for
 
 # What bends the distribution; a checkpoint may bring any of these along, and a policy gradient wants none of them.
 UNBENT = {
     "do_sample": False,
     "num_beams": 1,
-    "top_k": 0,
-    "top_p": 1.0,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "temperature": 1.0,
     "repetition_penalty": 1.0,
     "no_repeat_ngram_size": 0,
-    "length_penalty": 0.0,
     "min_length": 0,
 }
+# The same of those that only one way of drawing reads; the others would warn of them, so they are unset there.
+UNBENT_SAMPLES = {"top_k": 0, "top_p": 1.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
+UNBENT_BEAMS = {"length_penalty": 0.0}
+UNSET = dict.fromkeys(
+    (
+        *UNBENT_SAMPLES,
+        *UNBENT_BEAMS,
+        "temperature",
+        "min_p",
+        "top_h",
+        "min_new_tokens",
+        "exponential_decay_length_penalty",
+        "forced_eos_token_id",
+    )
+)
 
 
 # Logit of tokens that a checkpoint never writes (`suppress_tokens`): no probability, and finite in every precision.
@@ -96,7 +104,7 @@ class CaptionSampling:
         with_dropout: bool,
     ) -> CaptionSamples:
         """`number` independent captions a picture, drawn from the whole vocabulary."""
-        settings = {"do_sample": True, "temperature": temperature, "num_return_sequences": number}
+        settings = UNBENT_SAMPLES | {"do_sample": True, "temperature": temperature, "num_return_sequences": number}
         return self._generate(pictures, precision, with_dropout, settings)
 
     def beams(
@@ -107,7 +115,7 @@ class CaptionSampling:
         with_dropout: bool,
     ) -> CaptionSamples:
         """The `number` best captions of a beam search; this library's captioners keep finished beams as M2 does."""
-        settings: dict[str, Any] = {"num_beams": number, "num_return_sequences": number}
+        settings: dict[str, Any] = UNBENT_BEAMS | {"num_beams": number, "num_return_sequences": number}
         options = {"bookkeeping": "live"} if self.is_own else {}
         return self._generate(pictures, precision, with_dropout, settings, **options)
 
@@ -121,12 +129,12 @@ class CaptionSampling:
         **options: Any,
     ) -> CaptionSamples:
         config = generation_config_for(
-            self.base_model, UNBENT | {"max_new_tokens": self.max_new_tokens} | dict(settings)
+            self.base_model, UNBENT | UNSET | {"max_new_tokens": self.max_new_tokens} | dict(settings)
         )
         was_training = self.model.training
         self.model.train(with_dropout)
         try:
-            with precision:
+            with precision, generating_by(self.model, config):
                 sequences = self.model.generate(**pictures, generation_config=config, **options)
         finally:
             self.model.train(was_training)

@@ -411,7 +411,8 @@ class CaptioningTrainer(HubTrainer):
             "num_beams": self.args.generation_num_beams,
             "max_new_tokens": self.args.generation_max_new_tokens,
         }
-        return settings | given
+        # None leaves a setting as the model has it.
+        return {name: value for name, value in (settings | given).items() if value is not None}
 
     @torch.no_grad()
     def caption_loss(self, pictures: CaptionedPictures) -> float:

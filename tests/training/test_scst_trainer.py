@@ -110,11 +110,23 @@ def test_whole_vocabulary_whatever_the_checkpoint_says(make_trainer):
     """The checkpoint's own settings of generation neither bend what is drawn, nor are they changed."""
     trainer = make_trainer(num_samples=200, cache_features=False)
     mine = {"top_k": 3, "top_p": 0.5, "num_beams": 4, "repetition_penalty": 9.0, "temperature": 0.1, "min_length": 5}
+    mine |= {"min_p": 0.5, "top_h": 0.1, "min_new_tokens": 4, "forced_eos_token_id": 7}
     trainer.model.generation_config.update(**mine)
     pictures = {name: value for name, value in batch_of(trainer).items() if name != "row"}
     first = trainer._draw(pictures).tokens[:, 0]
     assert len(first.unique()) > 150  # of 302, almost equally probable
     assert {name: getattr(trainer.model.generation_config, name) for name in mine} == mine
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling": "beams", "baseline": "greedy"}])
+def test_drawing_captions_says_nothing(make_trainer, caplog, options):
+    """transformers warns of settings that a way of drawing does not read."""
+    trainer = make_trainer(num_samples=2, cache_features=False, **options)
+    batch = batch_of(trainer)
+    caplog.clear()
+    with caplog.at_level("WARNING"):
+        trainer.compute_loss(trainer.model, batch)
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("with_dropout", [False, True])

@@ -148,6 +148,16 @@ def test_evaluation_does_not_change_how_the_model_generates(make_trainer, scores
     assert "top_k" not in saved
 
 
+def test_evaluation_says_nothing_of_the_model_s_own_settings(make_trainer, scores, caplog):
+    """`max_length`, which older captioners have, would be told in every batch beside `max_new_tokens`."""
+    trainer = make_trainer()
+    trainer.model.generation_config.max_length = 7
+    caplog.clear()
+    with caplog.at_level("WARNING"):
+        trainer.evaluate()
+    assert not [entry for entry in caplog.records if entry.name.startswith("transformers.generation")]
+
+
 def trainer_output(trainer):
     from pathlib import Path
 
