@@ -3,11 +3,12 @@
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from importlib import import_module
 from typing import Any
 
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+from transformers.utils import logging
 
 from hf_captioners.auto import get_architecture
 from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
@@ -15,6 +16,8 @@ from hf_captioners.named_values import read_named_values
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 
 from .caption_encoding import PictureTextProcessor
+
+logger = logging.get_logger(__name__)
 
 
 @dataclass
@@ -86,6 +89,12 @@ class StartingPoint:
         """
         return read_named_values(self.model_config, "--model_config")
 
+    def replaced_by_model(self) -> list[str]:
+        """Names of what was set although `model` takes its place."""
+        empty, beside = type(self)(), ("model", "model_config", "processor_config")
+        names = (one.name for one in fields(self) if one.name not in beside)
+        return [name for name in names if getattr(self, name) != getattr(empty, name)]
+
     def picture_settings(self) -> dict[str, Any]:
         """Settings of the image processor that `image_size` stands for."""
         if self.image_size is None:
@@ -109,8 +118,11 @@ def start_captioner(start: StartingPoint, captions: Iterable[str] = ()) -> tuple
         OSError: a checkpoint cannot be read.
     """
     if start.model is not None:
-        fields = start.config_fields()
-        options = {"config": changed_config(start.model, fields)} if fields else {}
+        if unused := start.replaced_by_model():
+            typed = ", ".join(f"--{name}" for name in unused)
+            logger.warning(f"{start.model} brings its own parts along, so these are not used: {typed}.")
+        changes = start.config_fields()
+        options = {"config": changed_config(start.model, changes)} if changes else {}
         model, processor = load_captioner(start.model, **options)
     else:
         name = get_architecture(start.architecture).name

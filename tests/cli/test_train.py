@@ -80,6 +80,15 @@ def test_how_captions_are_written_is_typed_and_saved(pictures, parts, tmp_path):
     assert (processor.drop_final_punctuation, processor.lowercase) == (False, True)
 
 
+def test_what_a_captioner_replaces_is_told(pictures, parts, tmp_path, caplog):
+    arguments = ["train", "--train_dir", str(pictures), "--validation_share", "0.3", *parts, "--max_steps", "1"]
+    assert main([*arguments, "--output_dir", str(tmp_path / "first")]) == 0
+    assert "not used" not in caplog.text
+    again = ["--model", str(tmp_path / "first"), "--output_dir", str(tmp_path / "second"), "--image_size", "64"]
+    assert main([*arguments, *again]) == 0
+    assert "so these are not used: --language_model, --vision_model, --image_size." in caplog.text
+
+
 def test_metrics_that_cannot_be_computed_are_told_before_training(pictures, parts, tmp_path, capsys, monkeypatch):
     def no_tables(*args, **kwargs):
         raise FileNotFoundError("METEOR needs tables")
