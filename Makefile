@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml
 	$(PY) -m uv pip install --quiet --python $(PY) -e ".[dev]" || $(PY) -m pip install --quiet -e ".[dev]"
 	touch $(STAMP)
 
-demo: $(STAMP)  ## train on drawn pictures and write a page: demo/index.html (about 5 minutes)
+demo: $(STAMP)  ## train on drawn images and write a page: demo/index.html (about 5 minutes)
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE $(BIN)/hf-captioners demo --output_dir demo
 
 test: $(STAMP)  ## the fast tests

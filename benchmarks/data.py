@@ -1,6 +1,6 @@
-"""Time reading of stored regions against M2's HDF5 layout, the two picture paths, and loading of COCO's captions.
+"""Time reading of stored regions against M2's HDF5 layout, the two image paths, and loading of COCO's captions.
 
-python benchmarks/data.py --pictures FOLDER_OF_PHOTOGRAPHS --coco FOLDER_OF_CAPTIONS_TRAIN2014_AND_VAL2014
+python benchmarks/data.py --images FOLDER_OF_PHOTOGRAPHS --coco FOLDER_OF_CAPTIONS_TRAIN2014_AND_VAL2014
 
 All in one run on one core, both sides warm; rates are medians of repeated passes over the same rows. Needs h5py.
 """
@@ -40,7 +40,7 @@ LOAD_COCO = """
 import re, sys, time
 from hf_captioners.data import load_captions
 started = time.process_time()
-loaded = load_captions("coco", sys.argv[1], official=True, with_pictures=False, cache_dir=sys.argv[2])
+loaded = load_captions("coco", sys.argv[1], official=True, with_images=False, cache_dir=sys.argv[2])
 used = time.process_time() - started
 captions = {split: sum(map(len, rows["captions"])) for split, rows in loaded.items()}
 peak = int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
@@ -49,7 +49,7 @@ print(used, peak / 2**20, *captions.values())
 
 
 def rates(readers: dict[str, Callable[[list[str]], Any]], batches: list[list[str]]) -> dict[str, float]:
-    """Pictures a CPU second of each reader, taking turns."""
+    """Images a CPU second of each reader, taking turns."""
     times: dict[str, list[float]] = {name: [] for name in readers}
     for _ in range(5):
         for name, read in readers.items():
@@ -57,8 +57,8 @@ def rates(readers: dict[str, Callable[[list[str]], Any]], batches: list[list[str
             for ids in batches:
                 read(ids)
             times[name].append(time.process_time() - started)
-    pictures = sum(map(len, batches))
-    return {name: pictures / statistics.median(each[1:]) for name, each in times.items()}
+    images = sum(map(len, batches))
+    return {name: images / statistics.median(each[1:]) for name, each in times.items()}
 
 
 def time_stores(folder: Path) -> dict[str, Any]:
@@ -104,10 +104,10 @@ def time_stores(folder: Path) -> dict[str, Any]:
     assert all((released(ids) == stored("float32")(ids)).all() for ids in batches)
     readers = {"m2_released": released, "m2_lean": lean} | {kind: stored(kind) for kind in kinds}
     errors = {kind: writers[kind].largest_error for kind in kinds[1:]}
-    return {"pictures_per_cpu_second": rates(readers, batches), "largest_error": errors}
+    return {"images_per_cpu_second": rates(readers, batches), "largest_error": errors}
 
 
-def time_pictures(folder: Path) -> dict[str, Any]:
+def time_images(folder: Path) -> dict[str, Any]:
     """Photographs to 224 x 224, by the exact and by the fast processor."""
     paths = [str(path) for path in sorted(folder.rglob("*.jpg"))[:128]]
     size = {"height": 224, "width": 224}
@@ -119,8 +119,8 @@ def time_pictures(folder: Path) -> dict[str, Any]:
     }
     batches = [paths[first : first + 16] for first in range(0, len(paths), 16)]
     return {
-        "pictures": len(paths),
-        "pictures_per_cpu_second": rates(readers, batches),
+        "images": len(paths),
+        "images_per_cpu_second": rates(readers, batches),
         "largest_difference": float((values[0] - values[1]).abs().max()),
     }
 
@@ -135,8 +135,8 @@ def time_coco(folder: Path, scratch: Path) -> dict[str, float]:
 
 def page(figures: dict[str, Any]) -> str:
     """The figures as they stand in the page."""
-    store, pictures, coco = figures["store"], figures["pictures"], figures["coco"]
-    rate = store["pictures_per_cpu_second"]
+    store, images, coco = figures["store"], figures["images"], figures["coco"]
+    rate = store["images_per_cpu_second"]
     rows = [
         f"| {name} | {rate[key]:,.0f} | {rate[key] / rate['m2_released']:.1f} | {error} |"
         for name, key, error in (
@@ -147,19 +147,19 @@ def page(figures: dict[str, Any]) -> str:
             ("store, int8", "int8", f"{store['largest_error']['int8']:.1g}"),
         )
     ]
-    paths = pictures["pictures_per_cpu_second"]
+    paths = images["images_per_cpu_second"]
     return "\n".join(
         [
             "",
             f"Random padded reads of up to {REGIONS} x {SIZE} regions, both warm, one core, {figures['hardware']}:",
             "",
-            "| reader | pictures a CPU second | times the released loader | largest error (values up to 5) |",
+            "| reader | images a CPU second | times the released loader | largest error (values up to 5) |",
             "|---|---|---|---|",
             *rows,
             "",
             f"Photographs from file to 224 x 224: {paths['exact']:.0f} a CPU second by `CaptioningImageProcessor`, "
             f"{paths['fast']:.0f} by `CaptioningImageProcessorFast`; largest difference of their values "
-            f"{pictures['largest_difference']:.2g}. COCO's {coco['train_captions']:,.0f} + "
+            f"{images['largest_difference']:.2g}. COCO's {coco['train_captions']:,.0f} + "
             f"{coco['validation_captions']:,.0f} captions load in {coco['cpu_seconds']:.1f} CPU seconds and "
             f"{coco['peak_gib']:.2f} GiB.",
             "",
@@ -170,7 +170,7 @@ def page(figures: dict[str, Any]) -> str:
 def main() -> None:
     """Measure all, and write results and page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pictures", type=Path, required=True)
+    parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--coco", type=Path, required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -178,7 +178,7 @@ def main() -> None:
         figures = {
             "hardware": f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}",
             "store": time_stores(Path(scratch)),
-            "pictures": time_pictures(args.pictures),
+            "images": time_images(args.images),
             "coco": time_coco(args.coco, Path(scratch)),
         }
     RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

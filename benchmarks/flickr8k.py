@@ -24,7 +24,7 @@ from hf_captioners.metrics import compute_caption_metrics
 
 
 def write_captions(model_dir: str, rows, beams: int, batch_size: int) -> list[str]:
-    """Captions of all pictures."""
+    """Captions of all images."""
     model = AutoModelForImageTextToText.from_pretrained(model_dir)
     processor = AutoProcessor.from_pretrained(model_dir)
     captions = []
@@ -75,7 +75,7 @@ def main() -> None:
     dealt = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
     result = {
         "model": args.title,
-        "pictures": len(rows),
+        "images": len(rows),
         "beams": args.beams,
         **{name: value for name, value in own.items() if name.startswith(("bleu", "cider"))},
         "cider_d_dealt": dealt["cider_d"],

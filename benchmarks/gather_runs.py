@@ -5,7 +5,7 @@
         --output benchmarks/results/self_critical.json
 
 Of a run of self-critical training two evaluations are kept: that of the captioner which it started from, and the best
-one of all later ones, by the same search on the same pictures.
+one of all later ones, by the same search on the same images.
 """
 
 import argparse

@@ -3,7 +3,7 @@
 python benchmarks/metrics.py --references captions_val2014.json \
     --pycocoevalcap SITE_PACKAGES --ciderd cider/pyciderevalcap/ciderD --m2 meshed-memory-transformer
 
-`--references` is an annotation file of COCO; a picture's last caption is the candidate, the others are references. The
+`--references` is an annotation file of COCO; an image's last caption is the candidate, the others are references. The
 originals that are given are run: `--pycocoevalcap` is the folder that holds that package, `--ciderd` the folder of
 `ciderD_scorer.py`, `--m2` the root of meshed-memory-transformer with the tokenizer's jar in place.
 
@@ -71,7 +71,7 @@ meteor.meteor_p.stdin.close(); meteor.meteor_p.wait()
 
 
 class Data:
-    """Raw and tokenised captions of pictures."""
+    """Raw and tokenised captions of images."""
 
     def __init__(self, path: Path) -> None:
         opener = gzip.open if path.suffix == ".gz" else open
@@ -148,7 +148,7 @@ def time_tokenizer(report: Report, data: Data, scratch: Path, original: type) ->
 
 
 def time_rewards(report: Report, data: Data, scratch: Path, folder: Path) -> None:
-    """Compare with the `ciderD` class of self-critical training, frequencies from 6,000 pictures."""
+    """Compare with the `ciderD` class of self-critical training, frequencies from 6,000 images."""
     sys.path.insert(0, str(folder))
     from ciderD_scorer import CiderScorer
 
@@ -166,31 +166,31 @@ def time_rewards(report: Report, data: Data, scratch: Path, folder: Path) -> Non
             pickle.dump({"document_frequency": frequencies, "ref_len": float(len(corpus))}, file)
     with contextlib.chdir(scratch):
         scorer = CiderScorer(df_mode="frequencies")
-    samples, references, pictures = _samples(data)
+    samples, references, images = _samples(data)
 
     def theirs() -> np.ndarray:
         batch = scorer.copy_empty()
-        for sample, picture in zip(samples, pictures, strict=True):
-            batch += (sample, references[picture])
+        for sample, image in zip(samples, images, strict=True):
+            batch += (sample, references[image])
         return batch.compute_score()[1]
 
     frequency = DocumentFrequency.per_image(corpus)
     prepared = CiderD(references, frequency)
-    assert np.abs(prepared.score(samples, pictures) - theirs()).max() < 1e-9
+    assert np.abs(prepared.score(samples, images) - theirs()).max() < 1e-9
     original = median(theirs, 9)
-    ours = mean_of_many(lambda: prepared.score(samples, pictures).tolist(), 7, 20)
-    report.compare("CIDEr-D reward, 50 pictures x 5 samples, references prepared", original, ours, 50)
-    ours = mean_of_many(lambda: CiderD(references, frequency).score(samples, pictures).tolist(), 7, 20)
-    report.compare("CIDEr-D reward, 50 pictures x 5 samples, not prepared", original, ours, 25)
+    ours = mean_of_many(lambda: prepared.score(samples, images).tolist(), 7, 20)
+    report.compare("CIDEr-D reward, 50 images x 5 samples, references prepared", original, ours, 50)
+    ours = mean_of_many(lambda: CiderD(references, frequency).score(samples, images).tolist(), 7, 20)
+    report.compare("CIDEr-D reward, 50 images x 5 samples, not prepared", original, ours, 25)
 
 
 def _samples(data: Data, raw: bool = False) -> tuple[list[str], list[list[str]], list[int]]:
-    """Five captions a picture, taken from it and its neighbours, for 50 pictures."""
+    """Five captions per image, taken from it and its neighbours, for 50 images."""
     predictions, references = (
         (data.raw_predictions, data.raw_references) if raw else (data.predictions, data.references)
     )
-    samples = [predictions[picture + shift] for picture in range(50) for shift in range(5)]
-    return samples, references[:50], [picture for picture in range(50) for _ in range(5)]
+    samples = [predictions[image + shift] for image in range(50) for shift in range(5)]
+    return samples, references[:50], [image for image in range(50) for _ in range(5)]
 
 
 def time_m2_rewards(report: Report, data: Data, folder: Path) -> None:
@@ -201,18 +201,18 @@ def time_m2_rewards(report: Report, data: Data, folder: Path) -> None:
 
     captions = [caption for texts in data.references[:6000] for caption in texts]
     cider = Cider({number: [caption] for number, caption in enumerate(captions)})
-    samples, references, pictures = _samples(data, raw=True)
+    samples, references, images = _samples(data, raw=True)
 
     def theirs() -> np.ndarray:
         generated = TheirTokenizer.tokenize(samples)
-        wanted = TheirTokenizer.tokenize([references[picture] for picture in pictures])
+        wanted = TheirTokenizer.tokenize([references[image] for image in images])
         return cider.compute_score(wanted, generated)[1]
 
     frequency = DocumentFrequency.per_caption(captions)
 
     def ours() -> np.ndarray:
         tokenize = PTBTokenizer()
-        return CiderD([tokenize(texts) for texts in references], frequency).score(tokenize(samples), pictures)
+        return CiderD([tokenize(texts) for texts in references], frequency).score(tokenize(samples), images)
 
     assert np.abs(ours() - theirs()).max() < 1e-9
     report.compare(
@@ -233,7 +233,7 @@ def time_scorers(report: Report, data: Data) -> None:
         counts = bleu_counts(predictions, references)
         return corpus_bleu(counts).tolist(), bleu_from_counts(counts).tolist()
 
-    name = "5,000 pictures x 5 references"
+    name = "5,000 images x 5 references"
     ours = median(lambda: CiderD(references).score(predictions).tolist(), 5)
     report.compare(f"corpus CIDEr, {name}", median(lambda: Cider().compute_score(wanted, generated), 3), ours, 3)
     theirs = median(lambda: Bleu(4).compute_score(wanted, generated), 3)
@@ -249,18 +249,18 @@ def time_meteor(report: Report, data: Data, scratch: Path, folder: Path) -> None
     Meteor(tables=MeteorTables(tables)).score(["a"], [["a"]])  # makes the index of the paraphrases, once
     theirs = median(lambda: in_process(THEIR_METEOR, str(file), str(folder)), 3)
     ours = median(lambda: in_process(OURS_METEOR, str(file), tables), 3)
-    report.compare("METEOR, 1,000 pictures x 5, cold start of both", theirs, ours, 1)
+    report.compare("METEOR, 1,000 images x 5, cold start of both", theirs, ours, 1)
 
 
 def time_growth(data: Data) -> list[dict[str, float]]:
-    """BLEU, ROUGE-L and CIDEr-D from raw text, for more and more pictures."""
+    """BLEU, ROUGE-L and CIDEr-D from raw text, for more and more images."""
     rows = []
     for size in (100, 1_000, 10_000, 40_000):
         if size <= len(data.predictions):
             predictions, references = data.raw_predictions[:size], data.raw_references[:size]
             seconds = median(lambda p=predictions, r=references: compute_caption_metrics(p, r), 3)
-            rows.append({"pictures": size, "seconds": seconds, "microseconds_a_picture": 1e6 * seconds / size})
-            print(f"{size:>7,} pictures: {seconds:8.3f} s, {1e6 * seconds / size:6.1f} microseconds a picture")
+            rows.append({"images": size, "seconds": seconds, "microseconds_per_image": 1e6 * seconds / size})
+            print(f"{size:>7,} images: {seconds:8.3f} s, {1e6 * seconds / size:6.1f} microseconds per image")
     return rows
 
 
@@ -276,10 +276,10 @@ def write_page(figures: dict[str, Any]) -> None:
         f"| {row['what']} | {row['original_seconds']:.4g} | {row['our_seconds']:.2g} | {row['ratio']:.1f} |"
         for row in figures["rows"]
     ]
-    lines += ["", "BLEU, ROUGE-L and CIDEr-D together, from raw text, five references a picture:", ""]
-    lines += ["| pictures | CPU seconds | microseconds a picture |", "|---|---|---|"]
+    lines += ["", "BLEU, ROUGE-L and CIDEr-D together, from raw text, five references an image:", ""]
+    lines += ["| images | CPU seconds | microseconds per image |", "|---|---|---|"]
     lines += [
-        f"| {row['pictures']:,} | {row['seconds']:.3g} | {row['microseconds_a_picture']:.0f} |"
+        f"| {row['images']:,} | {row['seconds']:.3g} | {row['microseconds_per_image']:.0f} |"
         for row in figures["growth"]
     ]
     head, _, _ = PAGE.read_text(encoding="utf-8").partition(MARK)

@@ -2,8 +2,8 @@
 
     python benchmarks/scst.py --tokenizer gpt2 [--width 768 --layers 12] [--output benchmarks/results/scst.json]
 
-First a step on 10 pictures with 5 beams each: CPU seconds inside the model (decoding without a graph, the pass with
-one, backward) and outside (rewards, text, bookkeeping). Then 2 pictures with 5 beams each against the way of the
+First a step on 10 images with 5 beams each: CPU seconds inside the model (decoding without a graph, the pass with
+one, backward) and outside (rewards, text, bookkeeping). Then 2 images with 5 beams each against the way of the
 released code, which keeps the graph of the whole beam search: CPU seconds, and bytes that autograd keeps for backward.
 Random weights, 50 regions, all captions 20 tokens long.
 """
@@ -78,19 +78,19 @@ def kept_bytes(model: torch.nn.Module) -> Iterator[dict[str, int]]:
     result["bytes"] = sum(size for _, size in kept.values())
 
 
-def make_trainer(args: argparse.Namespace, pictures: int, folder: str) -> SCSTTrainer:
+def make_trainer(args: argparse.Namespace, images: int, folder: str) -> SCSTTrainer:
     """A trainer of a new VisualGPT on scenes' captions and random regions."""
     tokenizer = prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(args.tokenizer))
     torch.manual_seed(0)
     text = {"n_embd": args.width, "n_layer": args.layers, "n_head": args.width // 64, "vocab_size": len(tokenizer)}
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     model = VisualGPTForConditionalGeneration(VisualGPTConfig(text_config=text, region_feature_size=FEATURES, **ids))
-    scenes = load_captions("scenes", num_images={"train": pictures}, image_size=32, split="train")
+    scenes = load_captions("scenes", num_images={"train": images}, image_size=32, split="train")
     rng = np.random.default_rng(0)
     rows = Dataset.from_dict(
         {
             "captions": scenes["captions"],
-            "regions": [{"features": rng.random((REGIONS, FEATURES), dtype=np.float32)} for _ in range(pictures)],
+            "regions": [{"features": rng.random((REGIONS, FEATURES), dtype=np.float32)} for _ in range(images)],
         }
     )
     arguments = SCSTArguments(
@@ -99,7 +99,7 @@ def make_trainer(args: argparse.Namespace, pictures: int, folder: str) -> SCSTTr
         sampling="beams",
         num_samples=BEAMS,
         generation_max_new_tokens=TOKENS,
-        per_device_train_batch_size=pictures,
+        per_device_train_batch_size=images,
         max_steps=args.repeats + 1,
         eval_strategy="no",
         save_strategy="no",
@@ -118,7 +118,7 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
     """Seconds inside and outside of the model in steps at paper size, without the first step."""
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(args, args.pictures, folder)
+        trainer = make_trainer(args, args.images, folder)
         trainer.sampling._generate = clock.wrap("decoding", trainer.sampling._generate)  # type: ignore[method-assign]
         trainer.sampling.logits = clock.wrap("pass with graph", trainer.sampling.logits)  # type: ignore[method-assign]
         trainer.accelerator.backward = clock.wrap("backward", trainer.accelerator.backward)
@@ -139,7 +139,7 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
     inside = sum(clock.seconds.values())
     parts = {name: seconds / (len(steps) - 1) for name, seconds in clock.seconds.items()}
     return {
-        "pictures": args.pictures,
+        "images": args.images,
         "step_seconds": total / (len(steps) - 1),
         "parts": parts,
         "outside_share": 1 - inside / total,
@@ -154,7 +154,7 @@ def own_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
 def released_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
     """The released code's way: the log-probabilities of the beam search itself carry the gradient.
 
-    As there, self-attention keeps its keys and values, pictures are repeated for each beam, and cross-attention
+    As there, self-attention keeps its keys and values, images are repeated for each beam, and cross-attention
     projects them anew in each step.
     """
     with patch.object(BeamFoldingCrossAttention, "keys_and_values", project_always):
@@ -164,19 +164,19 @@ def released_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
 def search_with_graph(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
     """Loss of a beam search whose graph is kept."""
     model = trainer.model
-    pictures = len(inputs["row"])
+    images = len(inputs["row"])
     encoded = model.get_encoder()(region_features=inputs["region_features"], region_mask=inputs["region_mask"])
-    words = torch.full((pictures, 1), model.config.decoder_start_token_id)
+    words = torch.full((images, 1), model.config.decoder_start_token_id)
     past: Any = EncoderDecoderCache(DynamicCache(config=model.config.text_config), DynamicCache())
-    total, chosen, logprobs = torch.zeros(pictures, 1), words[:, :0], torch.zeros(pictures, 1, 0)
+    total, chosen, logprobs = torch.zeros(images, 1), words[:, :0], torch.zeros(images, 1, 0)
     for step in range(TOKENS):
         outputs = model(encoder_outputs=encoded, decoder_input_ids=words, past_key_values=past, use_cache=True)
-        each = outputs.logits[:, -1].log_softmax(-1).view(pictures, -1, outputs.logits.shape[-1])
+        each = outputs.logits[:, -1].log_softmax(-1).view(images, -1, outputs.logits.shape[-1])
         total, best = (total[..., None] + each.detach()).flatten(1).topk(BEAMS)
         beam, word = best // each.shape[-1], best % each.shape[-1]
         gained = each.flatten(1).gather(1, beam * each.shape[-1] + word)
         logprobs = torch.cat((logprobs.gather(1, beam[..., None].expand(-1, -1, step)), gained[..., None]), -1)
-        rows = (beam + torch.arange(pictures)[:, None] * each.shape[1]).flatten()
+        rows = (beam + torch.arange(images)[:, None] * each.shape[1]).flatten()
         for layer in past.self_attention_cache.layers:
             layer.keys, layer.values = layer.keys[rows], layer.values[rows]
         words = word.view(-1, 1)
@@ -186,18 +186,18 @@ def search_with_graph(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor
                 encoded[name] = encoded[name].repeat_interleave(BEAMS, 0)
     completions = trainer.encoder.decode(chosen)
     row = np.repeat(inputs["row"].tolist(), BEAMS).tolist()
-    reward = trainer.rewards.total(trainer.rewards(completions, row, [False] * len(row))).view(pictures, BEAMS)
+    reward = trainer.rewards.total(trainer.rewards(completions, row, [False] * len(row))).view(images, BEAMS)
     advantage = reward - reward.mean(1, keepdim=True)
     return -(logprobs.mean(-1) * advantage).mean()
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
-    """Seconds and kept bytes of both ways on few pictures; the median of some repetitions."""
-    pictures = 2
+    """Seconds and kept bytes of both ways on few images; the median of some repetitions."""
+    images = 2
     with tempfile.TemporaryDirectory() as folder:
-        trainer = make_trainer(args, pictures, folder)
+        trainer = make_trainer(args, images, folder)
         trainer.model.eval()
-        items = [trainer.train_dataset[row] for row in range(pictures)]
+        items = [trainer.train_dataset[row] for row in range(images)]
         inputs = trainer.data_collator(items)
         measured = {}
         for name, step in (("this library", own_step), ("graph through beam search", released_step)):
@@ -213,7 +213,7 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
             measured[name] = {"seconds": float(np.median(times[1:])), "activation_bytes": int(np.median(sizes[1:]))}
     ours, theirs = measured["this library"], measured["graph through beam search"]
     return {
-        "pictures": pictures,
+        "images": images,
         "rows": measured,
         "time_ratio": ours["seconds"] / theirs["seconds"],
         "memory_ratio": ours["activation_bytes"] / theirs["activation_bytes"],
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", default="gpt2", help="GPT-2's, name or directory")
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--pictures", type=int, default=10)
+    parser.add_argument("--images", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--output", default="benchmarks/results/scst.json")
     args = parser.parse_args()

@@ -21,7 +21,7 @@ def flickr8k(figures: dict) -> list[str]:
     return [
         f"## Flickr8k: {name} from 6,000 photographs, on two CPU cores",
         "",
-        f"The {figures['pictures']:,} validation photographs, five references each, beam {figures['beams']}, metrics "
+        f"The {figures['images']:,} validation photographs, five references each, beam {figures['beams']}, metrics "
         "of this library.",
         "",
         "| captions | " + " | ".join(TITLES[metric] for metric in metrics) + " |",
@@ -30,7 +30,7 @@ def flickr8k(figures: dict) -> list[str]:
         f"| the same captions dealt to other photographs |{blank} {figures['cider_d_dealt']:.3f} |",
         "",
         f"Own photographs over other photographs: {ratio:.1f} times. {figures['distinct_captions']:,} of "
-        f"{figures['pictures']:,} captions are distinct. Without any training, the consensus of the captions of 30 "
+        f"{figures['images']:,} captions are distinct. Without any training, the consensus of the captions of 30 "
         "nearest neighbours (same backbone) reaches BLEU-4 0.154 and CIDEr-D 0.361.",
         "",
         *beside_published(figures),
@@ -78,7 +78,7 @@ def decoding(figures: dict) -> list[str]:
         f"{setting['regions']} regions, beam {setting['beams']}, {setting['tokens']} tokens; {figures['machine']}; "
         "made by `make bench`.",
         "",
-        "| pictures at once | decoder | CPU seconds | relative to ours |",
+        "| images at once | decoder | CPU seconds | relative to ours |",
         "|---|---|---|---|",
     ]
     lines += [f"| {r['batch']} | {r['decoder']} | {r['seconds']:.2f} | {r['ratio']:.2f} |" for r in figures["rows"]]
@@ -92,12 +92,12 @@ def scst(figures: dict) -> list[str]:
         "## What a self-critical step costs",
         "",
         f"A step of VisualGPT at the size of the paper (width {setting['width']}, {setting['layers']} layers) on "
-        f"{profile['pictures']} pictures with {setting['beams']} beams of {setting['tokens']} tokens takes "
+        f"{profile['images']} images with {setting['beams']} beams of {setting['tokens']} tokens takes "
         f"{profile['step_seconds']:.0f} CPU seconds on one core, {100 * profile['outside_share']:.1f} % of them "
         "outside of the model: "
         + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in profile["parts"].items())
         + ". Against the way of the released code, which keeps the graph of the whole beam search, on "
-        f"{rival['pictures']} pictures (`python benchmarks/scst.py`):",
+        f"{rival['images']} images (`python benchmarks/scst.py`):",
         "",
         "| step | CPU seconds | kept for backward, GB |",
         "|---|---|---|",
@@ -114,7 +114,7 @@ def self_critical(figures: dict) -> list[str]:
     lines = [
         "## What self-critical training changes",
         "",
-        "Validation pictures, by the search and metrics of every evaluation of training; before: the captioner that "
+        "Validation images, by the search and metrics of every evaluation of training; before: the captioner that "
         "cross-entropy made; after: the best evaluation of the self-critical part. Means ± standard deviations over "
         "the runs.",
         "",

@@ -1,6 +1,6 @@
 """Pretrain a small GPT-2 on text, to start a captioner from: text and captions in, a GPT-2 directory out.
 
-    python examples/pretrain_language_model.py --text novels.txt.gz --captions pictures/train \
+    python examples/pretrain_language_model.py --text novels.txt.gz --captions images/train \
         --tokenizer path/to/gpt2_tokenizer --output_dir runs/language_model --num_train_epochs 1 --bf16
 
 Texts are cut into blocks of `--block_size` tokens; captions are packed into blocks one after another, each closed by

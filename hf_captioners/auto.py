@@ -93,9 +93,9 @@ def register() -> None:
     from hf_captioners.hub.pushing import push_model
     from hf_captioners.modeling.modeling_captioning import CaptioningPreTrainedModel
     from hf_captioners.pipelines.image_captioning import register_pipeline
-    from hf_captioners.processing import image_processing_captioning as pictures
+    from hf_captioners.processing import image_processing_captioning as images
 
-    image_processors = {"pil": pictures.CaptioningImageProcessor, "torchvision": pictures.CaptioningImageProcessorFast}
+    image_processors = {"pil": images.CaptioningImageProcessor, "torchvision": images.CaptioningImageProcessorFast}
     for architecture in ARCHITECTURES.values():
         config, model, captioner, processor = (architecture.load(kind) for kind in KINDS)
         tokenizer = getattr(transformers, architecture.tokenizer)

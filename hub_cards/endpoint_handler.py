@@ -1,4 +1,4 @@
-"""Answers the requests of an Inference Endpoint: pictures in, captions out, without the library hf_captioners."""
+"""Answers the requests of an Inference Endpoint: images in, captions out, without the library hf_captioners."""
 
 import base64
 import binascii
@@ -20,31 +20,31 @@ class EndpointHandler:
         self.captioner = pipeline(model=path, trust_remote_code=True)
 
     def __call__(self, data: dict[str, Any]) -> list[Any]:
-        """Caption one picture or several.
+        """Caption one image or several.
 
         Args:
-            data: `inputs` is a picture (a body of the type `image/...`) or its bytes as base64 text, or a list of
+            data: `inputs` is an image (a body of the type `image/...`) or its bytes as base64 text, or a list of
                 these; `parameters` are any of `PARAMETERS`.
 
         Returns:
-            For a picture `[{"generated_text": ...}]`, for a list one of these each.
+            For an image `[{"generated_text": ...}]`, for a list one of these each.
 
         Raises:
-            ValueError: there are no inputs, one is no picture, or a parameter is unknown.
+            ValueError: there are no inputs, one is no image, or a parameter is unknown.
         """
         inputs, parameters = data.get("inputs"), data.get("parameters") or {}
         if inputs is None:
-            raise ValueError("`inputs` is missing: a picture, or its bytes as base64 text.")
+            raise ValueError("`inputs` is missing: an image, or its bytes as base64 text.")
         if unknown := sorted(set(parameters) - set(PARAMETERS)):
             raise ValueError(f"`parameters` has {', '.join(unknown)}, expected any of {', '.join(PARAMETERS)}.")
         several = isinstance(inputs, list)
-        pictures = [as_picture(item) for item in (inputs if several else [inputs])]
-        captions = self.captioner(pictures, **parameters)
+        images = [as_image(item) for item in (inputs if several else [inputs])]
+        captions = self.captioner(images, **parameters)
         return captions if several else captions[0]
 
 
-def as_picture(item: Any) -> Any:
-    """The bytes behind base64 text; a picture stays as it is.
+def as_image(item: Any) -> Any:
+    """The bytes behind base64 text; an image stays as it is.
 
     Addresses and paths are refused: what fetches whatever strangers name can be turned against its own network.
 
@@ -57,5 +57,5 @@ def as_picture(item: Any) -> Any:
         return base64.b64decode(item.rpartition(",")[2], validate=True)
     except (binascii.Error, ValueError) as error:
         raise ValueError(
-            f"`inputs` is the text {item[:40]!r}, expected the bytes of a picture as base64 text."
+            f"`inputs` is the text {item[:40]!r}, expected the bytes of an image as base64 text."
         ) from error

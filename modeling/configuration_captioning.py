@@ -1,4 +1,4 @@
-"""What every captioner's configuration holds: the way in for pictures or regions, special tokens, and the loss."""
+"""What every captioner's configuration holds: the way in for images or regions, special tokens, and the loss."""
 
 from typing import Any, Literal
 
@@ -40,7 +40,7 @@ class CaptioningConfig(PreTrainedConfig):
     """Fields that all captioners share.
 
     Args:
-        vision_config (`PreTrainedConfig` or `dict`, *optional*): the backbone that turns pictures into regions: any
+        vision_config (`PreTrainedConfig` or `dict`, *optional*): the backbone that turns images into regions: any
             vision model of transformers, or a timm model as `{"model_type": "timm_wrapper", "architecture": ...}`.
             None: the captioner reads region features only.
         vision_feature_layer (`int`, defaults to -1): which output of the backbone becomes regions: -1 is its last
@@ -48,14 +48,14 @@ class CaptioningConfig(PreTrainedConfig):
         vision_grid_size (`int`, *optional*): average-pool the backbone's map adaptively to n x n cells; None keeps
             the backbone's own grid.
         freeze_vision (`bool`, defaults to True): no gradients into the backbone, which stays in evaluation mode, so
-            that its features may be computed once a picture and stored. False trains it with normalisation
+            that its features may be computed once an image and stored. False trains it with normalisation
             statistics fixed.
         region_feature_size (`int`, defaults to 2048): width of `region_features`. It must equal the width of the
             backbone's output when there is one (`from_pretrained_parts` measures it); 2,048 is the size of
             bottom-up features (ResNet-101 res5c).
         region_extractor (`dict`, *optional*): name and revision of what computed the stored features that the
             captioner was trained on (`{"name": ..., "revision": ...}`); training refuses those of another extractor.
-            None: the captioner saw pictures, or nobody said.
+            None: the captioner saw images, or nobody said.
         region_mask_rule: `"explicit"` (default) hides exactly the regions that `region_mask` marks as padding.
             `"zero_projected_sum"` is the rule of the M2 and VisualGPT code: a region is hidden when its projected,
             normalised features sum to exactly zero, whatever `region_mask` says. It sees padding only by accident

@@ -11,8 +11,8 @@ from transformers.utils import ModelOutput
 
 from .search_captioning import BOOKKEEPINGS, CaptionBeams
 
-# What belongs to pictures, not to rows of text.
-PICTURE_INPUTS = ("pixel_values", "view_mask", "region_features", "region_boxes", "region_mask", "encoder_outputs")
+# What belongs to images, not to rows of text.
+IMAGE_INPUTS = ("pixel_values", "view_mask", "region_features", "region_boxes", "region_mask", "encoder_outputs")
 
 
 @dataclass
@@ -31,9 +31,9 @@ class CaptionBeamOutput(GenerateBeamEncoderDecoderOutput):
 
 
 class CaptionCache(EncoderDecoderCache):
-    """Keys and values of B x K text rows, and of B pictures.
+    """Keys and values of B x K text rows, and of B images.
 
-    Only the text side follows the beams; the picture side has one row a picture and stays put.
+    Only the text side follows the beams; the image side has one row per image and stays put.
     """
 
     @classmethod
@@ -46,7 +46,7 @@ class CaptionCache(EncoderDecoderCache):
         return shared
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let text rows `[B * K]` continue the rows `beam_idx`, which stay within their picture."""
+        """Let text rows `[B * K]` continue the rows `beam_idx`, which stay within their image."""
         self.self_attention_cache.reorder_cache(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -54,14 +54,14 @@ class CaptionCache(EncoderDecoderCache):
         self.self_attention_cache.batch_repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some text rows; all pictures stay."""
+        """Keep some text rows; all images stay."""
         self.self_attention_cache.batch_select_indices(indices)
 
 
 class CaptionGenerationMixin(GenerationMixin):
     """`generate()` of transformers for captioners.
 
-    Differences: `generate(region_features=...)` works; encoder states keep one row a picture; the argument
+    Differences: `generate(region_features=...)` works; encoder states keep one row per image; the argument
     `bookkeeping` (also an entry of the generation configuration) chooses what a beam search does with finished
     hypotheses: `"transformers"` (default), `"live"` (M2, VisualGPT), `"pool"` (the ImageCaptioning.pytorch family),
     `"shrinking"` or `"shrinking_finished"` (Show, Attend and Tell: its program, its re-implementation).
@@ -84,19 +84,19 @@ class CaptionGenerationMixin(GenerationMixin):
     def _prepare_model_inputs(
         self, inputs: Tensor | None, bos_token_id: Any, model_kwargs: dict[str, Any]
     ) -> tuple[Tensor, str | None, dict[str, Any]]:
-        """Region features are as good an input as pictures; stock would send begin tokens to the encoder instead."""
+        """Region features are as good an input as images; stock would send begin tokens to the encoder instead."""
         if inputs is not None and inputs.ndim == 3:  # so an assistant is handed what this model has read
             inputs, model_kwargs = None, model_kwargs | {"region_features": inputs}
-        has_pictures = inputs is not None or model_kwargs.get("pixel_values") is not None
+        has_images = inputs is not None or model_kwargs.get("pixel_values") is not None
         if model_kwargs.get("encoder_outputs") is not None:
             states = model_kwargs["encoder_outputs"][0]
             return states, self.main_input_name, model_kwargs
         if model_kwargs.get("region_features") is not None:
-            if has_pictures:
+            if has_images:
                 raise ValueError("Pass either `pixel_values` or `region_features` to `generate`, not both.")
             model_kwargs = {key: value for key, value in model_kwargs.items() if key != "pixel_values"}
             return model_kwargs.pop("region_features"), "region_features", model_kwargs
-        if not has_pictures:
+        if not has_images:
             raise ValueError("`generate` needs `pixel_values`, `region_features` or `encoder_outputs`, got none.")
         model_kwargs.pop("region_features", None)
         return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
@@ -109,11 +109,11 @@ class CaptionGenerationMixin(GenerationMixin):
         **model_kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
         """Repeat the text rows only."""
-        of_pictures = {name: model_kwargs.pop(name) for name in PICTURE_INPUTS if name in model_kwargs}
+        of_images = {name: model_kwargs.pop(name) for name in IMAGE_INPUTS if name in model_kwargs}
         input_ids, model_kwargs = super()._expand_inputs_for_generation(
             expand_size=expand_size, is_encoder_decoder=False, input_ids=input_ids, **model_kwargs
         )
-        return input_ids, model_kwargs | of_pictures
+        return input_ids, model_kwargs | of_images
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)

@@ -109,9 +109,9 @@ class MultiHeadAttention(nn.Module):
 
 
 class BeamFoldingCrossAttention(MultiHeadAttention):
-    """Cross-attention from B x K rows of text to the encoder states of B pictures, at several encoder levels at once.
+    """Cross-attention from B x K rows of text to the encoder states of B images, at several encoder levels at once.
 
-    The K rows of a picture become K * T queries of one row, so keys and values exist once a picture, stay where they
+    The K rows of an image become K * T queries of one row, so keys and values exist once an image, stay where they
     are when beams are reordered, and no mask is repeated. The levels share all projections (as in the meshed decoder
     of M2 and in VisualGPT) and lie on the head axis, so that one call of the attention function serves them all.
     """
@@ -151,7 +151,7 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
         """Attend from text to every level.
 
         Args:
-            queries: `[B * K, T, D]`, the rows of a picture next to each other.
+            queries: `[B * K, T, D]`, the rows of an image next to each other.
             levels: gives `[B, N, R, D]` on demand.
             num_levels: N.
             mask: of the keys, for K * T queries.
@@ -162,8 +162,8 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
         """
         key, value = self.keys_and_values(levels, cache)
         rows, length = queries.shape[:2]
-        pictures = key.shape[0]
-        folded = queries.reshape(pictures, -1, queries.shape[-1])  # [B, K * T, D]
+        images = key.shape[0]
+        folded = queries.reshape(images, -1, queries.shape[-1])  # [B, K * T, D]
         query = self.split_heads(self.q_proj(folded)).repeat(1, num_levels, 1, 1)  # [B, N * H, K * T, d_k]
         attended, weights = self.attend(query, key, value, mask)  # [B, K * T, N * H, d_v]
         output = self.o_proj(attended.unflatten(2, (num_levels, self.num_heads)).flatten(3))  # [B, K * T, N, D]
@@ -176,7 +176,7 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
 class AdditiveAttention(nn.Module):
     """Weights of regions from a perceptron of query and key (Bahdanau et al., 2014; Show, Attend and Tell, Eq. 15-16).
 
-    `softmax(scale * w activation(k_i + W q))`; the keys are projected by whoever owns the regions, once a picture.
+    `softmax(scale * w activation(k_i + W q))`; the keys are projected by whoever owns the regions, once an image.
 
     Args:
         query_size: width of queries. attention_size: A, width of the keys.
@@ -192,7 +192,7 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(attention_size, 1)
 
     def forward(self, queries: Tensor, keys: Tensor, region_mask: Tensor | None = None) -> Tensor:
-        """Queries `[B * K, Q]` and keys `[B, R, A]` of their pictures to weights `[B, K, R]`.
+        """Queries `[B * K, Q]` and keys `[B, R, A]` of their images to weights `[B, K, R]`.
 
         Args:
             region_mask: `[B, R]`, True = visible.

@@ -124,7 +124,7 @@ class RecurrentLayer(CacheLayerMixin):
 class RecurrentCache(Cache):
     """Recurrent state for `generate()`: only what changes with the step, so that beams reorder nothing else.
 
-    What belongs to pictures, such as projected attention keys, lies in the encoder's outputs.
+    What belongs to images, such as projected attention keys, lies in the encoder's outputs.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Pictures to regions: the grid of a timm backbone or of a vision model of transformers, and where to find one."""
+"""Images to regions: the grid of a timm backbone or of a vision model of transformers, and where to find one."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +46,7 @@ def token_grid(num_tokens: int, height: int, width: int) -> tuple[int, int]:
     the grid of patches between stages.
 
     Args:
-        num_tokens: tokens in all. height, width: patches of the picture.
+        num_tokens: tokens in all. height, width: patches of the image.
 
     Raises:
         ValueError: no grid fits.
@@ -57,14 +57,14 @@ def token_grid(num_tokens: int, height: int, width: int) -> tuple[int, int]:
         rows, columns = height >> halvings, width >> halvings
         if rows * columns == num_tokens:
             return rows, columns
-    raise ValueError(f"{num_tokens} tokens of the vision model do not fit a picture of {height} x {width} patches.")
+    raise ValueError(f"{num_tokens} tokens of the vision model do not fit an image of {height} x {width} patches.")
 
 
 def tokens_to_map(tokens: Tensor, pixel_values: Tensor, patch_size: Any) -> Tensor:
     """Patch tokens `[B, L, D]` of a vision transformer, without its prefix tokens, as a map `[B, D, h, w]`.
 
     Raises:
-        ValueError: the number of tokens does not fit the picture, or the patch size is unknown.
+        ValueError: the number of tokens does not fit the image, or the patch size is unknown.
     """
     if patch_size is None:
         raise ValueError("The vision model returns tokens, but its configuration has no `patch_size`.")
@@ -124,7 +124,7 @@ class VisionBackbone(nn.Module):
         return getattr(self.model.config, "patch_size", None)
 
     def forward(self, pixel_values: Tensor) -> RegionFeatures:
-        """Pictures `[B, C, H, W]` to the cells of a grid, row by row."""
+        """Images `[B, C, H, W]` to the cells of a grid, row by row."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             features = self.feature_map(pixel_values)
             if self.grid_size is not None:
@@ -138,7 +138,7 @@ class VisionBackbone(nn.Module):
         )
 
 
-def native_picture_size(model: PreTrainedModel) -> tuple[int, int]:
+def native_image_size(model: PreTrainedModel) -> tuple[int, int]:
     """Height and width in pixels that a vision model is made for; 224 x 224 when it does not say."""
     timm_model = getattr(model, "timm_model", None)
     side = getattr(model.config, "image_size", None)

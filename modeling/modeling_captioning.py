@@ -1,4 +1,4 @@
-"""The contract of a captioner: pictures or regions in, logits over caption tokens out."""
+"""The contract of a captioner: images or regions in, logits over caption tokens out."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from transformers.utils import ModelOutput, can_return_tuple, logging
 
 from .configuration_captioning import CaptioningConfig
 from .generation_captioning import CaptionGenerationMixin
-from .layers_vision import RegionFeatures, VisionBackbone, load_vision_model, native_picture_size
+from .layers_vision import RegionFeatures, VisionBackbone, load_vision_model, native_image_size
 
 logger = logging.get_logger(__name__)
 
@@ -22,7 +22,7 @@ IGNORED_LABEL = -100
 
 @dataclass
 class CaptioningEncoderOutput(ModelOutput):
-    """Encoded regions of B pictures; `generate()` never repeats them for beams.
+    """Encoded regions of B images; `generate()` never repeats them for beams.
 
     Args:
         last_hidden_state: `[B, R, D]`, the last encoder level.
@@ -55,7 +55,7 @@ class CaptioningEncoderOutput(ModelOutput):
 
 @dataclass
 class CaptioningDecoderOutput(ModelOutput):
-    """States of the text rows (B pictures x K captions each).
+    """States of the text rows (B images x K captions each).
 
     Args:
         last_hidden_state: `[B * K, T, D]`.
@@ -103,7 +103,7 @@ def check_regions(regions: RegionFeatures, feature_size: int) -> None:
     features, mask, boxes = regions.region_features, regions.region_mask, regions.region_boxes
     if features.ndim != 3:
         raise ValueError(
-            f"`region_features` has the shape {tuple(features.shape)}, expected [pictures, regions, features]."
+            f"`region_features` has the shape {tuple(features.shape)}, expected [images, regions, features]."
         )
     if features.shape[-1] != feature_size:
         raise ValueError(
@@ -112,11 +112,11 @@ def check_regions(regions: RegionFeatures, feature_size: int) -> None:
             f"model with `region_feature_size={features.shape[-1]}`."
         )
     if features.shape[1] == 0:
-        raise ValueError(f"`region_features` has zero regions (shape {tuple(features.shape)}); a picture needs one.")
+        raise ValueError(f"`region_features` has zero regions (shape {tuple(features.shape)}); an image needs one.")
     if mask is not None and mask.shape != features.shape[:2]:
         raise ValueError(
             f"`region_mask` has the shape {tuple(mask.shape)}, expected {tuple(features.shape[:2])} "
-            "(pictures, regions; True = a real region)."
+            "(images, regions; True = a real region)."
         )
     if boxes is not None and boxes.shape != (*features.shape[:2], 4):
         raise ValueError(
@@ -130,7 +130,7 @@ def check_regions(regions: RegionFeatures, feature_size: int) -> None:
         raise ValueError(f"`region_features` holds NaN or infinite values in row(s) {broken[:10]} of the batch.")
     if mask is not None and not mask.any(dim=1).all():
         empty = (~mask.any(dim=1)).nonzero().flatten().tolist()
-        raise ValueError(f"`region_mask` hides every region of row(s) {empty[:10]} of the batch; a picture needs one.")
+        raise ValueError(f"`region_mask` hides every region of row(s) {empty[:10]} of the batch; an image needs one.")
 
 
 class CaptioningPreTrainedModel(PreTrainedModel):
@@ -165,7 +165,7 @@ class CaptioningPreTrainedModel(PreTrainedModel):
 
 
 class CaptioningEncoder(CaptioningPreTrainedModel):
-    """Vision part and visual encoder: what `generate()` runs once a picture.
+    """Vision part and visual encoder: what `generate()` runs once an image.
 
     A subclass implements `encode_regions` and ends its `__init__` with `self.post_init()`.
     """
@@ -187,7 +187,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         region_mask: Tensor | None = None,
         view_mask: Tensor | None = None,
     ) -> RegionFeatures:
-        """Regions of pictures, or the regions that were given.
+        """Regions of images, or the regions that were given.
 
         Args:
             pixel_values: `[B, C, H, W]`, or several views of each `[B, V, C, H, W]` with view_mask: `[B, V]`, True =
@@ -196,11 +196,11 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
                 a real region.
 
         Returns:
-            Regions of each picture; of several views one set `[B, V * R, D]`, a view behind the other, with boxes
+            Regions of each image; of several views one set `[B, V * R, D]`, a view behind the other, with boxes
             within each view.
 
         Raises:
-            ValueError: both or neither are given, shapes or values are wrong, or there is no backbone for pictures.
+            ValueError: both or neither are given, shapes or values are wrong, or there is no backbone for images.
         """
         if (pixel_values is None) == (region_features is None):
             given = "both" if pixel_values is not None else "neither"
@@ -220,13 +220,13 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
             )
         elif pixel_values.ndim not in (4, 5):
             raise ValueError(
-                f"`pixel_values` has the shape {tuple(pixel_values.shape)}, expected [pictures, channels, height, "
-                "width] or [pictures, views, channels, height, width]. Region features go by name: "
+                f"`pixel_values` has the shape {tuple(pixel_values.shape)}, expected [images, channels, height, "
+                "width] or [images, views, channels, height, width]. Region features go by name: "
                 "`region_features=...`."
             )
         elif view_mask is not None and view_mask.shape != pixel_values.shape[:-3]:
             raise ValueError(
-                f"`view_mask` has the shape {tuple(view_mask.shape)}, expected (pictures, views) of `pixel_values` "
+                f"`view_mask` has the shape {tuple(view_mask.shape)}, expected (images, views) of `pixel_values` "
                 f"{tuple(pixel_values.shape)}."
             )
         elif pixel_values.ndim == 5:
@@ -237,10 +237,10 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         return regions
 
     def _regions_of_views(self, pixel_values: Tensor, view_mask: Tensor | None) -> RegionFeatures:
-        """Views `[B, V, C, H, W]`, each seen alone, as one set of V * R regions a picture."""
+        """Views `[B, V, C, H, W]`, each seen alone, as one set of V * R regions an image."""
         of_views = self.vision(pixel_values.flatten(0, 1))  # features [B * V, R, D]
-        pictures_and_views = pixel_values.shape[:2]
-        joined = {name: values.unflatten(0, pictures_and_views).flatten(1, 2) for name, values in of_views.items()}
+        images_and_views = pixel_values.shape[:2]
+        joined = {name: values.unflatten(0, images_and_views).flatten(1, 2) for name, values in of_views.items()}
         if view_mask is not None:
             cells = of_views.region_features.shape[1]
             joined["region_mask"] = view_mask.bool().repeat_interleave(cells, dim=1)  # [B, V * R]
@@ -279,7 +279,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> CaptioningEncoderOutput:
-        """Pictures `[B, C, H, W]`, views or region features `[B, R, D]` to encoder states: `get_region_features`."""
+        """Images `[B, C, H, W]`, views or region features `[B, R, D]` to encoder states: `get_region_features`."""
         regions = self.get_region_features(pixel_values, region_features, region_boxes, region_mask, view_mask)
         return self.encode_regions(
             regions,
@@ -323,21 +323,21 @@ class CaptioningModel(CaptioningPreTrainedModel):
         view_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> CaptioningModelOutput:
-        """Encode pictures or regions (unless `encoder_outputs` are given) and run the decoder.
+        """Encode images or regions (unless `encoder_outputs` are given) and run the decoder.
 
         Args:
             pixel_values, region_features, region_boxes, region_mask, view_mask: see
                 `CaptioningEncoder.get_region_features`.
-            decoder_input_ids: `[B * K, T]`; K captions of one picture are neighbours.
+            decoder_input_ids: `[B * K, T]`; K captions of one image are neighbours.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
-            encoder_outputs: what the encoder returned for the B pictures.
+            encoder_outputs: what the encoder returned for the B images.
             past_key_values: a cache; use_cache: return one.
             output_gates: return the gates of every decoder layer.
             locations: for hard attention, the regions to look at instead of drawing them; see
                 `CaptioningDecoderOutput`.
 
         Raises:
-            ValueError: no `decoder_input_ids`, or their number is not a multiple of the number of pictures.
+            ValueError: no `decoder_input_ids`, or their number is not a multiple of the number of images.
         """
         if decoder_input_ids is None:
             raise ValueError("`decoder_input_ids` is missing: pass the caption so far, at least the begin token.")
@@ -357,9 +357,9 @@ class CaptioningModel(CaptioningPreTrainedModel):
             )
         elif not isinstance(encoder_outputs, ModelOutput):
             encoder_outputs = CaptioningEncoderOutput.of_tuple(encoder_outputs)
-        pictures, rows = encoder_outputs.last_hidden_state.shape[0], decoder_input_ids.shape[0]
-        if rows % pictures:
-            raise ValueError(f"{rows} rows of `decoder_input_ids` cannot be shared out among {pictures} picture(s).")
+        images, rows = encoder_outputs.last_hidden_state.shape[0], decoder_input_ids.shape[0]
+        if rows % images:
+            raise ValueError(f"{rows} rows of `decoder_input_ids` cannot be shared out among {images} image(s).")
         decoded = self.decoder(
             decoder_input_ids,
             encoder_outputs,
@@ -398,7 +398,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
 
     @property
     def has_visual_scores(self) -> bool:
-        """Whether there is a `visual_scores(sequences, **pictures)`, how much each token owes to the picture."""
+        """Whether there is a `visual_scores(sequences, **images)`, how much each token owes to the image."""
         return False
 
     def get_input_embeddings(self) -> nn.Module:
@@ -418,7 +418,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         self.lm_head = new_embeddings
 
     def get_region_features(self, pixel_values: Tensor, view_mask: Tensor | None = None) -> RegionFeatures:
-        """What the vision part makes of pictures `[B, C, H, W]`: the features that may be computed once and stored.
+        """What the vision part makes of images `[B, C, H, W]`: the features that may be computed once and stored.
 
         Several views `[B, V, C, H, W]`: see `CaptioningEncoder.get_region_features`.
         """
@@ -454,7 +454,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         """Logits of the next tokens and, with `labels`, the loss.
 
         Args:
-            pixel_values: `[B, C, H, W]` pictures, or several views of each `[B, V, C, H, W]` with view_mask `[B, V]`;
+            pixel_values: `[B, C, H, W]` images, or several views of each `[B, V, C, H, W]` with view_mask `[B, V]`;
                 or instead
             region_features: `[B, R, D]` with region_boxes `[B, R, 4]` (normalised xyxy) and region_mask `[B, R]`.
             decoder_input_ids: `[B * K, T]`; made from `labels` when missing.
@@ -503,12 +503,12 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         return CaptioningLMOutput(loss=loss, logits=logits, **recorded)
 
     @torch.no_grad()
-    def attention_maps(self, sequences: Tensor, **pictures: Any) -> Tensor:
+    def attention_maps(self, sequences: Tensor, **images: Any) -> Tensor:
         """Where the decoder's last layer looked when it chose each generated token.
 
         Args:
             sequences: `[B * K, T]` as `generate()` returns them, begin token first.
-            pictures: `pixel_values`, or `region_features` with mask and boxes, or `encoder_outputs`, of B pictures.
+            images: `pixel_values`, or `region_features` with mask and boxes, or `encoder_outputs`, of B images.
 
         Returns:
             `[B * K, T - 1, R]`: weights of the regions for every token behind the first, the mean over heads and
@@ -517,7 +517,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         Raises:
             ValueError: the attention implementation makes no weights.
         """
-        outputs = self(decoder_input_ids=sequences[:, :-1], output_attentions=True, **pictures)
+        outputs = self(decoder_input_ids=sequences[:, :-1], output_attentions=True, **images)
         weights = self.last_attention(outputs)
         if weights is None:
             raise ValueError(
@@ -642,7 +642,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         )
         probe = VisionBackbone(probe_config)
         with torch.no_grad():
-            regions = probe.eval()(torch.zeros(1, 3, *native_picture_size(loaded)))
+            regions = probe.eval()(torch.zeros(1, 3, *native_image_size(loaded)))
         found = regions.region_features.shape[-1]
         if fields.setdefault("region_feature_size", found) != found:
             raise ValueError(

@@ -323,13 +323,13 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         self.embedding = value
 
     def first_states(self, encoder_outputs: CaptioningEncoderOutput, rows: int, cache: Any) -> list[LSTMState]:
-        """States `[B * K, n]` before the first token: of the cache, or from the mean region of each picture."""
+        """States `[B * K, n]` before the first token: of the cache, or from the mean region of each image."""
         cached = [] if cache is None else [cache.state(index) for index in range(len(self.layers))]
         if cached and cached[0] is not None:
             return cached
-        pictures = encoder_outputs.last_hidden_state
-        copies = rows // pictures.shape[0]
-        states = self.initial_state(pictures, encoder_outputs.region_mask)
+        images = encoder_outputs.last_hidden_state
+        copies = rows // images.shape[0]
+        states = self.initial_state(images, encoder_outputs.region_mask)
         return [LSTMState(*(tensor.repeat_interleave(copies, dim=0) for tensor in state)) for state in states]
 
     @can_return_tuple
@@ -345,7 +345,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         output_gates: bool = False,
         locations: tuple[Tensor, ...] | None = None,
     ) -> CaptioningDecoderOutput:
-        """Text rows `[B * K, T]` over the regions of B pictures.
+        """Text rows `[B * K, T]` over the regions of B images.
 
         Returns:
             `CaptioningDecoderOutput`; `hidden_states` are the words, the states of every layer and the last hidden

@@ -172,7 +172,7 @@ def boxes_with_area(boxes: Tensor | None, like: Tensor) -> Tensor:
         ValueError: there are no boxes.
     """
     if boxes is None:
-        raise ValueError("`config.use_region_boxes` is set: pass `region_boxes` [pictures, regions, 4] as well.")
+        raise ValueError("`config.use_region_boxes` is set: pass `region_boxes` [images, regions, 4] as well.")
     boxes = boxes.to(like)
     area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
     return torch.cat((boxes, area[..., None]), dim=-1)
@@ -389,7 +389,7 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel):
         output_hidden_states: bool = False,
         output_gates: bool = False,
     ) -> CaptioningDecoderOutput:
-        """Text rows `[B * K, T]` over the encoder states of B pictures.
+        """Text rows `[B * K, T]` over the encoder states of B images.
 
         Returns:
             `CaptioningDecoderOutput`; `cross_attentions` are `[B * K, N, H, T, R]` a layer, `gates` are `SRAUGates`
@@ -430,9 +430,9 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel):
             attention_mask=attention_mask,
             past_key_values=cache,
         )
-        pictures = encoder_outputs.last_hidden_state
-        folded = hidden.new_empty(pictures.shape[0], hidden.shape[0] // pictures.shape[0] * hidden.shape[1], 0)
-        regions = create_region_mask(self.config, folded, pictures, encoder_outputs.region_mask)
+        images = encoder_outputs.last_hidden_state
+        folded = hidden.new_empty(images.shape[0], hidden.shape[0] // images.shape[0] * hidden.shape[1], 0)
+        regions = create_region_mask(self.config, folded, images, encoder_outputs.region_mask)
         if self.config.token_mask_rule == "explicit":
             return causal, regions, None
         return causal, regions, attention_mask[:, -hidden.shape[1] :, None].to(hidden.dtype)
@@ -465,12 +465,12 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
         return self.config.fusion == "srau"
 
     @torch.no_grad()
-    def visual_scores(self, sequences: Tensor, **pictures: Any) -> Tensor:
-        """How much each generated token owes to the picture (section 5.6, Figure 5).
+    def visual_scores(self, sequences: Tensor, **images: Any) -> Tensor:
+        """How much each generated token owes to the image (section 5.6, Figure 5).
 
         Args:
             sequences: `[B * K, T]` as `generate()` returns them, begin token first.
-            pictures: `pixel_values`, or `region_features` with mask and boxes, or `encoder_outputs`, of B pictures.
+            images: `pixel_values`, or `region_features` with mask and boxes, or `encoder_outputs`, of B images.
 
         Returns:
             `[B * K, T - 1]`: for every token behind the first, B^vis of the last layer at the step that chose it,
@@ -481,7 +481,7 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
         """
         if not self.has_visual_scores:
             raise ValueError(f"`fusion={self.config.fusion!r}` has no visual gates, expected 'srau'.")
-        gates = self(decoder_input_ids=sequences[:, :-1], output_gates=True, **pictures).gates
+        gates = self(decoder_input_ids=sequences[:, :-1], output_gates=True, **images).gates
         return gates[-1].visual.mean(dim=(2, 3))
 
     @classmethod

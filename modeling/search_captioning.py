@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass
 class Hypotheses:
-    """K hypotheses of each of B pictures.
+    """K hypotheses of each of B images.
 
     Args:
         tokens: `[B, K, prompt + L]`; scores: `[B, K]`, what they are ranked by.
@@ -22,7 +22,7 @@ class Hypotheses:
     parents: Tensor
 
     def select(self, index: Tensor) -> "Hypotheses":
-        """The hypotheses `index` `[B, n]` of every picture."""
+        """The hypotheses `index` `[B, n]` of every image."""
         return Hypotheses(*(_gather(tensor, index) for tensor in vars(self).values()))
 
     def join(self, other: "Hypotheses") -> "Hypotheses":
@@ -31,7 +31,7 @@ class Hypotheses:
         return Hypotheses(*(torch.cat(pair, dim=1) for pair in pairs))
 
     def flatten(self) -> "Hypotheses":
-        """Pictures and hypotheses on one axis."""
+        """Images and hypotheses on one axis."""
         return Hypotheses(*(tensor.flatten(0, 1) for tensor in vars(self).values()))
 
     @property
@@ -51,10 +51,10 @@ def _append(tensor: Tensor, column: Tensor) -> Tensor:
 
 
 class CaptionBeams:
-    """Running hypotheses of B pictures, K each; a subclass says what happens to those that end.
+    """Running hypotheses of B images, K each; a subclass says what happens to those that end.
 
     Args:
-        input_ids: `[B * K, prompt]`, the rows of a picture next to each other.
+        input_ids: `[B * K, prompt]`, the rows of an image next to each other.
         generation_config: read are `num_beams`, `length_penalty`, `max_length` and the pad and end ids.
     """
 
@@ -80,7 +80,7 @@ class CaptionBeams:
         return self.rows_held.tokens.flatten(0, 1)
 
     def step(self, log_probs: Tensor) -> Tensor:
-        """Choose the next K hypotheses of every picture.
+        """Choose the next K hypotheses of every image.
 
         Every row proposes its K best tokens first; the K best of these K x K are kept.
 
@@ -121,14 +121,14 @@ class CaptionBeams:
         raise NotImplementedError
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """The best hypotheses of every picture on one axis, best first."""
+        """The best hypotheses of every image on one axis, best first."""
         raise NotImplementedError
 
 
 class LiveBeams(CaptionBeams):
     """M2 and VisualGPT: a finished beam stays among the K and competes with its unchanged score.
 
-    No length normalisation (`length_penalty` is not read), no pool. Once all K beams of every picture have ended,
+    No length normalisation (`length_penalty` is not read), no pool. Once all K beams of every image have ended,
     nothing can change, so the search stops there. After the end token rows hold the pad token (released code: id 0).
     """
 

@@ -1,4 +1,4 @@
-"""Pictures into `pixel_values`, as the vision backbone was trained: exactly (PIL) or fast (torchvision)."""
+"""Images into `pixel_values`, as the vision backbone was trained: exactly (PIL) or fast (torchvision)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from transformers.image_utils import (
     get_image_size_for_max_height_width,
 )
 
-from .picture_reading import read_picture
+from .image_reading import read_image
 
 try:  # the fast path's own requirement; the exact one does without
     from torchvision.io import ImageReadMode, decode_jpeg
@@ -49,10 +49,10 @@ BACKBONE_FIELDS = (
 )
 # The steps that must be the library's own for these settings to say everything.
 BACKBONE_STEPS = ("resize", "center_crop", "rescale", "normalize", "process_image", "_preprocess")
-# Processors with steps of their own that come down to the settings above (for pictures, not for segmentation maps).
+# Processors with steps of their own that come down to the settings above (for images, not for segmentation maps).
 PLAIN_PROCESSORS = ("BeitImageProcessor", "MobileNetV2ImageProcessor", "SegformerImageProcessor")
 CROP_FRACTION_PROCESSORS = ("ConvNextImageProcessor",)
-# Keys of saved settings that are no settings of pictures.
+# Keys of saved settings that are no settings of images.
 LOADED_KEYS = {"auto_map", "feature_extractor_type", "image_processor_type", "processor_class"}
 TIMM_RESAMPLING = {
     "nearest": PILImageResampling.NEAREST,
@@ -65,7 +65,7 @@ TIMM_RESAMPLING = {
 
 
 def settings_of_backbone(backbone: str | os.PathLike[str] | Mapping[str, Any] | BaseImageProcessor) -> dict[str, Any]:
-    """Read how a vision backbone wants its pictures.
+    """Read how a vision backbone wants its images.
 
     Args:
         backbone: directory or Hub name of a transformers vision model, its image processor, or the data
@@ -75,7 +75,7 @@ def settings_of_backbone(backbone: str | os.PathLike[str] | Mapping[str, Any] | 
         Keyword arguments for `CaptioningImageProcessor`.
 
     Raises:
-        ValueError: the backbone prepares pictures in a way that these settings cannot express.
+        ValueError: the backbone prepares images in a way that these settings cannot express.
     """
     if isinstance(backbone, Mapping):
         return _settings_of_timm(backbone)
@@ -93,12 +93,12 @@ def _settings_of_transformers(processor: Any) -> dict[str, Any]:
     }
     if name in CROP_FRACTION_PROCESSORS:
         settings.update(_crop_of_fraction(settings["size"], processor.crop_pct))
-    elif name not in PLAIN_PROCESSORS and not isinstance(processor, _PictureSteps):
+    elif name not in PLAIN_PROCESSORS and not isinstance(processor, _ImageSteps):
         base = TorchvisionBackend if isinstance(processor, TorchvisionBackend) else PilBackend
         own_steps = [step for step in BACKBONE_STEPS if getattr(type(processor), step, None) != getattr(base, step)]
         if own_steps:
             raise ValueError(
-                f"{name} prepares pictures in its own way ({', '.join(own_steps)}), which size, crop, mean and "
+                f"{name} prepares images in its own way ({', '.join(own_steps)}), which size, crop, mean and "
                 "standard deviation cannot express. Build one by hand: CaptioningImageProcessor(size=..., "
                 "crop_size=..., image_mean=..., image_std=...)."
             )
@@ -106,7 +106,7 @@ def _settings_of_transformers(processor: Any) -> dict[str, Any]:
 
 
 def _crop_of_fraction(size: Mapping[str, int], fraction: float) -> dict[str, Any]:
-    """ConvNeXt's rule: below 384 a central crop of the given fraction, from 384 on the whole picture, warped."""
+    """ConvNeXt's rule: below 384 a central crop of the given fraction, from 384 on the whole image, warped."""
     edge = size["shortest_edge"]
     square = {"height": edge, "width": edge}
     if edge >= 384:
@@ -146,7 +146,7 @@ def _settings_of_timm(data_config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-class _PictureSteps:
+class _ImageSteps:
     """What the two processors share: what they accept, and where their settings come from."""
 
     valid_kwargs: Any
@@ -170,8 +170,8 @@ class _PictureSteps:
     @classmethod
     def from_backbone(
         cls, backbone: str | os.PathLike[str] | Mapping[str, Any] | BaseImageProcessor, **settings: Any
-    ) -> _PictureSteps:
-        """Prepare pictures as a vision backbone was trained on them.
+    ) -> _ImageSteps:
+        """Prepare images as a vision backbone was trained on them.
 
         Args:
             backbone: as in `settings_of_backbone`: a directory or Hub name, an image processor, or the data
@@ -184,12 +184,12 @@ class _PictureSteps:
         return cls(**{**settings_of_backbone(backbone), **settings})
 
     def fetch_images(self, images: Any) -> Any:
-        """Leave reading to `process_image`, which keeps a picture's mode, orientation and name."""
+        """Leave reading to `process_image`, which keeps an image's mode, orientation and name."""
         return images
 
     def _prepare_images_structure(self, images: Any, expected_ndims: int = 3) -> list[Any]:
         if isinstance(images, (list, tuple)):
-            return [picture for nested in images for picture in self._prepare_images_structure(nested)]
+            return [image for nested in images for image in self._prepare_images_structure(nested)]
         if isinstance(images, (np.ndarray, torch.Tensor)) and images.ndim == expected_ndims + 1:
             return list(images)
         return [images]
@@ -204,10 +204,10 @@ class _PictureSteps:
         return saved
 
 
-class CaptioningImageProcessor(_PictureSteps, PilBackend):
-    """Pictures into `pixel_values` `[B, 3, H, W]`; the exact path, in PIL.
+class CaptioningImageProcessor(_ImageSteps, PilBackend):
+    """Images into `pixel_values` `[B, 3, H, W]`; the exact path, in PIL.
 
-    Accepts everything that `read_picture` reads: paths, addresses, PIL pictures of any mode, arrays, tensors, alone,
+    Accepts everything that `read_image` reads: paths, addresses, PIL images of any mode, arrays, tensors, alone,
     in lists, or arrays `[B, ...]`. Arrays of floats are read as fractions or levels by their values, so `do_rescale`
     stays on for them too.
 
@@ -231,11 +231,11 @@ class CaptioningImageProcessor(_PictureSteps, PilBackend):
         input_data_format: str | ChannelDimension | None = None,
         **kwargs: Any,
     ) -> np.ndarray:
-        """Read one picture into uint8 `[3, H, W]`."""
-        return np.moveaxis(np.asarray(read_picture(_channels_last(image, input_data_format))), -1, 0)
+        """Read one image into uint8 `[3, H, W]`."""
+        return np.moveaxis(np.asarray(read_image(_channels_last(image, input_data_format))), -1, 0)
 
 
-class CaptioningImageProcessorFast(_PictureSteps, TorchvisionBackend):
+class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
     """The same as `CaptioningImageProcessor` on torch tensors, and on an accelerator with `device="cuda"`.
 
     JPEG files are decoded by torchvision, which uses the same library as Pillow and gives the same values.
@@ -257,12 +257,12 @@ class CaptioningImageProcessorFast(_PictureSteps, TorchvisionBackend):
         if image.device.type != "cpu" or image.dtype != torch.uint8:
             return super().resize(image, size, resample, **kwargs)
         height, width = _resized(image.shape[-2:], size)
-        pictures = [PIL.Image.fromarray(pixels) for pixels in image.movedim(-3, -1).contiguous().numpy()]
-        resized = np.stack([np.asarray(picture.resize((width, height), resample)) for picture in pictures])
+        pil_images = [PIL.Image.fromarray(pixels) for pixels in image.movedim(-3, -1).contiguous().numpy()]
+        resized = np.stack([np.asarray(pil_image.resize((width, height), resample)) for pil_image in pil_images])
         return torch.from_numpy(resized).movedim(-1, -3).contiguous()
 
     def center_crop(self, image: torch.Tensor, size: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
-        """Cut the middle out; where it is larger than the picture, put the odd black line above and left."""
+        """Cut the middle out; where it is larger than the image, put the odd black line above and left."""
         for axis, wanted in ((-2, size.height), (-1, size.width)):
             missing = max(wanted - image.shape[axis], 0)
             rim = [(missing + 1) // 2, missing // 2]
@@ -297,7 +297,7 @@ class CaptioningImageProcessorFast(_PictureSteps, TorchvisionBackend):
         device: torch.device | str | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Read one picture into uint8 `[3, H, W]`; tensors of this form stay on their device."""
+        """Read one image into uint8 `[3, H, W]`; tensors of this form stay on their device."""
         is_tensor = isinstance(image, torch.Tensor) and input_data_format not in (
             ChannelDimension.LAST,
             "channels_last",
@@ -305,17 +305,17 @@ class CaptioningImageProcessorFast(_PictureSteps, TorchvisionBackend):
         if not (is_tensor and image.dtype == torch.uint8 and image.ndim == image.shape[0] == 3):
             decoded = decoded_jpeg(image)
             if decoded is None:
-                levels = np.array(read_picture(_channels_last(image, input_data_format)))
+                levels = np.array(read_image(_channels_last(image, input_data_format)))
                 decoded = torch.from_numpy(levels).permute(2, 0, 1)  # a view: what follows wants pixels side by side
             image = decoded
         return image if device is None else image.to(device)
 
 
 def decoded_jpeg(source: Any) -> torch.Tensor | None:
-    """Decode a JPEG into uint8 `[3, H, W]`, or leave it to `read_picture`, which knows every case and names faults.
+    """Decode a JPEG into uint8 `[3, H, W]`, or leave it to `read_image`, which knows every case and names faults.
 
     Args:
-        source: a path or the bytes of a file; of anything else, of pictures that lie on their side, of CMYK and of
+        source: a path or the bytes of a file; of anything else, of images that lie on their side, of CMYK and of
             files that are cut off, nothing is made.
     """
     if isinstance(source, (str, os.PathLike)) and os.path.isfile(source):
@@ -351,7 +351,7 @@ def _resized(shape: Sequence[int], size: SizeDict) -> tuple[int, int]:
 
 
 def _channels_last(image: Any, input_data_format: str | ChannelDimension | None) -> Any:
-    """Order the axes as told; without being told, `read_picture` finds out."""
+    """Order the axes as told; without being told, `read_image` finds out."""
     if input_data_format in (ChannelDimension.FIRST, "channels_first") and isinstance(
         image, (np.ndarray, torch.Tensor)
     ):

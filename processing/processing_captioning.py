@@ -1,4 +1,4 @@
-"""Pictures or regions, prompts and captions into what a captioner reads; its tokens back into captions."""
+"""Images or regions, prompts and captions into what a captioner reads; its tokens back into captions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class CaptioningProcessor(ProcessorMixin):
     ```python
     processor(images="photo.jpg", return_tensors="pt")                       # to caption
     processor(images="photo.jpg", text="a photo of", return_tensors="pt")    # to continue a prompt
-    processor(images=pictures, text_target=captions, return_tensors="pt")    # to train
-    processor(regions=[features_1, features_2], return_tensors="pt")         # regions instead of pictures
+    processor(images=images, text_target=captions, return_tensors="pt")    # to train
+    processor(regions=[features_1, features_2], return_tensors="pt")         # regions instead of images
     processor(images=[[frontal, lateral], [frontal]], return_tensors="pt")   # several views of one thing
     ```
 
     Args:
-        image_processor: prepares pictures, for instance `CaptioningImageProcessor`.
+        image_processor: prepares images, for instance `CaptioningImageProcessor`.
         tokenizer: must have a begin, an end and a padding token, and is used without adding any by itself.
         chat_template: a Jinja template, as in any processor.
         lowercase: write captions and prompts in lower case. Default True: captions are judged in lower case, and a
@@ -42,7 +42,7 @@ class CaptioningProcessor(ProcessorMixin):
         ValueError: the tokenizer lacks one of the three tokens.
     """
 
-    # Columns of a data set that the model reads beside pictures: ids, a list a row, as of attributes. An architecture
+    # Columns of a data set that the model reads beside images: ids, a list a row, as of attributes. An architecture
     # names its own; training pads each and adds a mask.
     row_inputs: ClassVar[tuple[str, ...]] = ()
 
@@ -86,14 +86,14 @@ class CaptioningProcessor(ProcessorMixin):
         padding: bool | str = True,
         **images_kwargs: Any,
     ) -> BatchFeature:
-        """Prepare a batch of B pictures (or of their regions) and T tokens.
+        """Prepare a batch of B images (or of their regions) and T tokens.
 
         Args:
-            images: pictures, in any form that the image processor reads. A list of which an entry is a list itself
+            images: images, in any form that the image processor reads. A list of which an entry is a list itself
                 has one entry a study: its views, of which the captioner makes one set of regions.
-            text: prompts to continue: one for all pictures, or one each. `""` is an empty prompt.
-            regions: one entry a picture, see `batch_regions`; takes the place of `images`.
-            text_target: captions to learn: one a picture, or the same number for each, those of a picture together.
+            text: prompts to continue: one for all images, or one each. `""` is an empty prompt.
+            regions: one entry per image, see `batch_regions`; takes the place of `images`.
+            text_target: captions to learn: one an image, or the same number for each, those of an image together.
             return_tensors: `"pt"` or `"np"`; None gives lists.
             max_length: longest prompt or caption in tokens, with its begin or end token; longer ones are cut and keep
                 that token.
@@ -108,7 +108,7 @@ class CaptioningProcessor(ProcessorMixin):
             `text_target`: `labels` `[B, T]`, caption and end token, filled up with -100.
 
         Raises:
-            ValueError: nothing was given, both pictures and regions were, or their number does not fit the texts.
+            ValueError: nothing was given, both images and regions were, or their number does not fit the texts.
             TypeError: a keyword is no setting of the image processor.
         """
         known = set(self.image_processor.valid_kwargs.__annotations__)
@@ -124,21 +124,21 @@ class CaptioningProcessor(ProcessorMixin):
         if padding not in (True, "longest"):
             raise ValueError(f"padding={padding!r} is not supported: rows are padded to the longest (padding=True).")
         data: dict[str, Any] = {}
-        pictures = None
+        count = None
         if images is not None:
             data.update(self._encode_images(images, return_tensors, images_kwargs))
-            pictures = len(data["pixel_values"])
+            count = len(data["pixel_values"])
         if regions is not None:
             data.update(batch_regions(regions))
-            pictures = len(data["region_features"])
+            count = len(data["region_features"])
         if text is not None:
-            data.update(self.encode_prompts(_one_each(text, pictures), max_length))
+            data.update(self.encode_prompts(_one_each(text, count), max_length))
         if text_target is not None:
-            data["labels"] = self.encode_captions(_some_each(text_target, pictures), max_length)
+            data["labels"] = self.encode_captions(_some_each(text_target, count), max_length)
         return BatchFeature(data, tensor_type=return_tensors)
 
     def _encode_images(self, images: Any, return_tensors: str | None, options: dict[str, Any]) -> dict[str, Any]:
-        """`pixel_values` of pictures, or of studies of several views with their `view_mask`, see `__call__`."""
+        """`pixel_values` of images, or of studies of several views with their `view_mask`, see `__call__`."""
         if isinstance(images, Sequence) and not isinstance(images, (str, bytes)):
             images = list(images)  # a column of a data set is no list
         studies = studies_of(images)
@@ -276,51 +276,51 @@ def studies_of(images: Any) -> list[list[Any]] | None:
         return None
     studies = [list(entry) if isinstance(entry, (list, tuple)) else [entry] for entry in images]
     if [] in studies:
-        raise ValueError(f"Study {studies.index([])} of `images` has no view; each needs at least one picture.")
+        raise ValueError(f"Study {studies.index([])} of `images` has no view; each needs at least one image.")
     return studies
 
 
-def _one_each(text: str | Sequence[str], pictures: int | None) -> list[str]:
-    """One prompt for each picture; a single text is for all of them."""
+def _one_each(text: str | Sequence[str], images: int | None) -> list[str]:
+    """One prompt for each image; a single text is for all of them."""
     if isinstance(text, str):
-        return [text] * (pictures or 1)
-    if pictures not in (None, len(text)):
-        raise ValueError(f"{len(text)} prompts were given for {pictures} pictures; give one text, or one each.")
+        return [text] * (images or 1)
+    if images not in (None, len(text)):
+        raise ValueError(f"{len(text)} prompts were given for {images} images; give one text, or one each.")
     return list(text)
 
 
-def _some_each(captions: str | Sequence[str], pictures: int | None) -> list[str]:
-    """The same number of captions for each picture."""
+def _some_each(captions: str | Sequence[str], images: int | None) -> list[str]:
+    """The same number of captions for each image."""
     captions = [captions] if isinstance(captions, str) else list(captions)
-    if not captions or (pictures is not None and len(captions) % pictures):
+    if not captions or (images is not None and len(captions) % images):
         raise ValueError(
-            f"{len(captions)} captions were given for {pictures} pictures; give the same number for each picture."
+            f"{len(captions)} captions were given for {images} images; give the same number for each image."
         )
     return captions
 
 
 def batch_regions(regions: Any) -> dict[str, np.ndarray]:
-    """Pad the regions of several pictures to a batch.
+    """Pad the regions of several images to a batch.
 
     Args:
-        regions: one entry a picture: features `[R, D]`, or `{"features": [R, D], "boxes": [R, 4]}` with boxes as
-            normalised corners x1, y1, x2, y2 in 0..1. An array `[B, R, D]` is B pictures; a single entry is one.
+        regions: one entry per image: features `[R, D]`, or `{"features": [R, D], "boxes": [R, 4]}` with boxes as
+            normalised corners x1, y1, x2, y2 in 0..1. An array `[B, R, D]` is B images; a single entry is one.
 
     Returns:
         `region_features` `[B, R, D]` float32, zero where padded; `region_mask` `[B, R]` bool, True at real regions;
-        `region_boxes` `[B, R, 4]` float32 if boxes were given. R is the largest number of regions of a picture.
+        `region_boxes` `[B, R, 4]` float32 if boxes were given. R is the largest number of regions of an image.
 
     Raises:
         ValueError: features are not two-dimensional, empty, not finite, or of different sizes; boxes are missing for
-            some pictures, do not fit the features, or are not normalised corners.
+            some images, do not fit the features, or are not normalised corners.
     """
-    entries = [_entry(entry, index) for index, entry in enumerate(_pictures_of(regions))]
+    entries = [_entry(entry, index) for index, entry in enumerate(_images_of(regions))]
     if not entries:
-        raise ValueError("`regions` is empty; expected one entry a picture.")
+        raise ValueError("`regions` is empty; expected one entry per image.")
     sizes = sorted({features.shape[1] for features, _ in entries})
     if len(sizes) > 1:
         raise ValueError(
-            f"`regions` mixes features of sizes {sizes}; expected one size. Extract all pictures with one model."
+            f"`regions` mixes features of sizes {sizes}; expected one size. Extract all images with one model."
         )
     counts = [len(features) for features, _ in entries]
     batch = {
@@ -331,8 +331,8 @@ def batch_regions(regions: Any) -> dict[str, np.ndarray]:
     if any(with_boxes):
         if not all(with_boxes):
             raise ValueError(
-                f"`regions` has boxes for some pictures only; picture {with_boxes.index(False)} has none. Give boxes "
-                "for all pictures or for none."
+                f"`regions` has boxes for some images only; image {with_boxes.index(False)} has none. Give boxes "
+                "for all images or for none."
             )
         batch["region_boxes"] = np.zeros((len(entries), max(counts), 4), dtype=np.float32)
     for index, (features, boxes) in enumerate(entries):
@@ -342,7 +342,7 @@ def batch_regions(regions: Any) -> dict[str, np.ndarray]:
     return batch
 
 
-def _pictures_of(regions: Any) -> list[Any]:
+def _images_of(regions: Any) -> list[Any]:
     if isinstance(regions, Mapping):
         return [regions]
     if isinstance(regions, (np.ndarray, torch.Tensor)):
@@ -355,26 +355,25 @@ def _entry(entry: Any, index: int) -> tuple[np.ndarray, np.ndarray | None]:
     if isinstance(entry, Mapping):
         if "features" not in entry or entry.keys() - {"features", "boxes"}:
             raise ValueError(
-                f"`regions` of picture {index} has the keys {sorted(entry)}; expected 'features' and, if there are "
+                f"`regions` of image {index} has the keys {sorted(entry)}; expected 'features' and, if there are "
                 "any, 'boxes'."
             )
         entry, boxes = entry["features"], entry.get("boxes")
     features = _array(entry)
     if features.ndim != 2:
         raise ValueError(
-            f"`regions` of picture {index} has the shape {features.shape}; expected features [R, D]: R regions, "
+            f"`regions` of image {index} has the shape {features.shape}; expected features [R, D]: R regions, "
             "D features a region."
         )
     if features.shape[0] == 0 or features.shape[1] == 0:
         raise ValueError(
-            f"`regions` of picture {index} has the shape {features.shape}: there is nothing to look at. Leave the "
-            "picture out, or give it one region that covers the whole picture."
+            f"`regions` of image {index} has the shape {features.shape}: there is nothing to look at. Leave the "
+            "image out, or give it one region that covers the whole image."
         )
     if not np.isfinite(features).all():
         bad = int(np.argmin(np.isfinite(features).all(axis=1)))
         raise ValueError(
-            f"`regions` of picture {index} has NaN or infinite features, first in region {bad}. Extract the picture "
-            "again."
+            f"`regions` of image {index} has NaN or infinite features, first in region {bad}. Extract the image again."
         )
     return features, None if boxes is None else _checked_boxes(_array(boxes), len(features), index)
 
@@ -382,19 +381,19 @@ def _entry(entry: Any, index: int) -> tuple[np.ndarray, np.ndarray | None]:
 def _checked_boxes(boxes: np.ndarray, count: int, index: int) -> np.ndarray:
     if boxes.shape != (count, 4):
         raise ValueError(
-            f"Boxes of picture {index} have the shape {boxes.shape}; its {count} regions need ({count}, 4): x1, y1, "
+            f"Boxes of image {index} have the shape {boxes.shape}; its {count} regions need ({count}, 4): x1, y1, "
             "x2, y2."
         )
     rim = 1e-4  # of rounding: boxes are often stored in half precision or divided in single precision
     if not (np.isfinite(boxes).all() and boxes.min() >= -rim and boxes.max() <= 1 + rim):
         raise ValueError(
-            f"Boxes of picture {index} run from {boxes.min():g} to {boxes.max():g}; expected 0..1. Divide them by the "
-            "picture's size: boxes / [width, height, width, height]."
+            f"Boxes of image {index} run from {boxes.min():g} to {boxes.max():g}; expected 0..1. Divide them by the "
+            "image's size: boxes / [width, height, width, height]."
         )
     if (boxes[:, 2:] < boxes[:, :2] - rim).any():
         bad = int(np.argmax((boxes[:, 2:] < boxes[:, :2] - rim).any(axis=1)))
         raise ValueError(
-            f"Box {bad} of picture {index} is {boxes[bad].round(4).tolist()}; expected corners x1 <= x2, y1 <= y2. "
+            f"Box {bad} of image {index} is {boxes[bad].round(4).tolist()}; expected corners x1 <= x2, y1 <= y2. "
             "If it is x, y, width, height, add the first two to the last two."
         )
     return boxes

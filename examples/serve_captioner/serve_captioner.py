@@ -1,4 +1,4 @@
-"""Serve a captioner: `POST /caption` with the bytes of a picture answers `{"caption": ...}`.
+"""Serve a captioner: `POST /caption` with the bytes of an image answers `{"caption": ...}`.
 
 It runs the code in the captioner's repository: look at it before you serve somebody else's.
 """
@@ -11,24 +11,24 @@ import PIL.Image
 from aiohttp import web
 from transformers import pipeline
 
-LARGEST_PICTURE = 20 * 2**20  # bytes
+LARGEST_IMAGE = 20 * 2**20  # bytes
 
 
 def make_app(captioner) -> web.Application:
-    """The application around a pipeline; pictures are captioned one after the other, without blocking requests."""
+    """The application around a pipeline; images are captioned one after the other, without blocking requests."""
     turn = asyncio.Lock()
 
     async def caption(request: web.Request) -> web.Response:
         try:
-            picture = PIL.Image.open(io.BytesIO(await request.read()))
-            picture.load()
+            image = PIL.Image.open(io.BytesIO(await request.read()))
+            image.load()
         except (OSError, ValueError) as error:
-            raise web.HTTPBadRequest(text=f"The body is no picture: {error}") from error
+            raise web.HTTPBadRequest(text=f"The body is no image: {error}") from error
         async with turn:
-            records = await asyncio.to_thread(captioner, picture)
+            records = await asyncio.to_thread(captioner, image)
         return web.json_response({"caption": records[0]["generated_text"]})
 
-    app = web.Application(client_max_size=LARGEST_PICTURE)
+    app = web.Application(client_max_size=LARGEST_IMAGE)
     app.router.add_post("/caption", caption)
     return app
 

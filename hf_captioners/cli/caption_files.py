@@ -56,7 +56,7 @@ WRITERS = {".jsonl": write_jsonl, ".csv": write_csv, ".txt": write_txt, ".json":
 
 
 def coco_id(name: str) -> int:
-    """The number of a picture: the last digits of its file name, as in `COCO_val2014_000000391895.jpg`.
+    """The number of an image: the last digits of its file name, as in `COCO_val2014_000000391895.jpg`.
 
     Raises:
         ValueError: the name has none.
@@ -64,19 +64,19 @@ def coco_id(name: str) -> int:
     match = re.search(r"(\d+)$", Path(name).stem)
     if match is None:
         raise ValueError(
-            f"COCO results need a number for each picture, and {name} does not end with one. Write .jsonl or .csv."
+            f"COCO results need a number for each image, and {name} does not end with one. Write .jsonl or .csv."
         )
     return int(match[1])
 
 
-def check_coco_ids(pictures: Iterable[str]) -> None:
-    """See that every picture has a number of its own.
+def check_coco_ids(images: Iterable[str]) -> None:
+    """See that every image has a number of its own.
 
     Raises:
         ValueError: one has none, or two have the same.
     """
     seen: dict[int, str] = {}
-    for name in pictures:
+    for name in images:
         other = seen.setdefault(coco_id(name), name)
         if other != name:
             raise ValueError(f"{other} and {name} have the same number; COCO results need distinct ones.")

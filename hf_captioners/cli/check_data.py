@@ -9,7 +9,7 @@ import sys
 from hf_captioners.named_values import read_named_values
 
 NAME = "check-data"
-HELP = "look through a folder of captioned pictures (or a named data set) and say which rows are wrong"
+HELP = "look through a folder of captioned images (or a named data set) and say which rows are wrong"
 NOTHING_WRONG, ROWS_ARE_WRONG, UNREADABLE = 0, 1, 2
 
 

@@ -1,4 +1,4 @@
-"""`hf-captioners demo`: the whole way on drawn pictures, from text alone to a page of captions."""
+"""`hf-captioners demo`: the whole way on drawn images, from text alone to a page of captions."""
 
 import argparse
 import time
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 NAME = "demo"
-HELP = "train on drawn pictures, offline, and write a page of captions (about 5 minutes on 2 cores)"
+HELP = "train on drawn images, offline, and write a page of captions (about 5 minutes on 2 cores)"
 
-DEALT_LIMIT = 0.5  # captions dealt to other pictures must score below this share
+DEALT_LIMIT = 0.5  # captions dealt to other images must score below this share
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output_dir", "--output-dir", default="demo", help="folder for the page and the models (default: demo)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="base seed of pictures, weights and order (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="base seed of images, weights and order (default: 0)")
     parser.add_argument(
         "--quick", action="store_true", help="a minute instead of five: tries the way, proves nothing, never fails"
     )
@@ -28,24 +28,24 @@ class Scale:
     """How much of everything.
 
     Args:
-        labelled: drawn pictures that train sight; sight_epochs: passes over them.
+        labelled: drawn images that train sight; sight_epochs: passes over them.
         texts: scenes described in words; language_steps: batches of them.
-        pictures: captioned pictures to fine-tune on; epochs: passes over their captions.
-        unseen: pictures to judge on; runs: fine-tunings on each side.
+        images: captioned images to fine-tune on; epochs: passes over their captions.
+        unseen: images to judge on; runs: fine-tunings on each side.
     """
 
     labelled: int = 2500
     sight_epochs: int = 14
     texts: int = 4000
     language_steps: int = 500
-    pictures: int = 120
+    images: int = 120
     epochs: int = 4
     unseen: int = 150
     runs: int = 2
     image_size: int = 64
 
 
-QUICK = Scale(labelled=200, sight_epochs=1, texts=100, language_steps=20, pictures=20, epochs=1, unseen=10, runs=1)
+QUICK = Scale(labelled=200, sight_epochs=1, texts=100, language_steps=20, images=20, epochs=1, unseen=10, runs=1)
 
 
 @dataclass
@@ -54,8 +54,8 @@ class Run:
 
     Args:
         pretrained: whether it began with the language model.
-        captions: of the unseen pictures; cider_d: against their references; dealt: against other pictures'.
-        curve: (share of the run, CIDEr-D on unseen pictures).
+        captions: of the unseen images; cider_d: against their references; dealt: against other images'.
+        curve: (share of the run, CIDEr-D on unseen images).
     """
 
     pretrained: bool
@@ -107,29 +107,29 @@ class Parts:
 
 
 def prepare(scale: Scale, seed: int) -> Parts:
-    """Draw pictures; learn sight from labels and language from text, each without the other."""
+    """Draw images; learn sight from labels and language from text, each without the other."""
     from hf_captioners.data import load_captions
     from hf_captioners.data.scenes import caption_texts
     from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
 
-    from .demo_models import picture_preparation, train_backbone, train_language_model
+    from .demo_models import image_preparation, train_backbone, train_language_model
 
-    say(f"Drawing {scale.pictures} captioned pictures, and {scale.unseen} that nobody will learn from")
-    counts = {"train": scale.pictures, "test": scale.unseen}
+    say(f"Drawing {scale.images} captioned images, and {scale.unseen} that nobody will learn from")
+    counts = {"train": scale.images, "test": scale.unseen}
     scenes = load_captions("scenes", num_images=counts, image_size=scale.image_size, seed=seed)
-    say(f"Sight: a small ResNet learns colour, shape, size and count from {scale.labelled} pictures without captions")
+    say(f"Sight: a small ResNet learns colour, shape, size and count from {scale.labelled} images without captions")
     backbone, accuracy = train_backbone(scale.labelled, scale.sight_epochs, scale.image_size, seed)
-    say("  " + ", ".join(f"{name} {share:.0%}" for name, share in accuracy.items()) + " right on other pictures")
-    say(f"Language: a small GPT-2 reads {scale.texts * 5:,} captions without pictures")
+    say("  " + ", ".join(f"{name} {share:.0%}" for name, share in accuracy.items()) + " right on other images")
+    say(f"Language: a small GPT-2 reads {scale.texts * 5:,} captions without images")
     texts = [" ".join(text.lower().split()).rstrip(".") for text in caption_texts(scale.texts, seed)]
     language_model, tokenizer, perplexity = train_language_model(texts, scale.language_steps, seed)
     say(f"  perplexity {perplexity:.2f} a token")
-    processor = VisualGPTProcessor(picture_preparation(scale.image_size), prepare_gpt2_tokenizer(tokenizer))
+    processor = VisualGPTProcessor(image_preparation(scale.image_size), prepare_gpt2_tokenizer(tokenizer))
     return Parts(language_model, perplexity, backbone, accuracy, processor, scenes["train"], scenes["test"])
 
 
 def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: Path) -> Run:
-    """Train a captioner on the few pictures, from the language model or from random weights, and judge it."""
+    """Train a captioner on the few images, from the language model or from random weights, and judge it."""
     from transformers import GPT2LMHeadModel, PrinterCallback, set_seed
 
     from hf_captioners.metrics import compute_caption_metrics
@@ -182,7 +182,7 @@ def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: P
         for entry in trainer.state.log_history
         if "eval_cider_d" in entry
     ]
-    say(f"  CIDEr-D {figures['cider_d']:.3f}, dealt to other pictures {dealt['cider_d']:.3f}")
+    say(f"  CIDEr-D {figures['cider_d']:.3f}, dealt to other images {dealt['cider_d']:.3f}")
     if pretrained:
         trainer.save_model()
     return Run(
@@ -207,7 +207,7 @@ def judge(runs: list[Run]) -> list[tuple[str, bool]]:
             pretrained > random,
         ),
         (
-            f"the captions belong to their pictures: dealt to other pictures they fall from {pretrained:.3f} to "
+            f"the captions belong to their images: dealt to other images they fall from {pretrained:.3f} to "
             f"{dealt:.3f}, below half",
             dealt < DEALT_LIMIT * pretrained,
         ),

@@ -16,8 +16,8 @@ END_TOKEN = "<|endoftext|>"
 LABELS = ("colour", "shape", "size", "count")
 
 
-def picture_preparation(image_size: int) -> CaptioningImageProcessor:
-    """How drawn pictures become pixels: no resizing, values between -1 and 1."""
+def image_preparation(image_size: int) -> CaptioningImageProcessor:
+    """How drawn images become pixels: no resizing, values between -1 and 1."""
     return CaptioningImageProcessor(
         size={"height": image_size, "width": image_size},
         do_center_crop=False,
@@ -43,26 +43,26 @@ class LabelledSight(nn.Module):
         return {name: head(pooled) for name, head in self.heads.items()}
 
 
-def train_backbone(num_pictures: int, epochs: int, image_size: int, seed: int) -> tuple[ResNetModel, dict[str, float]]:
+def train_backbone(num_images: int, epochs: int, image_size: int, seed: int) -> tuple[ResNetModel, dict[str, float]]:
     """A vision model that learned to name colour, shape, size and count of drawn things; it never saw a caption.
 
     Args:
-        num_pictures: labelled pictures to draw; epochs: passes over them.
-        image_size: pixels a side; seed: of pictures, weights and order.
+        num_images: labelled images to draw; epochs: passes over them.
+        image_size: pixels a side; seed: of images, weights and order.
 
     Returns:
-        The model in evaluation mode, and its accuracy on 200 other pictures by label.
+        The model in evaluation mode, and its accuracy on 200 other images by label.
     """
     torch.manual_seed(seed)
-    rows = draw_labelled(num_pictures + 200, image_size=image_size, seed=seed)
-    pixels, labels = _tensors(rows, picture_preparation(image_size))
+    rows = draw_labelled(num_images + 200, image_size=image_size, seed=seed)
+    pixels, labels = _tensors(rows, image_preparation(image_size))
     model = LabelledSight({name: int(values.max()) + 1 for name, values in labels.items()})
     batch_size = 64
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-2)
-    steps = epochs * (num_pictures // batch_size)
+    steps = epochs * (num_images // batch_size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=steps)
     for _ in range(epochs):
-        for batch in torch.randperm(num_pictures)[: num_pictures // batch_size * batch_size].split(batch_size):
+        for batch in torch.randperm(num_images)[: num_images // batch_size * batch_size].split(batch_size):
             logits = model(pixels[batch])
             losses = [nn.functional.cross_entropy(logits[name], labels[name][batch]) for name in LABELS]
             loss = torch.stack(losses).sum()
@@ -72,10 +72,8 @@ def train_backbone(num_pictures: int, epochs: int, image_size: int, seed: int) -
             schedule.step()
     model.eval()
     with torch.no_grad():
-        logits = model(pixels[num_pictures:])
-    accuracy = {
-        name: float((logits[name].argmax(-1) == labels[name][num_pictures:]).float().mean()) for name in LABELS
-    }
+        logits = model(pixels[num_images:])
+    accuracy = {name: float((logits[name].argmax(-1) == labels[name][num_images:]).float().mean()) for name in LABELS}
     return model.backbone, accuracy
 
 

@@ -1,4 +1,4 @@
-"""The demonstration's page: one file with pictures, captions, visual scores and learning curves."""
+"""The demonstration's page: one file with images, captions, visual scores and learning curves."""
 
 import base64
 import io
@@ -65,7 +65,7 @@ def table_rows(runs: list[Run]) -> list[dict[str, Any]]:
 
 
 def curve_lines(runs: list[Run]) -> list[dict[str, Any]]:
-    """Polylines of CIDEr-D on unseen pictures over each run, in the picture's coordinates."""
+    """Polylines of CIDEr-D on unseen images over each run, in the image's coordinates."""
     top = curve_top(runs)
     return [
         {
@@ -97,14 +97,14 @@ def position(share: float, value: float, top: float) -> tuple[float, float]:
 
 
 def examples(run: Run, parts: Parts) -> list[dict[str, Any]]:
-    """The first unseen pictures with their captions, references and visual scores."""
+    """The first unseen images with their captions, references and visual scores."""
     count = min(SHOWN, len(parts.unseen))
     scored = [word_scores(run, parts, index) for index in range(count)]
     values = [score for words in scored for _, score in words]
     low, high = min(values, default=0.0), max(values, default=1.0)
     return [
         {
-            "picture": data_address(parts.unseen[index]["image"]),
+            "image": data_address(parts.unseen[index]["image"]),
             "words": [
                 {"text": word, "score": score, "share": (score - low) / max(high - low, 1e-9)} for word, score in words
             ],
@@ -115,7 +115,7 @@ def examples(run: Run, parts: Parts) -> list[dict[str, Any]]:
 
 
 def word_scores(run: Run, parts: Parts, index: int) -> list[tuple[str, float]]:
-    """Words of the caption of a picture with their visual scores, the mean over a word's pieces."""
+    """Words of the caption of an image with their visual scores, the mean over a word's pieces."""
     processor, model = parts.processor, run.model.eval()
     inputs = processor(images=parts.unseen[index]["image"], return_tensors="pt")
     sequences = model.generate(**inputs, num_beams=3, max_new_tokens=24)
@@ -124,8 +124,8 @@ def word_scores(run: Run, parts: Parts, index: int) -> list[tuple[str, float]]:
     return list(zip(words, map(float, means), strict=True))
 
 
-def data_address(picture: Any) -> str:
-    """A picture as an address that holds it."""
+def data_address(image: Any) -> str:
+    """An image as an address that holds it."""
     stream = io.BytesIO()
-    picture.convert("RGB").save(stream, "PNG")
+    image.convert("RGB").save(stream, "PNG")
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()

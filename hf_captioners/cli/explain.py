@@ -1,4 +1,4 @@
-"""`hf-captioners explain`: where a captioner looked for each word, drawn over the picture."""
+"""`hf-captioners explain`: where a captioner looked for each word, drawn over the image."""
 
 import argparse
 from pathlib import Path
@@ -9,10 +9,10 @@ HELP = "draw where a captioner looked for each word"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Picture, model and output."""
-    parser.add_argument("picture", help="path of a picture")
+    """Image, model and output."""
+    parser.add_argument("image", help="path of an image")
     parser.add_argument("--model", required=True, help="captioner of this library: name or directory")
-    parser.add_argument("--output", help="picture to write; default: NAME.attention.png in this folder")
+    parser.add_argument("--output", help="image to write; default: NAME.attention.png in this folder")
     parser.add_argument("--num_beams", "--num-beams", type=int, help="default: the model's own setting")
     parser.add_argument("--caption", help="explain these words instead of the captioner's own")
     parser.add_argument("--locations", action="store_true", help="hard attention: show the one most probable place")
@@ -23,12 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Caption the picture, write the drawing, print the caption."""
+    """Caption the image, write the drawing, print the caption."""
     from .output_files import require_writable_folder
 
-    source = Path(args.picture)
+    source = Path(args.image)
     if not source.is_file():
-        raise FileNotFoundError(f"There is no picture {source}.")
+        raise FileNotFoundError(f"There is no image {source}.")
     output = Path(args.output or f"{source.stem}.attention.png")
     if output.exists() and not args.overwrite:
         raise FileExistsError(f"{output} exists. Pass --overwrite to replace it, or another --output.")
@@ -60,7 +60,7 @@ def load(args: argparse.Namespace) -> tuple[Any, Any]:
 
 
 def explain(model: Any, processor: Any, source: Path, output: Path, caption: str | None, num_beams: int | None) -> str:
-    """Write the drawing of one picture.
+    """Write the drawing of one image.
 
     Args:
         caption: the words to explain; None: the model's own. num_beams: None: the model's own setting.
@@ -70,7 +70,7 @@ def explain(model: Any, processor: Any, source: Path, output: Path, caption: str
     """
     import torch
 
-    from .attention_picture import draw_attention, heat_of_words, shown_picture
+    from .attention_image import draw_attention, heat_of_words, shown_image
 
     inputs = processor(images=str(source), return_tensors="pt")
     if caption is None:
@@ -84,5 +84,5 @@ def explain(model: Any, processor: Any, source: Path, output: Path, caption: str
     with torch.no_grad():
         boxes = model.get_region_features(**inputs).region_boxes[0]
     words, heat = heat_of_words(processor, sequence[0].tolist(), maps, boxes, inputs["pixel_values"].shape[-2:])
-    draw_attention(shown_picture(inputs["pixel_values"][0], processor.image_processor), words, heat).save(output)
+    draw_attention(shown_image(inputs["pixel_values"][0], processor.image_processor), words, heat).save(output)
     return " ".join(words)

@@ -1,6 +1,6 @@
-"""`hf-captioners extract-features`: compute the regions of all pictures of a data set once, into feature stores.
+"""`hf-captioners extract-features`: compute the regions of all images of a data set once, into feature stores.
 
-Several processes (`accelerate launch -m hf_captioners.cli extract-features ...`) share the pictures of a split, and
+Several processes (`accelerate launch -m hf_captioners.cli extract-features ...`) share the images of a split, and
 each writes shards of its own: nothing travels between them, and each goes on by itself after a kill.
 """
 
@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kind", choices=("float32", "float16", "int8"), default="float16", help="number format")
     parser.add_argument("--batch_size", "--batch-size", type=int, default=8, help="rows at a time, each process")
-    parser.add_argument("--workers", type=int, default=0, help="processes that read pictures, each process")
+    parser.add_argument("--workers", type=int, default=0, help="processes that read images, each process")
     parser.add_argument("--cpu", action="store_true", help="leave accelerators alone")
 
 
@@ -88,7 +88,7 @@ def _extractor(args: argparse.Namespace, device: Any) -> "RegionExtractor":
 
 
 def _once_each(rows: Any) -> Any:
-    """One row for each picture, where a data set has several (a row for each caption)."""
+    """One row for each image, where a data set has several (a row for each caption)."""
     first: dict[str, int] = {}
     for row, image_id in enumerate(rows["image_id"]):
         first.setdefault(image_id, row)
@@ -109,4 +109,4 @@ def _extract_split(args: argparse.Namespace, state: Any, extractor: "RegionExtra
     state.wait_for_everyone()
     mine = "" if state.num_processes == 1 else " by this process"
     error = f"; largest rounding error {writer.largest_error:.2g}" if computed and args.kind != "float32" else ""
-    return f"{split}: {computed:,} of {len(rows):,} pictures computed{mine}, in {folder}{error}"
+    return f"{split}: {computed:,} of {len(rows):,} images computed{mine}, in {folder}{error}"

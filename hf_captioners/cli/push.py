@@ -17,9 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--revision", metavar="BRANCH", help="branch, made if it is missing; default: main")
     parser.add_argument("--message", help="of the commit")
     parser.add_argument(
-        "--pictures",
+        "--images",
         action="store_true",
-        help="also push the evaluation pictures that the card describes, and show them there; only if they are yours",
+        help="also push the evaluation images that the card describes, and show them there; only if they are yours",
     )
     parser.add_argument("--endpoint", action="store_true", help="add the handler.py of Inference Endpoints")
     parser.add_argument(
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="NAME",
-        help="also make a Space with a page that captions pictures; default: of the same name",
+        help="also make a Space with a page that captions images; default: of the same name",
     )
 
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         create_pr=args.create_pr,
         revision=args.revision,
         message=args.message or MESSAGE,
-        with_pictures=args.pictures,
+        with_images=args.images,
         with_handler=args.endpoint,
     )
     print(commit.pr_url or commit.commit_url)

@@ -40,11 +40,11 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--java", default="java", help="the Java that SPICE runs on")
     parser.add_argument("--format", choices=("table", "json"), default="table", help="what is printed")
     parser.add_argument("--output", help="write all figures to this .json file")
-    parser.add_argument("--per_picture", "--per-picture", help="write the figures of each picture to this .jsonl file")
+    parser.add_argument("--per_image", "--per-image", help="write the figures of each image to this .jsonl file")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Score; 1 if pictures were left out because one of the files lacks them."""
+    """Score; 1 if images were left out because one of the files lacks them."""
     from hf_captioners.metrics.caption_files import match_captions, read_captions
 
     check_arguments(args)
@@ -53,9 +53,9 @@ def run(args: argparse.Namespace) -> int:
     if args.baseline is None:
         return score_and_report(matched, args)
     other = match_captions(read_captions(args.baseline), references)
-    shared = set(matched.pictures) & set(other.pictures)
+    shared = set(matched.images) & set(other.images)
     if not shared:
-        raise ValueError(f"{args.predictions} and {args.baseline} have no picture in common.")
+        raise ValueError(f"{args.predictions} and {args.baseline} have no image in common.")
     return score_and_report(_only(matched, shared), args, _only(other, shared))
 
 
@@ -68,17 +68,17 @@ def check_arguments(args: argparse.Namespace) -> None:
     from hf_captioners.metrics.compute import check_choice
 
     check_choice(args.metrics, args.tokenizer)
-    for file in (args.output, args.per_picture):
+    for file in (args.output, args.per_image):
         if file:
             require_writable_folder(Path(file).parent)
 
 
-def _only(matched: "MatchedCaptions", pictures: set[str]) -> "MatchedCaptions":
-    """Keep some pictures; those that are left out have no partner in the other file, so they count as missing."""
-    keep = [place for place, picture in enumerate(matched.pictures) if picture in pictures]
-    left_out = [picture for picture in matched.pictures if picture not in pictures]
+def _only(matched: "MatchedCaptions", images: set[str]) -> "MatchedCaptions":
+    """Keep some images; those that are left out have no partner in the other file, so they count as missing."""
+    keep = [place for place, image in enumerate(matched.images) if image in images]
+    left_out = [image for image in matched.images if image not in images]
     return matched._replace(
-        pictures=[matched.pictures[place] for place in keep],
+        images=[matched.images[place] for place in keep],
         predictions=[matched.predictions[place] for place in keep],
         references=[matched.references[place] for place in keep],
         missing=[*matched.missing, *left_out],
@@ -90,17 +90,17 @@ def score_and_report(
 ) -> int:
     """Score captions, print the figures and write the files that were asked for."""
     figures = compute_figures(matched, args)
-    per_picture = figures.pop("per_picture")
-    figures |= {"pictures": len(matched.pictures), "missing": matched.missing, "extra": matched.extra}
+    per_image = figures.pop("per_image")
+    figures |= {"images": len(matched.images), "missing": matched.missing, "extra": matched.extra}
     if baseline is not None:
         other = compute_figures(baseline, args)
         figures["baseline"] = {name: other[name] for name in figures["variants"]}
-        figures["comparison"] = _compare(per_picture, other["per_picture"])
+        figures["comparison"] = _compare(per_image, other["per_image"])
     print(as_json(figures) if args.format == "json" else _table(figures))
     if args.output:
         write_text(Path(args.output), as_json(figures) + "\n")
-    if args.per_picture:
-        write_text(Path(args.per_picture), _picture_lines(matched, per_picture))
+    if args.per_image:
+        write_text(Path(args.per_image), _image_lines(matched, per_image))
     return _report_left_out(matched)
 
 
@@ -125,18 +125,18 @@ def _compare(mine: Mapping[str, Sequence[float]], theirs: Mapping[str, Sequence[
     from hf_captioners.metrics import compare_systems
 
     if len(next(iter(mine.values()))) < 2:
-        raise ValueError("`--baseline` needs two or more pictures that both systems have captioned.")
+        raise ValueError("`--baseline` needs two or more images that both systems have captioned.")
     return {name: compare_systems(scores, theirs[name])._asdict() for name, scores in mine.items()}
 
 
 def _table(figures: Mapping[str, Any]) -> str:
     width = max(map(len, figures["variants"]))
-    lines = [f"{figures['pictures']:,} pictures, tokenizer {figures['tokenizer']}"]
+    lines = [f"{figures['images']:,} images, tokenizer {figures['tokenizer']}"]
     if "document_frequency" in figures:
         lines.append(f"document frequencies from {figures['document_frequency']}")
     lines += [f"{name:<{width}}  {figures[name]:9.4f}  {variant}" for name, variant in figures["variants"].items()]
     if "comparison" in figures:
-        lines += ["", "against the baseline (paired bootstrap over pictures, means of their figures):"]
+        lines += ["", "against the baseline (paired bootstrap over images, means of their figures):"]
         lines += [f"{name:<{width}}  {_verdict(result)}" for name, result in figures["comparison"].items()]
     return "\n".join(lines)
 
@@ -147,24 +147,24 @@ def _verdict(result: Mapping[str, Any]) -> str:
     return f"{result['difference']:+9.4f}  {interval}, p = {result['p_value']:.4f}: {verdict}"
 
 
-def _picture_lines(matched: "MatchedCaptions", per_picture: Mapping[str, Sequence[float]]) -> str:
+def _image_lines(matched: "MatchedCaptions", per_image: Mapping[str, Sequence[float]]) -> str:
     rows = (
         {
-            "image_id": picture,
+            "image_id": image,
             "caption": caption,
             "references": references,
-            **{name: scores[place] for name, scores in per_picture.items()},
+            **{name: scores[place] for name, scores in per_image.items()},
         }
-        for place, (picture, caption, references) in enumerate(
-            zip(matched.pictures, matched.predictions, matched.references, strict=True)
+        for place, (image, caption, references) in enumerate(
+            zip(matched.images, matched.predictions, matched.references, strict=True)
         )
     )
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def _report_left_out(matched: "MatchedCaptions") -> int:
-    for pictures, fault in ((matched.missing, "have no prediction"), (matched.extra, "have no references")):
-        if pictures:
-            names = ", ".join(pictures[:5]) + (", ..." if len(pictures) > 5 else "")
-            print(f"not scored: {len(pictures):,} picture(s) {fault}: {names}", file=sys.stderr)
+    for images, fault in ((matched.missing, "have no prediction"), (matched.extra, "have no references")):
+        if images:
+            names = ", ".join(images[:5]) + (", ..." if len(images) > 5 else "")
+            print(f"not scored: {len(images):,} image(s) {fault}: {names}", file=sys.stderr)
     return 1 if matched.missing or matched.extra else 0

@@ -1,4 +1,4 @@
-"""`hf-captioners train`: a captioner from a folder of pictures with captions."""
+"""`hf-captioners train`: a captioner from a folder of images with captions."""
 
 import argparse
 import dataclasses
@@ -11,7 +11,7 @@ from typing import Any, Literal
 from .recipe import NULL, Recipe
 
 NAME = "train"
-HELP = "train a captioner on your own pictures and captions"
+HELP = "train a captioner on your own images and captions"
 
 
 @dataclasses.dataclass
@@ -196,7 +196,7 @@ def test(trainer: Any, rows: Any, final: FinalTest, reproduces: tuple[str, str] 
         assert row is not None
         trainer.card.reproduces = row.beside(regime, {trainer.args.seed: figures})
     if trainer.is_world_process_zero():
-        told = {**figures.conditions, **figures, "pictures": len(rows)}
+        told = {**figures.conditions, **figures, "images": len(rows)}
         write_text(Path(trainer.args.output_dir, "test_results.json"), as_json(told) + "\n")
 
 
@@ -213,5 +213,5 @@ def summary(trainer: Any, training: Any) -> str:
         )
         when = f"at epoch {best['epoch']:g}" if best["step"] else "that of the start, which no later one surpassed"
         lines.append(f"Best evaluation, {when}: {figures}.")
-    lines.append(f"Caption with it: hf-captioners caption PICTURES --model {training.output_dir}")
+    lines.append(f"Caption with it: hf-captioners caption IMAGES --model {training.output_dir}")
     return "\n".join(lines)

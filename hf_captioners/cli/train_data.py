@@ -1,4 +1,4 @@
-"""The pictures to train on and to evaluate with."""
+"""The images to train on and to evaluate with."""
 
 import logging
 from dataclasses import dataclass, field
@@ -20,28 +20,28 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class TrainingData:
-    """Where the pictures are.
+    """Where the images are.
 
     Args:
         dataset: a name that `load_captions` knows.
         data_dir: its folder.
-        train_dir: the same, for your own pictures with captions, or a folder for each split.
+        train_dir: the same, for your own images with captions, or a folder for each split.
         data_options: options of the data set, as `name=value`.
-        features: stored features that take the place of the pictures: a folder with one feature store for each split,
+        features: stored features that take the place of the images: a folder with one feature store for each split,
             as `hf-captioners extract-features` writes it, or one source for all, in any form of `open_regions`.
-        validation_dir: a folder of evaluation pictures; default: the split `validation`, else a share held out.
-        validation_share: the share of pictures to hold out where there is no other source.
-        train_share: the share of the training captions, or pictures, to learn from; drawn by seed.
-        share_unit: what it counts: `caption` (pairs of picture and caption, as VisualGPT) or `picture`.
+        validation_dir: a folder of evaluation images; default: the split `validation`, else a share held out.
+        validation_share: the share of images to hold out where there is no other source.
+        train_share: the share of the training captions, or images, to learn from; drawn by seed.
+        share_unit: what it counts: `caption` (pairs of image and caption, as VisualGPT) or `image`.
         share_seed: which ones; default: the seed of the run.
-        subset: a list of captions or pictures to learn from, which an earlier run left as `subset.json`.
+        subset: a list of captions or images to learn from, which an earlier run left as `subset.json`.
     """
 
     dataset: str = field(default="caption_folder", metadata={"help": "Name of the data set's form."})
     data_dir: str | None = field(default=None, metadata={"help": "Folder of the data set."})
     train_dir: str | None = field(
         default=None,
-        metadata={"help": "Folder with pictures and metadata.jsonl (or .csv, captions.txt), or with split folders."},
+        metadata={"help": "Folder with images and metadata.jsonl (or .csv, captions.txt), or with split folders."},
     )
     data_options: list[str] = field(
         default_factory=list,
@@ -50,21 +50,21 @@ class TrainingData:
     features: str | None = field(
         default=None,
         metadata={
-            "help": "Region features, used instead of pictures: what extract-features wrote, or a TSV, HDF5 or folder "
+            "help": "Region features, used instead of images: what extract-features wrote, or a TSV, HDF5 or folder "
             "of bottom-up features."
         },
     )
     validation_dir: str | None = field(
-        default=None, metadata={"help": "Folder of evaluation pictures; default: the folder's own validation split."}
+        default=None, metadata={"help": "Folder of evaluation images; default: the folder's own validation split."}
     )
     validation_share: float = field(
-        default=0.1, metadata={"help": "Share of pictures held out for evaluation where there are no others."}
+        default=0.1, metadata={"help": "Share of images held out for evaluation where there are no others."}
     )
 
     train_share: float | None = field(
         default=None, metadata={"help": "Learn from this share of the training captions only (one percent: 0.01)."}
     )
-    share_unit: str = field(default="caption", metadata={"help": "What the share counts: caption or picture."})
+    share_unit: str = field(default="caption", metadata={"help": "What the share counts: caption or image."})
     share_seed: int | None = field(
         default=None, metadata={"help": "Which captions the share holds; default: the seed of the run."}
     )
@@ -82,7 +82,7 @@ class TrainingData:
             raise ValueError("`--data_dir` and `--train_dir` both name the folder of the data set; give one.")
         if self.features is not None and self.validation_dir is not None:
             raise ValueError(
-                "`--features` and `--validation_dir` exclude each other: put the evaluation pictures into a folder "
+                "`--features` and `--validation_dir` exclude each other: put the evaluation images into a folder "
                 "`validation` of the data set, and extract both."
             )
 
@@ -116,7 +116,7 @@ class TrainingData:
         return rows if self.drawn is None else self.drawn.of(rows)
 
     def test_rows(self, split: str) -> Dataset:
-        """The pictures of another split, or their stored features.
+        """The images of another split, or their stored features.
 
         Raises:
             ValueError: there is no such split.
@@ -127,7 +127,7 @@ class TrainingData:
         return self.with_features(splits[split], split)
 
     def with_features(self, rows: Dataset, split: str) -> Dataset:
-        """Rows of a split with their stored features in the place of pictures, if features are used."""
+        """Rows of a split with their stored features in the place of images, if features are used."""
         return rows if self.features is None else with_regions(rows, self.regions_of(split))
 
     def regions_of(self, split: str) -> RegionSource:
@@ -139,7 +139,7 @@ class TrainingData:
         assert self.features is not None
         places = [Path(self.features), Path(self.features, split)]
         for place in places:
-            if place not in self._opened:  # a TSV is read from end to end to find its pictures: once for all splits
+            if place not in self._opened:  # a TSV is read from end to end to find its images: once for all splits
                 self._opened[place] = open_regions(place)
         found = next((source for place in places if (source := self._opened[place]) is not None), None)
         if found is None:
@@ -151,18 +151,18 @@ class TrainingData:
 
 
 def load_training_data(data: TrainingData, seed: int) -> tuple[Dataset, Dataset]:
-    """Load training and evaluation pictures, or their stored features.
+    """Load training and evaluation images, or their stored features.
 
     Args:
         data: where they are.
-        seed: decides which pictures are held out.
+        seed: decides which images are held out.
 
     Raises:
-        ValueError: there are no pictures to train on, or too few to hold some out.
+        ValueError: there are no images to train on, or too few to hold some out.
         FileNotFoundError: a folder or its captions are missing.
     """
     if data.folder is None and data.dataset == "caption_folder":
-        raise ValueError("`--train_dir` is missing: the folder with your pictures and their captions.")
+        raise ValueError("`--train_dir` is missing: the folder with your images and their captions.")
     splits = data.load(data.folder)
     if "train" not in splits:
         raise ValueError(f"{data.folder} has the splits {', '.join(splits)}, and none to train on ('train').")
@@ -187,22 +187,22 @@ def fit_to_features(start: StartingPoint, data: TrainingData) -> None:
 
 
 def hold_out(rows: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Divide pictures at random; what was done is logged.
+    """Divide images at random; what was done is logged.
 
     Raises:
-        ValueError: the share is outside of (0, 1), or fewer than two pictures would be left on a side.
+        ValueError: the share is outside of (0, 1), or fewer than two images would be left on a side.
     """
     if not 0 < share < 1:
         raise ValueError(f"`--validation_share` is {share}, expected a number between 0 and 1.")
     count = round(len(rows) * share)
     if count < 2 or len(rows) - count < 2:
         raise ValueError(
-            f"Of {len(rows)} pictures a share of {share} cannot be held out for evaluation: at least 2 are needed on "
-            "each side. Add pictures, or pass --validation_dir."
+            f"Of {len(rows)} images a share of {share} cannot be held out for evaluation: at least 2 are needed on "
+            "each side. Add images, or pass --validation_dir."
         )
     parts = rows.train_test_split(test_size=count, seed=seed)
     logger.warning(
-        f"There are no evaluation pictures: {count} of {len(rows)} were held out at random (seed {seed}). Pass "
+        f"There are no evaluation images: {count} of {len(rows)} were held out at random (seed {seed}). Pass "
         "--validation_dir to choose them."
     )
     return parts["train"], parts["test"]

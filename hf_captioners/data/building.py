@@ -14,7 +14,7 @@ from datasets.builder import Key
 from datasets.exceptions import DatasetGenerationError
 
 from .fingerprint import fingerprint
-from .pictures import usable_rows
+from .images import usable_rows
 from .reader import Annotations, CaptionReader
 from .report import DataReport, first_lines
 from .schema import caption_features
@@ -86,7 +86,7 @@ class CaptionBuilder(ArrowBasedBuilder):
             for part, (start, stop) in enumerate(parts):
                 for first in range(start, stop, ROWS_AT_ONCE):
                     rows = [found.splits[split][index] for index in range(first, min(first + ROWS_AT_ONCE, stop))]
-                    rows = usable_rows(rows, self.report, self.reader.check_pictures, workers)
+                    rows = usable_rows(rows, self.report, self.reader.check_images, workers)
                     if self.strict:
                         self.report.raise_if_bad()
                     self.report.kept[split] += len(rows)

@@ -1,4 +1,4 @@
-"""`by_columns`: whatever `datasets.load_dataset` opens, by naming its picture and caption columns.
+"""`by_columns`: whatever `datasets.load_dataset` opens, by naming its image and caption columns.
 
     load_captions("by_columns", path="owner/name", image_column="image", caption_columns=["caption"])
     load_captions("by_columns", path="webdataset", data_files={"train": "shards/*.tar"}, image_column="jpg",
@@ -42,9 +42,9 @@ class ByColumns(LoadedElsewhere):
         config_name: configuration of the data set.
         data_files: files of the form, by split.
         revision: revision of the data set on the Hub.
-        image_column: the column of pictures.
+        image_column: the column of images.
         caption_columns: the columns of captions, each a string or a list of strings.
-        id_column: the column that tells pictures apart; None: the split and the number of the row.
+        id_column: the column that tells images apart; None: the split and the number of the row.
     """
 
     name: ClassVar[str] = "by_columns"
@@ -63,8 +63,8 @@ class ByColumns(LoadedElsewhere):
         """Load the data set and rename, gather and check its columns.
 
         Raises:
-            ValueError: a column is missing, or no row has a picture and a caption.
-            BadRowsError: a row lacks its picture or captions and `strict`.
+            ValueError: a column is missing, or no row has an image and a caption.
+            BadRowsError: a row lacks its image or captions and `strict`.
         """
         report.begin(f"{self.name} {self.path}")
         loaded = load_dataset(
@@ -94,7 +94,7 @@ class ByColumns(LoadedElsewhere):
         return self._stored(dataset, split, strict, report)
 
     def _renamed(self, dataset: Any) -> Any:
-        """Keep the picture and the columns that say more."""
+        """Keep the image and the columns that say more."""
         columns = list(dataset.features)
         others = [name for name in columns if name in (*self.caption_columns, IMAGE_ID, CAPTIONS, SPLIT)]
         others += [IMAGE] if self.image_column != IMAGE and IMAGE in columns else []
@@ -114,14 +114,14 @@ class ByColumns(LoadedElsewhere):
             report.raise_if_bad()
         kept = [index for index, (said, none) in enumerate(zip(captions, empty, strict=True)) if said and not none]
         if not kept:
-            raise ValueError(f"No row of the split {split!r} of {self.path!r} has a picture and a caption.")
+            raise ValueError(f"No row of the split {split!r} of {self.path!r} has an image and a caption.")
         ids = dataset[self.id_column][:] if self.id_column else range(len(dataset))
         added = Dataset.from_dict(
             {IMAGE_ID: [self._id(split, value) for value in ids], CAPTIONS: captions, SPLIT: [split] * len(captions)},
             features=_ADDED,
         )
         report.kept[split] += len(kept)
-        # Side by side and by an index of rows: the pictures are not written again.
+        # Side by side and by an index of rows: the images are not written again.
         whole = concatenate_datasets([self._renamed(dataset), added], axis=1)
         return whole if len(kept) == len(whole) else whole.select(kept)
 
@@ -145,14 +145,14 @@ class ByColumns(LoadedElsewhere):
         raw = dataset.cast_column(self.image_column, Image(decode=False))
         mapped = raw.map(add, with_indices=True, remove_columns=list(raw.features))
         usable = mapped.filter(lambda row: row[CAPTIONS] and row[IMAGE] is not None)
-        return usable.cast(features)  # pictures are decoded here, so those of bad rows never are
+        return usable.cast(features)  # images are decoded here, so those of bad rows never are
 
     def _id(self, split: str, value: Any) -> str:
         return str(value) if self.id_column else f"{split}-{value:09d}"
 
-    def _report(self, captions: list[str], no_picture: bool, split: str, number: int, report: DataReport) -> None:
-        if no_picture:
-            report.add(ProblemKind.MISSING_PICTURE, f"{self.path}/{split}", number, f"{self.image_column!r} is empty")
+    def _report(self, captions: list[str], no_image: bool, split: str, number: int, report: DataReport) -> None:
+        if no_image:
+            report.add(ProblemKind.MISSING_IMAGE, f"{self.path}/{split}", number, f"{self.image_column!r} is empty")
         if not captions:
             columns = ", ".join(self.caption_columns)
             report.add(ProblemKind.MISSING_CAPTION, f"{self.path}/{split}", number, f"no text in {columns}")

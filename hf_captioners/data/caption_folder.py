@@ -1,7 +1,7 @@
-"""Somebody's own pictures: a folder with pictures and a table of captions.
+"""Somebody's own images: a folder with images and a table of captions.
 
-    pictures/metadata.jsonl            {"file_name": "a.jpg", "captions": ["...", "..."]}
-    pictures/a.jpg
+    images/metadata.jsonl            {"file_name": "a.jpg", "captions": ["...", "..."]}
+    images/a.jpg
 
 or with a folder for each split (`train`, `validation` or `val`, `valid`, `dev`, and `test`), each with its own table,
 or with nested folders that have one each, or with one table above them.
@@ -25,37 +25,37 @@ from datasets import Features
 from datasets.features.features import generate_from_arrow_type
 
 from .folder_tables import SPLIT_NAMES, SPLIT_ORDER, FolderTable, find_tables
-from .pictures import list_pictures
+from .images import list_images
 from .reader import Annotations, CaptionReader, SourceCard
 from .report import DataReport, ProblemKind, first_lines
 from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow
 
-FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "picture", "path", "image_path")
+FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "path", "image_path")
 CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sentence")
 NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
-PICTURE_FOLDERS = ("", "images", "Images", "pictures")
+IMAGE_FOLDERS = ("", "images", "Images")
 
 
 @dataclass(kw_only=True)
 class CaptionFolder(CaptionReader):
-    """Reads a folder of pictures with captions.
+    """Reads a folder of images with captions.
 
     Attributes:
         metadata_file: name of the table inside each folder; None finds `metadata.*` or `captions.*`.
         file_column: the column with file names, relative to the table's folder; None finds a usual name.
         caption_columns: the columns with captions, each a string or a list of strings; None finds a usual name.
-        image_dir: the folder of the pictures, relative to the table's; None tries the table's own and `images` there.
-        check_pictures: decode every picture once to find those that cannot be read.
+        image_dir: the folder of the images, relative to the table's; None tries the table's own and `images` there.
+        check_images: decode every image once to find those that cannot be read.
     """
 
     name: ClassVar[str] = "caption_folder"
-    card: ClassVar[SourceCard] = SourceCard("Pictures and captions of a folder.")
+    card: ClassVar[SourceCard] = SourceCard("Images and captions of a folder.")
 
     metadata_file: str | None = None
     file_column: str | None = None
     caption_columns: Sequence[str] | None = None
     image_dir: str | None = None
-    check_pictures: bool = True
+    check_images: bool = True
 
     def tables(self) -> list[FolderTable]:
         """Return the tables of the folder, see `find_tables`."""
@@ -65,18 +65,18 @@ class CaptionFolder(CaptionReader):
         """Return the files that hold captions."""
         return [file for table in self.tables() for file in table.files()]
 
-    def picture_places(self) -> Iterable[Path]:
+    def image_places(self) -> Iterable[Path]:
         """Return the folder, and `image_dir` where it lies elsewhere."""
         yield self.folder
         if self.image_dir is not None:
             yield from {table.folder / self.image_dir: None for table in self.tables()}
 
     def read(self, report: DataReport) -> Annotations:
-        """Read the tables, gather the captions of each picture, sort by split."""
+        """Read the tables, gather the captions of each image, sort by split."""
         splits: dict[str, list[CaptionRow]] = {}
         for table in self.tables():
             named: set[str] = set()
-            for row in self._pictures_of(table, report, named):
+            for row in self._images_of(table, report, named):
                 splits.setdefault(table.split or _split_of(row), []).append(row)
             self._report_unnamed(table, named, report)
         if not splits:
@@ -85,9 +85,9 @@ class CaptionFolder(CaptionReader):
         ordered = {split: splits[split] for split in sorted(splits, key=_split_rank)}
         return Annotations(ordered, extra_features([row for rows in ordered.values() for row in rows]))
 
-    def _pictures_of(self, table: FolderTable, report: DataReport, named: set[str]) -> list[CaptionRow]:
-        """Return one row a picture of a table, in the order in which pictures are first named."""
-        pictures: dict[str, CaptionRow] = {}
+    def _images_of(self, table: FolderTable, report: DataReport, named: set[str]) -> list[CaptionRow]:
+        """Return one row per image of a table, in the order in which images are first named."""
+        images: dict[str, CaptionRow] = {}
         ids: dict[str, CaptionRow] = {}
         for line, record in table.rows(report):
             file_column, caption_columns = self._columns(record, table.path, line)
@@ -98,15 +98,15 @@ class CaptionFolder(CaptionReader):
                 continue
             captions = _captions_of(record, caption_columns, table.path, line, report)
             row = self._row(name, captions, record, {file_column, *caption_columns}, table, line)
-            known = pictures.get(name) or ids.get(row.image_id)
+            known = images.get(name) or ids.get(row.image_id)
             if known is None:
-                pictures[name] = ids[row.image_id] = row
-            elif known is pictures.get(name) and _one_a_row(record, caption_columns):
+                images[name] = ids[row.image_id] = row
+            elif known is images.get(name) and _one_a_row(record, caption_columns):
                 known.captions += captions
             else:
-                what = f"the picture {name!r}" if name in pictures else f"the image_id {row.image_id!r}"
+                what = f"the image {name!r}" if name in images else f"the image_id {row.image_id!r}"
                 report.add(ProblemKind.DUPLICATE, table.path, line, f"{what} stands in line {known.line} already")
-        return [row for row in pictures.values() if row.captions]
+        return [row for row in images.values() if row.captions]
 
     def _row(
         self, name: str, captions: list[str], record: dict[str, Any], used: set[str], table: FolderTable, line: int
@@ -114,9 +114,9 @@ class CaptionFolder(CaptionReader):
         image_id = record.get(IMAGE_ID)
         extra = {key: value for key, value in record.items() if key not in used and key not in NOT_EXTRA}
         extra = {"file_name": name, SPLIT: record.get(SPLIT), **extra}
-        picture = str(self._picture(table.folder, name))
+        image = str(self._image(table.folder, name))
         image_id = f"{table.prefix}{name}" if image_id is None else str(image_id)
-        return CaptionRow(image_id, picture, captions, str(table.path), line, extra)
+        return CaptionRow(image_id, image, captions, str(table.path), line, extra)
 
     def _columns(self, record: dict[str, Any], table: Path, line: int) -> tuple[str, list[str]]:
         """Choose the columns of a row; JSON rows may differ, so every row is asked."""
@@ -131,17 +131,17 @@ class CaptionFolder(CaptionReader):
             )
         return files[0], captions
 
-    def _picture(self, folder: Path, name: str) -> Path:
-        places = PICTURE_FOLDERS if self.image_dir is None else (self.image_dir,)
+    def _image(self, folder: Path, name: str) -> Path:
+        places = IMAGE_FOLDERS if self.image_dir is None else (self.image_dir,)
         candidates = [folder / place / name for place in places]
         return next((path for path in candidates if path.is_file()), candidates[0])
 
     def _report_unnamed(self, table: FolderTable, named: set[str], report: DataReport) -> None:
         places = [table.folder] if self.image_dir is None else [table.folder / self.image_dir]
-        known = {self._picture(table.folder, name) for name in named if name}
-        for picture in (path for place in places for path in list_pictures(place)):
-            if picture not in known:
-                report.add(ProblemKind.PICTURE_WITHOUT_CAPTION, picture, None, f"{table.path.name} does not name it")
+        known = {self._image(table.folder, name) for name in named if name}
+        for image in (path for place in places for path in list_images(place)):
+            if image not in known:
+                report.add(ProblemKind.IMAGE_WITHOUT_CAPTION, image, None, f"{table.path.name} does not name it")
 
 
 def extra_features(rows: Sequence[CaptionRow]) -> Features:
@@ -209,7 +209,7 @@ def _split_rank(split: str) -> tuple[int, str]:
 
 
 def _report_shared(splits: dict[str, list[CaptionRow]], report: DataReport) -> None:
-    """Report pictures that have the same id in two splits: evaluation on them would be flattered."""
+    """Report images that have the same id in two splits: evaluation on them would be flattered."""
     first: dict[str, tuple[str, CaptionRow]] = {}
     for split, rows in splits.items():
         for row in rows:

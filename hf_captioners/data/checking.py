@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from .building import ROWS_AT_ONCE
+from .images import usable_rows
 from .loading import make_reader
-from .pictures import usable_rows
 from .reader import CaptionReader
 from .report import DataReport
 
@@ -23,7 +23,7 @@ class DataCheck:
 
     Attributes:
         report: kept rows and everything that is wrong.
-        captions: number of captions of each picture, by how often (`{5: 998, 4: 2}`).
+        captions: number of captions of each image, by how often (`{5: 998, 4: 2}`).
         words: number of words (split at blanks) of each caption, by how often.
     """
 
@@ -33,9 +33,9 @@ class DataCheck:
 
     def lines(self) -> list[str]:
         """Say it for people."""
-        found = [f"{split}: {count:,} pictures" for split, count in self.report.kept.items()]
+        found = [f"{split}: {count:,} images" for split, count in self.report.kept.items()]
         found += [f"{count:,} x {note}" for note, count in self.report.notes.items()]
-        for what, counts in (("captions a picture", self.captions), ("words a caption", self.words)):
+        for what, counts in (("captions per image", self.captions), ("words a caption", self.words)):
             if counts:
                 mean = statistics.fmean(counts.elements())
                 found.append(f"{what}: {min(counts)} to {max(counts)}, mean {mean:.2f}")
@@ -43,7 +43,7 @@ class DataCheck:
 
 
 def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any) -> DataCheck:
-    """Read a data set and decode all its pictures, building nothing.
+    """Read a data set and decode all its images, building nothing.
 
     Args:
         name: one of `list_datasets()` that is read from files.
@@ -54,7 +54,7 @@ def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any)
         ValueError: it cannot be read at all, or an option is unknown.
         FileNotFoundError: its folder or annotations are missing.
     """
-    reader = make_reader(name, data_dir, {"check_pictures": True, **options})
+    reader = make_reader(name, data_dir, {"check_images": True, **options})
     if not isinstance(reader, CaptionReader):
         raise ValueError(f"{name!r} is not read from a folder; load it with strict=True to check it.")
     check = DataCheck(DataReport(name))
@@ -63,7 +63,7 @@ def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any)
         for split, rows in splits.items():
             for start in range(0, len(rows), ROWS_AT_ONCE):
                 part = [rows[index] for index in range(start, min(start + ROWS_AT_ONCE, len(rows)))]
-                for row in usable_rows(part, check.report, reader.check_pictures, workers):
+                for row in usable_rows(part, check.report, reader.check_images, workers):
                     check.report.kept[split] += 1
                     check.captions[len(row.captions)] += 1
                     check.words.update(len(caption.split()) for caption in row.captions)

@@ -6,9 +6,9 @@ What is read, from `data_dir` or its folder `annotations` (each also as `.gz`):
 
 - `dataset_coco.json`: Karpathy's split, complete in itself.
 - `captions_train2014.json`, `captions_val2014.json`: the official files; with `split_lists` they too give Karpathy's.
-- `image_info_test2014.json`: the test pictures, whose captions are not public.
+- `image_info_test2014.json`: the test images, whose captions are not public.
 
-Pictures are looked for in `train2014/`, `val2014/` and `test2014/` of `image_dir`, of `data_dir` or of its `images/`.
+Images are looked for in `train2014/`, `val2014/` and `test2014/` of `image_dir`, of `data_dir` or of its `images/`.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ class Coco(CaptionReader):
     Attributes:
         official: take the official division (train, validation, and test without captions) instead of Karpathy's.
         split_lists: makes Karpathy's split of the official files: a JSON file `{"val": [image ids], "test": [...]}`
-            (the other pictures of val2014 are restval), or a folder with `coco_{train,restval,val,test}.txt` (file
+            (the other images of val2014 are restval), or a folder with `coco_{train,restval,val,test}.txt` (file
             names) or with M2's `coco_{train,restval,dev,test}_ids.npy` (which hold *annotation* ids).
         year: of the official files: 2014 or 2017.
         restval_in_train: put restval into train, as all published figures do; False makes it a split of its own.
-        max_captions: keep the first so many references of a picture; None keeps all.
+        max_captions: keep the first so many references of an image; None keeps all.
         row_per_caption: give each caption a row.
         image_dir: folder that holds `train2014` and the others.
-        with_pictures: False gives captions without looking for pictures (`image` is None).
+        with_images: False gives captions without looking for images (`image` is None).
     """
 
     name: ClassVar[str] = "coco"
     card: ClassVar[SourceCard] = SourceCard(
         "Microsoft COCO photographs with five captions each.",
         "Lin et al. Microsoft COCO: Common Objects in Context. ECCV 2014. Chen et al. Microsoft COCO Captions. 2015.",
-        "captions: CC BY 4.0; pictures: their Flickr authors' own licences",
+        "captions: CC BY 4.0; images: their Flickr authors' own licences",
         "https://cocodataset.org",
     )
 
@@ -74,7 +74,7 @@ class Coco(CaptionReader):
     max_captions: int | None = None
     row_per_caption: bool = False
     image_dir: str | Path | None = None
-    with_pictures: bool = True
+    with_images: bool = True
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -124,21 +124,21 @@ class Coco(CaptionReader):
         split_file = self._by_split_file()
         return [split_file] if split_file else [*self._official_files().values(), *self._list_files()]
 
-    def _picture_roots(self) -> list[Path]:
+    def _image_roots(self) -> list[Path]:
         return [Path(self.image_dir)] if self.image_dir else [self.folder, self.folder / "images"]
 
-    def picture_places(self) -> Iterable[Path]:
-        """Return the folders with pictures."""
-        if self.with_pictures:
+    def image_places(self) -> Iterable[Path]:
+        """Return the folders with images."""
+        if self.with_images:
             names = [f"{part}{self.year}" for part in ("train", "val", "test")]
-            folders = [root / name for root in self._picture_roots() for name in names]
+            folders = [root / name for root in self._image_roots() for name in names]
             yield from (folder for folder in folders if folder.is_dir())
 
-    def _picture_finder(self) -> Callable[[str, str], str | None]:
-        roots = self._picture_roots()
+    def _image_finder(self) -> Callable[[str, str], str | None]:
+        roots = self._image_roots()
 
         def find(folder: str, name: str) -> str | None:
-            if not self.with_pictures:
+            if not self.with_images:
                 return None
             candidates = [root / part / name for root in roots for part in (folder, "")]
             return str(next((path for path in candidates if path.is_file()), candidates[0]))
@@ -146,10 +146,10 @@ class Coco(CaptionReader):
         return find
 
     def read(self, report: DataReport) -> Annotations:
-        """Read the pictures and their captions, and put them into splits."""
+        """Read the images and their captions, and put them into splits."""
         split_file = self._by_split_file()
         if split_file:
-            rows: Iterable[CaptionRow] = read_karpathy(split_file, self._picture_finder(), report)
+            rows: Iterable[CaptionRow] = read_karpathy(split_file, self._image_finder(), report)
             extra = Features({**KARPATHY_FEATURES, "cocoid": Value("int64")})
         else:
             rows, extra = self._official_rows(report), OFFICIAL_FEATURES
@@ -171,7 +171,7 @@ class Coco(CaptionReader):
         files = self._official_files()
         lists = read_split_lists(self._list_files()) if self.split_lists else None
         for part, path in files.items():
-            for row in read_official(path, f"{part}{self.year}", self._picture_finder(), part != "test", report):
+            for row in read_official(path, f"{part}{self.year}", self._image_finder(), part != "test", report):
                 if lists is None:
                     row.extra = {**row.extra, "source_split": part}
                     yield row
@@ -180,19 +180,19 @@ class Coco(CaptionReader):
 
 
 def read_official(
-    path: Path, folder: str, find_picture: Callable[[str, str], str | None], captioned: bool, report: DataReport
+    path: Path, folder: str, find_image: Callable[[str, str], str | None], captioned: bool, report: DataReport
 ) -> Iterator[CaptionRow]:
     """Read an annotation file in COCO's own form.
 
     Args:
         path: JSON with `images` and, if `captioned`, `annotations`.
-        folder: name of the pictures' folder, as `val2014`.
-        find_picture: gets folder and file name, returns the path of the picture.
+        folder: name of the images' folder, as `val2014`.
+        find_image: gets folder and file name, returns the path of the image.
         captioned: whether captions are expected.
-        report: gets annotations without a picture, pictures without a caption, repeated and malformed entries.
+        report: gets annotations without an image, images without a caption, repeated and malformed entries.
 
     Yields:
-        One row a picture in the order of `images`; captions by ascending annotation id, which is Karpathy's order.
+        One row per image in the order of `images`; captions by ascending annotation id, which is Karpathy's order.
 
     Raises:
         ValueError: the file is of another form.
@@ -200,7 +200,7 @@ def read_official(
     content = read_json(path)
     if not isinstance(content, dict) or "images" not in content or (captioned and "annotations" not in content):
         raise ValueError(f'{path} is not in COCO\'s form: expected {{"images": [...], "annotations": [...]}}.')
-    captions = _captions_by_picture(content, path, report) if captioned else {}
+    captions = _captions_by_image(content, path, report) if captioned else {}
     seen: set[int] = set()
     for number, image in enumerate(content["images"], 1):
         try:
@@ -222,11 +222,11 @@ def read_official(
                 "width": image.get("width"),
             }
             texts = [text for _, text in said]
-            yield CaptionRow(str(image_id), find_picture(folder, name), texts, str(path), number, extra)
+            yield CaptionRow(str(image_id), find_image(folder, name), texts, str(path), number, extra)
         seen.add(image_id)
 
 
-def _captions_by_picture(content: dict[str, Any], path: Path, report: DataReport) -> dict[int, list[tuple[int, str]]]:
+def _captions_by_image(content: dict[str, Any], path: Path, report: DataReport) -> dict[int, list[tuple[int, str]]]:
     known = {image.get("id") for image in content["images"] if isinstance(image, dict)}
     captions: dict[int, list[tuple[int, str]]] = {}
     seen: set[int] = set()
@@ -238,7 +238,7 @@ def _captions_by_picture(content: dict[str, Any], path: Path, report: DataReport
             continue
         if image_id not in known:
             message = f"annotation {caption_id} is of image {image_id}, which `images` does not have"
-            report.add(ProblemKind.MISSING_PICTURE, path, number, message)
+            report.add(ProblemKind.MISSING_IMAGE, path, number, message)
         elif caption_id in seen:
             report.add(ProblemKind.DUPLICATE, path, number, f"the annotation id {caption_id} occurs twice")
         elif not isinstance(caption, str) or not caption.strip():
@@ -251,7 +251,7 @@ def _captions_by_picture(content: dict[str, Any], path: Path, report: DataReport
 
 @dataclass(frozen=True)
 class SplitLists:
-    """Which pictures or captions belong to which part of Karpathy's split.
+    """Which images or captions belong to which part of Karpathy's split.
 
     Attributes:
         parts: the ids of each part.
@@ -262,7 +262,7 @@ class SplitLists:
     column: str
 
     def assign(self, row: CaptionRow, official_part: str) -> Iterator[CaptionRow]:
-        """Give a row its part; with lists of captions, the captions of a picture that are in no list are left out."""
+        """Give a row its part; with lists of captions, the captions of an image that are in no list are left out."""
         if self.column == "caption_ids":
             yield from self._by_captions(row)
             return

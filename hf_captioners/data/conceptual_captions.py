@@ -1,12 +1,12 @@
-"""`conceptual_captions`: captions and addresses of pictures on the web (CC3M).
+"""`conceptual_captions`: captions and addresses of images on the web (CC3M).
 
 Sharma et al., "Conceptual Captions: A Cleaned, Hypernymed, Image Alt-text Dataset for Automatic Image Captioning",
 ACL 2018.
 
 What is read, from `data_dir` (each also as `.gz`): `Train_GCC-training.tsv` and `Validation_GCC-1.1.0-Validation.tsv`,
-lines of `caption TAB address` without header and without quoting. Nothing is fetched while loading: pictures come from
-folders `train` and `validation` in which `hf_captioners.data.picture_download` (or another program) put them, named by
-the number of their line or by the MD5 or SHA-1 of their address. Lines without a picture are left out and counted in
+lines of `caption TAB address` without header and without quoting. Nothing is fetched while loading: images come from
+folders `train` and `validation` in which `hf_captioners.data.image_download` (or another program) put them, named by
+the number of their line or by the MD5 or SHA-1 of their address. Lines without an image are left out and counted in
 `DataReport.notes`: most addresses die over the years.
 
 Captions stay as they are: lower-case, words separated by blanks, names replaced by "person", "actor" and the like.
@@ -24,14 +24,14 @@ from typing import ClassVar
 
 from datasets import Features, Value
 
-from .pictures import list_pictures
+from .images import list_images
 from .reader import Annotations, CaptionReader, LazyRows, SourceCard
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
 from .tables import open_annotation
 
 PATTERNS = {"train": "*rain*GCC*.tsv*", "validation": "*alidation*GCC*.tsv*"}
-NOT_FETCHED = "line whose picture was not fetched"
+NOT_FETCHED = "line whose image was not fetched"
 
 
 @dataclass(kw_only=True)
@@ -39,20 +39,20 @@ class ConceptualCaptions(CaptionReader):
     """Reads Conceptual Captions.
 
     Attributes:
-        image_dir: folder with the folders `train` and `validation` of fetched pictures; None: `data_dir`.
-        first_number: the number that the picture of the first line bears in its name.
+        image_dir: folder with the folders `train` and `validation` of fetched images; None: `data_dir`.
+        first_number: the number that the image of the first line bears in its name.
         held_out: take this many random pairs of the training lines as validation, and the public validation lines as
             test, as VisualGPT does with 5,000 (section 4.1 of its paper); 0 keeps the published division.
-        held_out_seed: which pairs these are; drawn before looking which pictures were fetched.
+        held_out_seed: which pairs these are; drawn before looking which images were fetched.
         lower_case: make captions lower-case (the official files are).
-        with_pictures: False gives all captions with `image` None.
+        with_images: False gives all captions with `image` None.
     """
 
     name: ClassVar[str] = "conceptual_captions"
     card: ClassVar[SourceCard] = SourceCard(
-        "Captions and addresses of pictures found on the web.",
+        "Captions and addresses of images found on the web.",
         "Sharma et al. Conceptual Captions. ACL 2018.",
-        "captions: free for any purpose, as is; pictures: their web sites' own",
+        "captions: free for any purpose, as is; images: their web sites' own",
         "https://ai.google.com/research/ConceptualCaptions",
     )
 
@@ -61,7 +61,7 @@ class ConceptualCaptions(CaptionReader):
     held_out: int = 0
     held_out_seed: int = 0
     lower_case: bool = False
-    with_pictures: bool = True
+    with_images: bool = True
 
     def tables(self) -> dict[str, Path]:
         """Return the file of each split that is there."""
@@ -83,16 +83,16 @@ class ConceptualCaptions(CaptionReader):
         """Return the TSV files."""
         return list(self.tables().values())
 
-    def picture_folder(self, split: str) -> Path:
-        """Return the folder of the fetched pictures of a file."""
+    def image_folder(self, split: str) -> Path:
+        """Return the folder of the fetched images of a file."""
         return Path(self.image_dir or self.folder) / split
 
-    def picture_places(self) -> Iterable[Path]:
-        """Return the folders of fetched pictures."""
-        return [self.picture_folder(split) for split in PATTERNS] if self.with_pictures else []
+    def image_places(self) -> Iterable[Path]:
+        """Return the folders of fetched images."""
+        return [self.image_folder(split) for split in PATTERNS] if self.with_images else []
 
     def read(self, report: DataReport) -> Annotations:
-        """Find the lines, and among them those with pictures."""
+        """Find the lines, and among them those with images."""
         splits: dict[str, Sequence[CaptionRow]] = {}
         for split, path in self.tables().items():
             lines = TsvLines(path, report)
@@ -102,37 +102,37 @@ class ConceptualCaptions(CaptionReader):
             elif self.held_out:
                 chosen = {"test": range(len(lines))}
             for name, indices in chosen.items():
-                splits[name] = self._rows(lines, indices, self.picture_folder(split), report)
+                splits[name] = self._rows(lines, indices, self.image_folder(split), report)
         return Annotations(splits, Features({"url": Value("string")}))
 
     def _rows(self, lines: TsvLines, indices: Sequence[int], folder: Path, report: DataReport) -> PairRows:
-        if not self.with_pictures:
+        if not self.with_images:
             return PairRows(lines, indices, None, self.lower_case)
-        by_stem = {path.stem.lstrip("0") or "0": str(path) for path in list_pictures(folder)}
+        by_stem = {path.stem.lstrip("0") or "0": str(path) for path in list_images(folder)}
         hashed = any(not stem.isdigit() for stem in by_stem)
-        kept, pictures = array("Q"), []
+        kept, images = array("Q"), []
         for index in indices:
             number, _, url = lines[index]
             names = [str(number - 1 + self.first_number), *(_hashes(url) if hashed else ())]
-            picture = next((by_stem[name] for name in names if name in by_stem), None)
-            if picture is None:
+            image = next((by_stem[name] for name in names if name in by_stem), None)
+            if image is None:
                 report.notes[NOT_FETCHED] += 1
             else:
                 kept.append(index)
-                pictures.append(picture)
-        return PairRows(lines, kept, pictures, self.lower_case)
+                images.append(image)
+        return PairRows(lines, kept, images, self.lower_case)
 
 
-def pictures_to_fetch(data_dir: str | Path, split: str, first_number: int = 0) -> Iterator[tuple[str, str]]:
-    """Name the pictures of a file and where they are, for `download_pictures`.
+def images_to_fetch(data_dir: str | Path, split: str, first_number: int = 0) -> Iterator[tuple[str, str]]:
+    """Name the images of a file and where they are, for `download_images`.
 
     Args:
         data_dir: folder of the TSV files.
         split: `train` or `validation`.
-        first_number: number of the first line's picture.
+        first_number: number of the first line's image.
 
     Yields:
-        The name of the picture (nine digits) and its address.
+        The name of the image (nine digits) and its address.
     """
     lines = TsvLines(ConceptualCaptions(data_dir=Path(data_dir)).tables()[split], DataReport())
     for index in range(len(lines)):
@@ -191,10 +191,10 @@ def _fault(line: bytes) -> str | None:
 
 
 class PairRows(LazyRows):
-    """The rows of a split: some of the lines, with their pictures or without any."""
+    """The rows of a split: some of the lines, with their images or without any."""
 
-    def __init__(self, lines: TsvLines, indices: Sequence[int], pictures: list[str] | None, lower_case: bool) -> None:
-        self.lines, self.indices, self.pictures, self.lower_case = lines, indices, pictures, lower_case
+    def __init__(self, lines: TsvLines, indices: Sequence[int], images: list[str] | None, lower_case: bool) -> None:
+        self.lines, self.indices, self.images, self.lower_case = lines, indices, images, lower_case
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -202,9 +202,9 @@ class PairRows(LazyRows):
     def row(self, index: int) -> CaptionRow:
         """Read one pair."""
         number, caption, url = self.lines[self.indices[index]]
-        picture = None if self.pictures is None else self.pictures[index]
+        image = None if self.images is None else self.images[index]
         caption = caption.lower() if self.lower_case else caption
-        return CaptionRow(f"{number - 1:09d}", picture, [caption], str(self.lines.path), number, {"url": url})
+        return CaptionRow(f"{number - 1:09d}", image, [caption], str(self.lines.path), number, {"url": url})
 
 
 def _held_out(count: int, held_out: int, seed: int) -> dict[str, Sequence[int]]:
@@ -218,7 +218,7 @@ def _held_out(count: int, held_out: int, seed: int) -> dict[str, Sequence[int]]:
 
 
 def _hashes(url: str) -> tuple[str, str]:
-    """Return the names of a picture by its address, without leading zeros as all names are compared."""
+    """Return the names of an image by its address, without leading zeros as all names are compared."""
     data = url.encode("utf-8")
     digests = (hashlib.md5(data, usedforsecurity=False), hashlib.sha1(data, usedforsecurity=False))
     first, second = (digest.hexdigest().lstrip("0") for digest in digests)

@@ -1,10 +1,10 @@
-"""The feature store: regions of many pictures in memory-mapped safetensors shards, with the name of their extractor.
+"""The feature store: regions of many images in memory-mapped safetensors shards, with the name of their extractor.
 
     store/store.json                   extractor and its revision, size and kind of the features
-    store/regions-00000.safetensors    `features` [N, D] of all pictures one below the other, `boxes` [N, 4],
-                                       `scores` [N], `counts` [P] regions a picture, and the ids in the header
+    store/regions-00000.safetensors    `features` [N, D] of all images one below the other, `boxes` [N, 4],
+                                       `scores` [N], `counts` [P] regions an image, and the ids in the header
 
-A safetensors shard is one block of numbers behind a short header, so a picture is found by arithmetic and read by one
+A safetensors shard is one block of numbers behind a short header, so an image is found by arithmetic and read by one
 copy out of the page cache, which all processes share; no library stands between. Every shard is complete in itself and
 moved into place when it is written: a writer that was killed goes on with the next one. Files are mapped by torch,
 which converts half precision several times as fast as numpy and, unlike `mmap`, keeps no file open: a store may have
@@ -68,7 +68,7 @@ class StoreDescription:
             wanted = extractor if revision is None else f"{extractor} (revision {revision})"
             raise OtherExtractorError(
                 f"The store has features of {self.extractor} (revision {self.revision}); the model was trained on "
-                f"those of {wanted}. Extract the pictures again with that one."
+                f"those of {wanted}. Extract the images again with that one."
             )
 
     def write(self, folder: Path) -> None:
@@ -132,7 +132,7 @@ class FeatureStore(RegionSource):
     Raises:
         FileNotFoundError: there is no store.
         OtherExtractorError: the features come from another extractor.
-        ValueError: a picture is there twice.
+        ValueError: an image is there twice.
     """
 
     def __init__(self, folder: str | Path, extractor: str | None = None, revision: str | None = None) -> None:
@@ -146,7 +146,7 @@ class FeatureStore(RegionSource):
         for number, shard in enumerate(self._shards):
             for image_id, start, count in zip(shard.ids, shard.starts.tolist(), shard.counts.tolist(), strict=True):
                 if image_id in self._places:
-                    raise ValueError(f"{self.folder} has the picture {image_id} twice.")
+                    raise ValueError(f"{self.folder} has the image {image_id} twice.")
                 self._places[image_id] = (number, start, start + count)
 
     def __reduce__(self) -> tuple[type[FeatureStore], tuple[Path]]:
@@ -157,7 +157,7 @@ class FeatureStore(RegionSource):
         return self._places
 
     def regions(self, image_id: str) -> Regions:
-        """Read the regions of a picture, as float32."""
+        """Read the regions of an image, as float32."""
         number, start, stop = self._places[image_id]
         features = np.empty((stop - start, self.description.feature_size), np.float32)
         self._copy(number, start, stop, features)
@@ -167,10 +167,10 @@ class FeatureStore(RegionSource):
         return Regions(features, boxes, scores=scores)
 
     def stored(self, image_id: str) -> Regions:
-        """Look at the regions of a picture as they are stored: float16 features stay so, and nothing is copied.
+        """Look at the regions of an image as they are stored: float16 features stay so, and nothing is copied.
 
         Raises:
-            MissingRegionsError: the picture is not there.
+            MissingRegionsError: the image is not there.
         """
         if self.description.kind == "int8":
             return self[image_id]
@@ -181,11 +181,11 @@ class FeatureStore(RegionSource):
     def read_batch(
         self, image_ids: Sequence[str], max_regions: int, out: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Read the regions of several pictures into one padded array.
+        """Read the regions of several images into one padded array.
 
         Args:
             image_ids: B ids.
-            max_regions: R; further regions of a picture are cut.
+            max_regions: R; further regions of an image are cut.
             out: float32 array [B, R, D] that is used again, which saves the system finding memory; None: a new one.
 
         Returns:
@@ -193,7 +193,7 @@ class FeatureStore(RegionSource):
             [B, R, 4] if there are boxes.
 
         Raises:
-            MissingRegionsError: a picture is not there.
+            MissingRegionsError: an image is not there.
             ValueError: `out` has another shape or type.
         """
         shape = (len(image_ids), max_regions, self.description.feature_size)

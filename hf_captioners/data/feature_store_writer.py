@@ -21,15 +21,15 @@ LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 class FeatureStoreWriter:
-    """Adds pictures to a store, new or begun by an earlier writer that was killed.
+    """Adds images to a store, new or begun by an earlier writer that was killed.
 
-    Use as a context manager; leaving it after an error writes nothing more. The same pictures added in the same order
+    Use as a context manager; leaving it after an error writes nothing more. The same images added in the same order
     give the same bytes, with or without interruptions. While it is open, no other process can be the same writer.
 
     Args:
         folder: the store; made if missing.
         description: what it holds.
-        writer: number of this writer, where several processes write one store, each its own pictures.
+        writer: number of this writer, where several processes write one store, each its own images.
         shard_bytes: size of features at which a shard is closed.
         patience: seconds to wait for another process that is this writer; negative: as long as it takes.
 
@@ -105,15 +105,15 @@ class FeatureStoreWriter:
         return f"regions-{self.writer:03d}-"
 
     def add(self, image_id: str, regions: Regions) -> None:
-        """Add the regions of a picture, see `add_batch`."""
+        """Add the regions of an image, see `add_batch`."""
         self.add_batch([(image_id, regions)])
 
     def add_batch(self, entries: Iterable[tuple[str, Regions]]) -> None:
-        """Add pictures that were computed together, which go into one shard: so that whoever goes on after a kill
+        """Add images that were computed together, which go into one shard: so that whoever goes on after a kill
         forms the same batches, and computes the same numbers to the last bit.
 
         Raises:
-            ValueError: the picture is there already, or its regions do not fit the store or are not finite.
+            ValueError: the image is there already, or its regions do not fit the store or are not finite.
             OSError: the shard that they fill cannot be written.
         """
         for image_id, regions in entries:
@@ -128,7 +128,7 @@ class FeatureStoreWriter:
     def _check(self, image_id: str, regions: Regions) -> None:
         features = regions.features
         if image_id in self.done:
-            raise ValueError(f"{self.folder} has the picture {image_id} already.")
+            raise ValueError(f"{self.folder} has the image {image_id} already.")
         if features.ndim != 2 or features.shape[1] != self.description.feature_size or not len(features):
             raise ValueError(
                 f"The features of {image_id} have the shape {features.shape}; expected "

@@ -16,7 +16,7 @@ from .reader import CaptionReader
 def fingerprint(reader: CaptionReader) -> str:
     """Hash everything that decides about the rows of a reader.
 
-    That is: its options, the contents of its annotation files, names, sizes and times of its pictures, and the code
+    That is: its options, the contents of its annotation files, names, sizes and times of its images, and the code
     of this package's readers (a new version of a reader never meets rows of an old one).
 
     Returns:
@@ -37,7 +37,7 @@ def _parts(reader: CaptionReader) -> Iterator[str]:
         yield f"{option.name}={os.path.abspath(value) if isinstance(value, Path) else value!r}"
     for file in [*sorted(Path(__file__).parent.glob("*.py")), *reader.annotation_files()]:
         yield f"{os.path.abspath(file)} {content_hash(file)}"
-    yield from _stamps(reader.picture_places())
+    yield from _stamps(reader.image_places())
 
 
 def content_hash(file: Path) -> str:

@@ -9,7 +9,7 @@ What is read, from `data_dir`:
 - the original token file (`Flickr8k.token.txt`, `results_20130124.token`; lines `name#k TAB caption`) with the lists
   `Flickr_8k.trainImages.txt`, `.devImages.txt`, `.testImages.txt`, or `train.txt`, `val.txt`, `test.txt`.
 
-Pictures are looked for in `image_dir`, or in `data_dir` and its usual folders.
+Images are looked for in `image_dir`, or in `data_dir` and its usual folders.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .report import DataReport, ProblemKind
 from .schema import CaptionRow
 from .tables import NUMBERED, text_lines
 
-PICTURE_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k-images", "flickr30k_images")
+IMAGE_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k-images", "flickr30k_images")
 LISTS = {
     "train": ("*trainImages.txt", "train.txt"),
     "validation": ("*devImages.txt", "val.txt", "dev.txt"),
@@ -43,17 +43,17 @@ class Flickr(CaptionReader):
 
     Attributes:
         token_file: name of the token file in `data_dir`; None finds it by its usual name.
-        max_captions: keep the first so many references of a picture; None keeps all.
+        max_captions: keep the first so many references of an image; None keeps all.
         row_per_caption: give each caption a row.
-        image_dir: folder of the pictures.
-        with_pictures: False gives captions without looking for pictures (`image` is None).
+        image_dir: folder of the images.
+        with_images: False gives captions without looking for images (`image` is None).
     """
 
     token_file: str | None = None
     max_captions: int | None = None
     row_per_caption: bool = False
     image_dir: str | Path | None = None
-    with_pictures: bool = True
+    with_images: bool = True
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -85,7 +85,7 @@ class Flickr(CaptionReader):
         }
         if not found:
             wanted = ", ".join(patterns[0] for patterns in LISTS.values())
-            raise FileNotFoundError(f"{self.folder} has no lists of pictures: expected {wanted}.")
+            raise FileNotFoundError(f"{self.folder} has no lists of images: expected {wanted}.")
         return found
 
     def annotation_files(self) -> list[Path]:
@@ -93,28 +93,28 @@ class Flickr(CaptionReader):
         split_file = self._split_file()
         return [split_file] if split_file else [self._tokens(), *self._lists().values()]
 
-    def picture_places(self) -> Iterable[Path]:
-        """Return the folders with pictures."""
-        if self.with_pictures:
-            yield from self._picture_roots()
+    def image_places(self) -> Iterable[Path]:
+        """Return the folders with images."""
+        if self.with_images:
+            yield from self._image_roots()
 
-    def _picture_roots(self) -> list[Path]:
+    def _image_roots(self) -> list[Path]:
         if self.image_dir is not None:
             return [Path(self.image_dir)]
-        return [self.folder, *(path for name in PICTURE_FOLDERS if (path := self.folder / name).is_dir())]
+        return [self.folder, *(path for name in IMAGE_FOLDERS if (path := self.folder / name).is_dir())]
 
-    def _picture(self, folder: str, name: str) -> str | None:
-        if not self.with_pictures:
+    def _image(self, folder: str, name: str) -> str | None:
+        if not self.with_images:
             return None
-        candidates = [root / folder / name for root in reversed(self._picture_roots())]
+        candidates = [root / folder / name for root in reversed(self._image_roots())]
         return str(next((path for path in candidates if path.is_file()), candidates[0]))
 
     def read(self, report: DataReport) -> Annotations:
-        """Read the pictures and their captions, and put them into splits."""
+        """Read the images and their captions, and put them into splits."""
         split_file = self._split_file()
         splits: dict[str, list[CaptionRow]] = {split: [] for split in LISTS}
         if split_file:
-            for row in read_karpathy(split_file, self._picture, report):
+            for row in read_karpathy(split_file, self._image, report):
                 part = row.extra["source_split"]
                 if part not in KARPATHY_SPLITS:
                     message = f"the split is {part!r}; expected one of {', '.join(KARPATHY_SPLITS)}"
@@ -147,14 +147,14 @@ class Flickr(CaptionReader):
                 continue
             if name not in rows:
                 extra: dict[str, Any] = {"file_name": name, "caption_ids": []}
-                rows[name] = CaptionRow(name, self._picture("", name), [], str(path), line, extra)
+                rows[name] = CaptionRow(name, self._image("", name), [], str(path), line, extra)
             rows[name].captions.append(caption)
             rows[name].extra["caption_ids"].append(line - 1)
         return rows
 
 
 def _listed(path: Path, by_name: dict[str, CaptionRow], report: DataReport) -> Iterator[CaptionRow]:
-    """Return the rows that a list names, in its order; pictures that no list names are in no split."""
+    """Return the rows that a list names, in its order; images that no list names are in no split."""
     for line, text in text_lines(path, report):
         name = text.strip()
         row = by_name.get(name) or by_name.get(f"{name}.jpg")
@@ -171,7 +171,7 @@ class Flickr8k(Flickr):
     card: ClassVar[SourceCard] = SourceCard(
         "8,000 photographs of people and dogs in action with five captions each.",
         "Hodosh, Young, Hockenmaier. Framing Image Description as a Ranking Task. JAIR 47, 2013.",
-        "pictures: their Flickr authors' own; non-commercial research and education",
+        "images: their Flickr authors' own; non-commercial research and education",
     )
 
 
@@ -182,5 +182,5 @@ class Flickr30k(Flickr):
     card: ClassVar[SourceCard] = SourceCard(
         "31,014 photographs of everyday scenes with five captions each.",
         "Young et al. From Image Descriptions to Visual Denotations. TACL 2, 2014.",
-        "pictures: their Flickr authors' own; non-commercial research and education",
+        "images: their Flickr authors' own; non-commercial research and education",
     )

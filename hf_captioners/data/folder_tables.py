@@ -1,4 +1,4 @@
-"""Where the tables of a folder of pictures lie, and which split each of them is of."""
+"""Where the tables of a folder of images lie, and which split each of them is of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .pictures import list_pictures
+from .images import list_images
 from .report import DataReport
 from .tables import TABLE_KINDS, Numbered, table_rows
 
@@ -26,7 +26,7 @@ TABLE_STEMS = ("metadata", "captions", "annotations")
 
 @dataclass(frozen=True)
 class FolderTable:
-    """A table of captions, or a folder whose pictures have a text file each.
+    """A table of captions, or a folder whose images have a text file each.
 
     Attributes:
         path: the table; a folder where every `a.jpg` has its captions in `a.txt`, one a line.
@@ -52,9 +52,9 @@ class FolderTable:
         return self._sidecar_rows() if self.path.is_dir() else table_rows(self.path, report)
 
     def _sidecar_rows(self) -> Iterator[Numbered]:
-        for number, (picture, text) in enumerate(_sidecars(self.path), 1):
+        for number, (image, text) in enumerate(_sidecars(self.path), 1):
             captions = [line for line in text.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
-            yield number, {"file_name": picture.relative_to(self.path).as_posix(), "captions": captions}
+            yield number, {"file_name": image.relative_to(self.path).as_posix(), "captions": captions}
 
 
 def find_tables(root: Path, metadata_file: str | None) -> list[FolderTable]:
@@ -65,7 +65,7 @@ def find_tables(root: Path, metadata_file: str | None) -> list[FolderTable]:
         metadata_file: the name of the tables; None: `metadata`, `captions` or `annotations` with any known ending.
 
     Raises:
-        FileNotFoundError: the folder is empty, or there are pictures and no table.
+        FileNotFoundError: the folder is empty, or there are images and no table.
         ValueError: a folder has several tables, or two folders are of one split.
     """
     if table := _table_in(root, metadata_file):
@@ -87,9 +87,9 @@ def find_tables(root: Path, metadata_file: str | None) -> list[FolderTable]:
     if not tables or bare:
         place = bare[0] if bare else root
         raise FileNotFoundError(
-            f"{place} has {len(list_pictures(place)):,} pictures and no "
-            f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}. Put pictures there, and one line a "
-            'picture into metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
+            f"{place} has {len(list_images(place)):,} images and no "
+            f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}. Put images there, and one line a "
+            'image into metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
         )
     return sorted(tables, key=lambda table: SPLIT_ORDER.index(table.split or "train"))
 
@@ -115,9 +115,9 @@ def _table_in(folder: Path, metadata_file: str | None) -> Path | None:
 
 
 def _sidecars(folder: Path) -> list[tuple[Path, Path]]:
-    """Return the pictures that have a text file of the same name beside them, with it."""
-    pairs = [(picture, picture.with_suffix(".txt")) for picture in list_pictures(folder)]
-    return [(picture, text) for picture, text in pairs if text.is_file()]
+    """Return the images that have a text file of the same name beside them, with it."""
+    pairs = [(image, image.with_suffix(".txt")) for image in list_images(folder)]
+    return [(image, text) for image, text in pairs if text.is_file()]
 
 
 def _inside(folder: Path, root: Path) -> str:

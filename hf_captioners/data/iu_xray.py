@@ -6,8 +6,8 @@ What is read, from `data_dir` (first found, or named by `reports`):
 - `indiana_reports.csv` with `indiana_projections.csv`.
 - `NLMCXR_reports.tgz`, or a folder `ecgen-radiology` of XML files, as the National Library of Medicine ships them.
 
-Pictures are looked for in `image_dir`, or in `data_dir` and its usual folders. A row has all views of a study in
-`images`, frontal first where the source knows; with `max_views=1` it has one picture in `image`.
+Images are looked for in `image_dir`, or in `data_dir` and its usual folders. A row has all views of a study in
+`images`, frontal first where the source knows; with `max_views=1` it has one image in `image`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ R2GEN_COUNTS = {"train": 2069, "validation": 296, "test": 590}
 R2GEN_SPLITS = {"train": "train", "val": "validation", "validation": "validation", "test": "test"}
 VISUALGPT_TRAIN = 2770
 SOURCES = ("annotation.json", "indiana_reports.csv", "NLMCXR_reports.tgz", "ecgen-radiology")
-PICTURE_FOLDERS = ("", "images", "images/images_normalized", "images_normalized", "NLMCXR_png")
+IMAGE_FOLDERS = ("", "images", "images/images_normalized", "images_normalized", "NLMCXR_png")
 NO_TEXT, FEW_VIEWS = "study without the sections asked for", "study with fewer views than asked for"
 STUDY_FEATURES = Features(
     {
@@ -56,12 +56,12 @@ class IuXray(CaptionReader):
             text, taken as it is).
         clean: give R2Gen's token strings, see `iu_xray_cleaning.clean_report`.
         keep_marks: keep the marks XXXX of removed words, which are part of everybody's references.
-        min_views: leave out studies with fewer pictures.
-        max_views: keep the first so many pictures of a study (frontal first); None keeps all; 1 gives `image`.
+        min_views: leave out studies with fewer images.
+        max_views: keep the first so many images of a study (frontal first); None keeps all; 1 gives `image`.
         seed: which studies are drawn for `visualgpt`.
         allow_partial: take what is there where a protocol's counts are not met.
-        image_dir: folder of the pictures.
-        with_pictures: False gives reports without looking for pictures.
+        image_dir: folder of the images.
+        with_images: False gives reports without looking for images.
     """
 
     name: ClassVar[str] = "iu_xray"
@@ -85,7 +85,7 @@ class IuXray(CaptionReader):
     seed: int = 0
     allow_partial: bool = False
     image_dir: str | Path | None = None
-    with_pictures: bool = True
+    with_images: bool = True
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -124,12 +124,12 @@ class IuXray(CaptionReader):
             return sorted(source.rglob("*.xml"))
         return [source, self._projections()] if ".csv" in source.suffixes else [source]
 
-    def picture_places(self) -> Iterable[Path]:
-        """Return the folders of the pictures."""
-        return self._picture_roots() if self.with_pictures else []
+    def image_places(self) -> Iterable[Path]:
+        """Return the folders of the images."""
+        return self._image_roots() if self.with_images else []
 
-    def _picture_roots(self) -> list[Path]:
-        return [Path(self.image_dir)] if self.image_dir else [self.folder / name for name in PICTURE_FOLDERS]
+    def _image_roots(self) -> list[Path]:
+        return [Path(self.image_dir)] if self.image_dir else [self.folder / name for name in IMAGE_FOLDERS]
 
     def _studies(self, report: DataReport) -> Iterable[Study]:
         source = self.source()
@@ -148,7 +148,7 @@ class IuXray(CaptionReader):
                 report.add(ProblemKind.DUPLICATE, study.file, study.line, f"{study.study_id} occurs twice")
             elif not study.text(tuple(self.sections)):
                 report.notes[NO_TEXT] += 1
-            elif len(study.pictures) < self.min_views:
+            elif len(study.images) < self.min_views:
                 report.notes[FEW_VIEWS] += 1
             else:
                 studies.append(study)
@@ -187,13 +187,13 @@ class IuXray(CaptionReader):
 
     def _row(self, study: Study) -> CaptionRow:
         study.frontal_first()
-        names = study.pictures[: self.max_views]
+        names = study.images[: self.max_views]
         text = study.text(tuple(self.sections))
         if not self.keep_marks:
             text = without_marks(text)
         if self.clean:
             text = clean_report(text)
-        paths: list[str] = [self._picture(name) for name in names] if self.with_pictures else []
+        paths: list[str] = [self._image(name) for name in names] if self.with_images else []
         extra: dict[str, Any] = {
             "uid": uid_of(study.study_id),
             "file_names": names,
@@ -204,9 +204,9 @@ class IuXray(CaptionReader):
         image = paths if self.max_views != 1 else next(iter(paths), None)
         return CaptionRow(study.study_id, image, [text], study.file, study.line, extra)
 
-    def _picture(self, name: str) -> str:
-        # The CSVs and the original archive call the same picture 1_IM-0001-4001.dcm.png and CXR1_1_IM-0001-4001.png.
+    def _image(self, name: str) -> str:
+        # The CSVs and the original archive call the same image 1_IM-0001-4001.dcm.png and CXR1_1_IM-0001-4001.png.
         stem = name.removesuffix(".png").removesuffix(".dcm")
         names = (name, f"{stem}.png", f"CXR{stem}.png")
-        candidates = [root / other for root in self._picture_roots() for other in names]
+        candidates = [root / other for root in self._image_roots() for other in names]
         return str(next((path for path in candidates if path.is_file()), candidates[0]))

@@ -18,7 +18,7 @@ UID = re.compile(r"^(?:CXR)?(\d+)(?:_|$)")
 
 @dataclass
 class Study:
-    """One examination: pictures and what the radiologist wrote.
+    """One examination: images and what the radiologist wrote.
 
     Attributes:
         study_id: its name in the source.
@@ -27,8 +27,8 @@ class Study:
         sections: the texts by section (`SECTIONS`); empty where there is none.
         report: the whole report where the source does not tell sections apart.
         mesh: MeSH terms.
-        pictures: file names of the views.
-        projections: `Frontal` or `Lateral` of each picture where the source says it; else empty.
+        images: file names of the views.
+        projections: `Frontal` or `Lateral` of each image where the source says it; else empty.
         split: the split that the source says.
     """
 
@@ -38,7 +38,7 @@ class Study:
     sections: dict[str, str] = field(default_factory=dict)
     report: str | None = None
     mesh: str = ""
-    pictures: list[str] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
     projections: list[str] = field(default_factory=list)
     split: str | None = None
 
@@ -51,14 +51,14 @@ class Study:
     def frontal_first(self) -> None:
         """Order the views: the first frontal, the first lateral, then the others; as they are if nothing is said."""
         if self.projections:
-            pairs = list(zip(self.pictures, self.projections, strict=True))
+            pairs = list(zip(self.images, self.projections, strict=True))
             leaders = [next((p for p in pairs if p[1] == kind), None) for kind in ("Frontal", "Lateral")]
             ordered = [pair for pair in leaders if pair] + [pair for pair in pairs if pair not in leaders]
-            self.pictures, self.projections = [list(column) for column in zip(*ordered, strict=True)]
+            self.images, self.projections = [list(column) for column in zip(*ordered, strict=True)]
 
 
 def r2gen_studies(path: Path, report: DataReport) -> Iterator[Study]:
-    """Read R2Gen's `annotation.json` and files of its form: any number of pictures, any form of id.
+    """Read R2Gen's `annotation.json` and files of its form: any number of images, any form of id.
 
     The part of an entry is its own `split`, or the key of the list that it stands in: copies are around whose keys
     are damaged.
@@ -74,11 +74,9 @@ def r2gen_studies(path: Path, report: DataReport) -> Iterator[Study]:
         for entry in entries:
             number += 1
             try:
-                pictures = [entry["image_path"]] if isinstance(entry["image_path"], str) else list(entry["image_path"])
+                images = [entry["image_path"]] if isinstance(entry["image_path"], str) else list(entry["image_path"])
                 split = str(entry.get("split") or key).strip() or key
-                yield Study(
-                    str(entry["id"]), str(path), number, report=entry["report"], pictures=pictures, split=split
-                )
+                yield Study(str(entry["id"]), str(path), number, report=entry["report"], images=images, split=split)
             except (KeyError, TypeError, AttributeError) as error:
                 report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} lacks {error}")
 
@@ -89,24 +87,24 @@ def csv_studies(reports: Path, projections: Path, report: DataReport) -> Iterato
     Raises:
         ValueError: a column is missing.
     """
-    pictures: dict[str, list[tuple[str, str]]] = {}
+    images: dict[str, list[tuple[str, str]]] = {}
     for line, row in separated_rows(projections, report, ","):
         _need(row, ("uid", "filename", "projection"), projections, line)
-        pictures.setdefault(row["uid"], []).append((row["filename"], row["projection"]))
+        images.setdefault(row["uid"], []).append((row["filename"], row["projection"]))
     for line, row in separated_rows(reports, report, ","):
         _need(row, ("uid", "findings", "impression"), reports, line)
-        views = pictures.pop(row["uid"], [])
+        views = images.pop(row["uid"], [])
         yield Study(
             f"CXR{row['uid']}",
             str(reports),
             line,
             sections={name: row.get(name, "") for name in SECTIONS},
             mesh=row.get("MeSH", ""),
-            pictures=[name for name, _ in views],
+            images=[name for name, _ in views],
             projections=[projection for _, projection in views],
         )
-    for uid in pictures:
-        report.add(ProblemKind.PICTURE_WITHOUT_CAPTION, projections, None, f"study {uid} has pictures and no report")
+    for uid in images:
+        report.add(ProblemKind.IMAGE_WITHOUT_CAPTION, projections, None, f"study {uid} has images and no report")
 
 
 def xml_studies(source: Path, report: DataReport) -> Iterator[Study]:
@@ -150,7 +148,7 @@ def _xml_study(root: ElementTree.Element, name: str) -> Study:
         None,
         sections={section: texts.get(section, "") for section in SECTIONS},
         mesh=";".join(mesh),
-        pictures=[f"{node.get('id')}.png" for node in root.iter("parentImage") if node.get("id")],
+        images=[f"{node.get('id')}.png" for node in root.iter("parentImage") if node.get("id")],
     )
 
 

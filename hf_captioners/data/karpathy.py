@@ -13,7 +13,7 @@ from .report import DataReport, ProblemKind
 from .schema import CaptionRow
 from .tables import read_json
 
-# Files without `cocoid` have it in the names of the pictures.
+# Files without `cocoid` have it in the names of the images.
 COCO_NAME = re.compile(r"COCO_\w+_0*(\d+)\.jpg$")
 KARPATHY_SPLITS = {"train": "train", "restval": "train", "val": "validation", "test": "test"}
 KARPATHY_FEATURES = Features(
@@ -27,17 +27,17 @@ KARPATHY_FEATURES = Features(
 
 
 def read_karpathy(
-    path: Path, find_picture: Callable[[str, str], str | None], report: DataReport
+    path: Path, find_image: Callable[[str, str], str | None], report: DataReport
 ) -> Iterator[CaptionRow]:
-    """Read the pictures of a split file.
+    """Read the images of a split file.
 
     Args:
         path: the JSON file.
-        find_picture: gets `filepath` (empty in Flickr's files) and `filename`, returns the path of the picture.
-        report: gets entries that lack something, and repeated pictures.
+        find_image: gets `filepath` (empty in Flickr's files) and `filename`, returns the path of the image.
+        report: gets entries that lack something, and repeated images.
 
     Yields:
-        One row a picture, with `source_split` as the file says it (COCO's `restval` included), `caption_ids`
+        One row per image, with `source_split` as the file says it (COCO's `restval` included), `caption_ids`
         (`sentid`), the `tokens` of each caption, and `cocoid` where the file has it. `image_id` is the `cocoid`, or
         the file name.
 
@@ -52,7 +52,7 @@ def read_karpathy(
     seen: dict[str, int] = {}
     for number, entry in enumerate(content["images"], 1):
         try:
-            row = _row(entry, path, number, find_picture)
+            row = _row(entry, path, number, find_image)
         except (KeyError, TypeError) as error:
             report.add(ProblemKind.MALFORMED_ROW, path, number, f"image {number} of the list lacks {error}")
             continue
@@ -61,13 +61,13 @@ def read_karpathy(
         if not row.captions:
             report.add(ProblemKind.MISSING_CAPTION, path, number, f"{row.extra['file_name']} has no sentences")
         elif seen.setdefault(row.image_id, number) != number:
-            message = f"the picture {row.image_id!r} is image {seen[row.image_id]} of the list already"
+            message = f"the image {row.image_id!r} is image {seen[row.image_id]} of the list already"
             report.add(ProblemKind.DUPLICATE, path, number, message)
         else:
             yield row
 
 
-def _row(entry: dict[str, Any], path: Path, number: int, find_picture: Callable[[str, str], str | None]) -> CaptionRow:
+def _row(entry: dict[str, Any], path: Path, number: int, find_image: Callable[[str, str], str | None]) -> CaptionRow:
     name, folder = entry["filename"], entry.get("filepath", "")
     sentences = [sentence for sentence in entry["sentences"] if sentence["raw"].strip()]
     extra: dict[str, Any] = {
@@ -82,4 +82,4 @@ def _row(entry: dict[str, Any], path: Path, number: int, find_picture: Callable[
         extra["cocoid"] = int(cocoid)
     image_id = name if cocoid is None else str(extra["cocoid"])
     captions = [sentence["raw"] for sentence in sentences]
-    return CaptionRow(image_id, find_picture(folder, name), captions, str(path), number, extra)
+    return CaptionRow(image_id, find_image(folder, name), captions, str(path), number, extra)

@@ -76,7 +76,7 @@ def load_captions(
         strict: raise if any row is wrong, instead of warning.
         report: an empty `DataReport` to be filled with every bad row (file, line, reason) and the counts.
         cache_dir: where Arrow files are kept (default: the cache of `datasets`). They are built anew when an
-            annotation, a picture, an option or the reader's code changes.
+            annotation, an image, an option or the reader's code changes.
         options: the data set's own options, see its reader; an unknown one is an error.
 
     Returns:

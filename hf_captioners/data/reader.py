@@ -27,7 +27,7 @@ class SourceCard:
 
 
 class LazyRows(abc.ABC, Sequence[CaptionRow]):
-    """Rows that are made when they are asked for, so that millions of them, or their pictures, need no memory."""
+    """Rows that are made when they are asked for, so that millions of them, or their images, need no memory."""
 
     @abc.abstractmethod
     def row(self, index: int) -> CaptionRow:
@@ -50,7 +50,7 @@ class Annotations:
     Attributes:
         splits: the rows of each split, in order: a list, or `LazyRows`.
         extra: features of the source's own columns.
-        views: whether rows hold lists of pictures.
+        views: whether rows hold lists of images.
         expected: how many rows splits must have in the end, where a protocol says so; fewer or more is an error.
     """
 
@@ -68,8 +68,8 @@ class CaptionReader(abc.ABC):
         generation: class attribute; how captions of this kind are decoded (`max_new_tokens`, `num_beams`) where the
             usual limits would cut them.
         data_dir: the folder of the data set.
-        check_pictures: whether every picture is decoded once to find truncated and corrupt ones (about 1 ms a
-            picture; remembered until a file changes). Missing pictures are found in any case.
+        check_images: whether every image is decoded once to find truncated and corrupt ones (about 1 ms an
+            image; remembered until a file changes). Missing images are found in any case.
     """
 
     name: ClassVar[str]
@@ -77,7 +77,7 @@ class CaptionReader(abc.ABC):
     generation: ClassVar[Mapping[str, int]] = {}
 
     data_dir: Path | None = None
-    check_pictures: bool = False
+    check_images: bool = False
 
     def __post_init__(self) -> None:
         """Make a path of the folder and see that it is there."""
@@ -102,13 +102,13 @@ class CaptionReader(abc.ABC):
     def annotation_files(self) -> Iterable[Path]:
         """Return the files whose contents decide about the rows; an edit of one of them makes a new data set."""
 
-    def picture_places(self) -> Iterable[Path]:
-        """Return the files and folders of pictures; a changed size, time or name makes a new data set."""
+    def image_places(self) -> Iterable[Path]:
+        """Return the files and folders of images; a changed size, time or name makes a new data set."""
         return ()
 
     @abc.abstractmethod
     def read(self, report: DataReport) -> Annotations:
-        """Read the annotations; note bad rows in the report. Pictures are looked at later, by the builder."""
+        """Read the annotations; note bad rows in the report. Images are looked at later, by the builder."""
 
 
 @dataclass(kw_only=True)

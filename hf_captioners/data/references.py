@@ -1,4 +1,4 @@
-"""How the references of a picture are handed out: all or some of them, together or one a row."""
+"""How the references of an image are handed out: all or some of them, together or one a row."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def shaped_rows(rows: Iterable[CaptionRow], max_captions: int | None, row_per_ca
     """Cut references and lay them out.
 
     Args:
-        rows: one row a picture.
-        max_captions: keep the first so many references; None keeps all (some COCO pictures have six or seven, and
+        rows: one row per image.
+        max_captions: keep the first so many references; None keeps all (some COCO images have six or seven, and
             published scores use them).
-        row_per_caption: give a row to every caption, as the released training scripts count them. Rows of one picture
-            then share their `image_id`; a picture without captions keeps its one row.
+        row_per_caption: give a row to every caption, as the released training scripts count them. Rows of one image
+            then share their `image_id`; an image without captions keeps its one row.
     """
     for row in rows:
         if max_captions is not None:

@@ -13,12 +13,12 @@ HDF5_ENDINGS = (".hdf5", ".h5")
 
 
 def open_regions(path: str | Path) -> RegionSource | None:
-    """Open a feature store, a TSV or HDF5 file of bottom-up features, or a folder with one file a picture.
+    """Open a feature store, a TSV or HDF5 file of bottom-up features, or a folder with one file an image.
 
     Args:
         path: a folder that `extract-features` wrote, a file that ends in .tsv, .tsv.gz, .hdf5 or .h5, or a folder of
             .npz or .npy files. Files are read as their readers read them by default: without boxes where the size of
-            a picture is not in them.
+            an image is not in them.
 
     Returns:
         The regions; None where there is nothing of these forms.

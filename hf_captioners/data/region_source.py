@@ -1,4 +1,4 @@
-"""Regions of pictures that were computed beforehand: what every reader of them offers."""
+"""Regions of images that were computed beforehand: what every reader of them offers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 
 class MissingRegionsError(KeyError):
-    """A picture has no regions in a source."""
+    """An image has no regions in a source."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -19,12 +19,12 @@ class MissingRegionsError(KeyError):
 
 @dataclass(frozen=True)
 class Regions:
-    """The regions of one picture.
+    """The regions of one image.
 
     Attributes:
         features: [R, D], one row a region.
         boxes: [R, 4] float32, normalised corners x1, y1, x2, y2 in 0..1; None where the source does not say them, or
-            says them in pixels without the size of the picture.
+            says them in pixels without the size of the image.
         relations: [R, R] relations between regions (Image Transformer: 1 the row's region holds the column's, 3 it
             lies inside, 2 neither), where the source has them.
         scores: [R] float32, how sure a detector is of each region, in 0..1; None where the source has no scores.
@@ -55,14 +55,14 @@ class Regions:
         )
 
     def as_entry(self) -> dict[str, np.ndarray]:
-        """Return what processors take as the regions of one picture."""
+        """Return what processors take as the regions of one image."""
         return {"features": self.features} | ({} if self.boxes is None else {"boxes": self.boxes})
 
 
 class RegionSource(abc.ABC, Mapping[str, Regions]):
     """Regions by `image_id`.
 
-    A picture that is not there raises `MissingRegionsError`: regions are never invented.
+    An image that is not there raises `MissingRegionsError`: regions are never invented.
     """
 
     #: what is shown in messages
@@ -74,19 +74,19 @@ class RegionSource(abc.ABC, Mapping[str, Regions]):
 
     @abc.abstractmethod
     def regions(self, image_id: str) -> Regions:
-        """Read the regions of a picture that is there."""
+        """Read the regions of an image that is there."""
 
     @property
     def feature_size(self) -> int:
-        """Features of a region (D), as the first picture has them."""
+        """Features of a region (D), as the first image has them."""
         return self[next(iter(self))].features.shape[1]
 
     def __getitem__(self, image_id: str) -> Regions:
         if str(image_id) not in self.ids():
             few = ", ".join(list(self.ids())[:3])
             raise MissingRegionsError(
-                f"{self.name} has no regions of the picture {image_id!r}; it has {len(self):,} pictures ({few}, ...). "
-                "Leave the picture out, or extract it."
+                f"{self.name} has no regions of the image {image_id!r}; it has {len(self):,} images ({few}, ...). "
+                "Leave the image out, or extract it."
             )
         return self.regions(str(image_id))
 
@@ -101,6 +101,6 @@ class RegionSource(abc.ABC, Mapping[str, Regions]):
 
 
 def normalised(boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Divide boxes in pixels by the size (width, height) of their picture."""
+    """Divide boxes in pixels by the size (width, height) of their image."""
     width, height = size
     return (boxes / np.array([width, height, width, height])).astype(np.float32)

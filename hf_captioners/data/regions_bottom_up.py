@@ -2,7 +2,7 @@
 
 Two layouts of columns are told apart by their number: the original (`image_id, image_w, image_h, num_boxes, boxes,
 features`) and LXMERT's (`img_id, img_h, img_w, objects_id, objects_conf, attrs_id, attrs_conf, num_boxes, boxes,
-features`, height before width). Boxes are in pixels of the original picture.
+features`, height before width). Boxes are in pixels of the original image.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BottomUpTsv(RegionSource):
         paths: one file or several parts (`.tsv`, `.tsv.0`, ...; `.gz` is unpacked into memory).
 
     Raises:
-        ValueError: a line has another number of columns, or a picture comes twice with different contents.
+        ValueError: a line has another number of columns, or an image comes twice with different contents.
     """
 
     def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
@@ -60,7 +60,7 @@ class BottomUpTsv(RegionSource):
         if known is place:
             return
         if self._line(known) != self._line(place):
-            raise ValueError(f"{path}:{line}: the picture {image_id} comes twice with different regions.")
+            raise ValueError(f"{path}:{line}: the image {image_id} comes twice with different regions.")
         self.repeated += 1
 
     def _line(self, place: tuple[int, int, int]) -> bytes:

@@ -1,4 +1,4 @@
-"""Regions beside captions: a data set whose rows bring the regions of their picture."""
+"""Regions beside captions: a data set whose rows bring the regions of their image."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ REGIONS = "regions"
 def with_regions(
     dataset: Dataset, source: RegionSource, allow_missing: bool = False, report: DataReport | None = None
 ) -> Dataset:
-    """Give each row the regions of its picture, read when the row is looked at.
+    """Give each row the regions of its image, read when the row is looked at.
 
     Args:
         dataset: rows with `image_id`.
         source: a feature store, or a reader of region features.
-        allow_missing: leave out pictures without regions; otherwise they are an error.
-        report: gets the pictures that were left out.
+        allow_missing: leave out images without regions; otherwise they are an error.
+        report: gets the images that were left out.
 
     Returns:
         The data set with a column `regions` of `{"features": [R, D], "boxes": [R, 4]}` in the place of `image`.
 
     Raises:
-        MissingRegionsError: pictures have no regions and `allow_missing` is off.
-        ValueError: no picture has regions.
+        MissingRegionsError: images have no regions and `allow_missing` is off.
+        ValueError: no image has regions.
     """
     ids = dataset[IMAGE_ID][:]
     present = [row for row, image_id in enumerate(ids) if image_id in source]
     missing = [image_id for image_id in ids if image_id not in source]
     if missing and not allow_missing:
         raise MissingRegionsError(
-            f"{source.name} has no regions of {len(missing):,} of {len(ids):,} pictures, such as "
+            f"{source.name} has no regions of {len(missing):,} of {len(ids):,} images, such as "
             f"{', '.join(missing[:3])}. Extract them, or pass allow_missing=True to leave them out."
         )
     if not present:
-        raise ValueError(f"{source.name} has regions of none of the {len(ids):,} pictures (such as {ids[0]}).")
+        raise ValueError(f"{source.name} has regions of none of the {len(ids):,} images (such as {ids[0]}).")
     if report is not None:
         for image_id in missing:
-            report.add(ProblemKind.MISSING_PICTURE, source.name, None, f"no regions of {image_id}")
+            report.add(ProblemKind.MISSING_IMAGE, source.name, None, f"no regions of {image_id}")
     chosen = dataset.select(present) if missing else dataset
     chosen = chosen.remove_columns([name for name in (IMAGE, IMAGES) if name in chosen.column_names])
     return chosen.with_transform(_AddRegions(source))
@@ -83,17 +83,17 @@ def store_regions(
     workers: int = 0,
     ids: Sequence[str] | None = None,
 ) -> int:
-    """Compute the regions of all pictures that a store does not have yet, with progress.
+    """Compute the regions of all images that a store does not have yet, with progress.
 
     Args:
         dataset: rows with `image_id` and `image` (or `images`: the regions of all views become one set); for several
             processes, `dataset.shard(processes, rank)` in each, with `writer=rank`. A stream of such rows may be given
             too.
-        extract: computes the regions of what `prepare` returned, one entry a picture.
+        extract: computes the regions of what `prepare` returned, one entry per image.
         writer: where they go, opened as a context manager by the caller.
         batch_size: rows at a time.
-        prepare: makes the input of `extract` from decoded pictures, in the workers.
-        workers: processes that decode and prepare pictures.
+        prepare: makes the input of `extract` from decoded images, in the workers.
+        workers: processes that decode and prepare images.
         ids: names to store rows under instead of `image_id`. A row whose name is there already, or came before, is
             left out.
 
@@ -101,7 +101,7 @@ def store_regions(
         How many rows were computed.
 
     Raises:
-        ValueError: a picture is missing or cannot be read, or what was extracted does not fit the store.
+        ValueError: an image is missing or cannot be read, or what was extracted does not fit the store.
     """
     if workers and not isinstance(dataset, Dataset):
         raise ValueError(f"`workers` is {workers}, but a stream is read by one process: pass workers=0.")
@@ -148,7 +148,7 @@ class _Rows(TorchDataset):
         try:
             return name, _views(self.dataset[row][self.column], name)
         except (OSError, SyntaxError) as error:  # PIL reports some broken files as SyntaxError
-            raise ValueError(f"The picture {name} (row {row}) cannot be read: {error}") from error
+            raise ValueError(f"The image {name} (row {row}) cannot be read: {error}") from error
 
 
 class _Stream(IterableDataset):
@@ -161,10 +161,10 @@ class _Stream(IterableDataset):
                 yield row[IMAGE_ID], _views(row[IMAGES] if IMAGES in row else row[IMAGE], row[IMAGE_ID])
 
 
-def _views(pictures: Any, name: str) -> list[Any]:
-    views = list(pictures) if isinstance(pictures, (list, tuple)) else [pictures]
+def _views(images: Any, name: str) -> list[Any]:
+    views = list(images) if isinstance(images, (list, tuple)) else [images]
     if not views or any(view is None for view in views):
-        raise ValueError(f"The row {name} has no picture (loaded with with_pictures=False?).")
+        raise ValueError(f"The row {name} has no image (loaded with with_images=False?).")
     return views
 
 

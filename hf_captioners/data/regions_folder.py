@@ -1,4 +1,4 @@
-"""Regions in a folder with a file for each picture: ImageCaptioning.pytorch, AoANet, Image Transformer, ZoDIAC.
+"""Regions in a folder with a file for each image: ImageCaptioning.pytorch, AoANet, Image Transformer, ZoDIAC.
 
 `cocobu_att/<id>.npz` (key `feat`, a few sets have `z`) or `.npy`, `cocobu_box/<id>.npy` in pixels,
 `cocobu_flag/<id>.npy`. Names are the ids without leading zeros. Grids [14, 14, D] become [196, D]. The means over the
@@ -18,12 +18,12 @@ FEATURE_KEYS = ("feat", "z")
 
 
 class RegionFolder(RegionSource):
-    """Reads one file a picture.
+    """Reads one file an image.
 
     Args:
         att_dir: folder of the features (`cocobu_att`).
         box_dir: folder of the boxes (`cocobu_box`); None: no boxes.
-        sizes: width and height of each picture by its id (`cocotalk.json` has them); needed with `box_dir`.
+        sizes: width and height of each image by its id (`cocotalk.json` has them); needed with `box_dir`.
         flag_dir: folder of the relations (`cocobu_flag`); None: no relations.
         normalise: divide each row by its L2 norm (`norm_att_feat`).
         append_boxes: append x1/w, y1/h, x2/w, y2/h and the share of the area to each row, then order the regions by
@@ -64,7 +64,7 @@ class RegionFolder(RegionSource):
         return self._paths
 
     def regions(self, image_id: str) -> Regions:
-        """Read the regions of a picture."""
+        """Read the regions of an image."""
         features = _features(self._paths[image_id])
         if self.normalise:
             features = features / np.linalg.norm(features, axis=1, keepdims=True)

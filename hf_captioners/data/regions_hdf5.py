@@ -1,4 +1,4 @@
-"""Regions in one HDF5 file with a data set for each picture: M2's and VisualGPT's `coco_detections.hdf5`.
+"""Regions in one HDF5 file with a data set for each image: M2's and VisualGPT's `coco_detections.hdf5`.
 
 Keys: `<id>_features` [N, D]; `<id>_boxes` [N, 4] in pixels (or normalised, where `<id>_size` is there too: DLCT and
 RSTNet); `<id>_cls_prob` [N, classes]; `<id>_grids` [cells, D].
@@ -18,14 +18,14 @@ from .region_source import Regions, RegionSource, normalised
 
 
 class DetectionsHdf5(RegionSource):
-    """Reads one picture at a time. Needs `h5py`.
+    """Reads one image at a time. Needs `h5py`.
 
     Args:
         path: the file.
         max_regions: rows beyond are cut, in the order of the file; the released training scripts use 50. None: all.
         sort_by_score: order regions by their highest class probability first, as the released code can.
         part: `features` (detected regions) or `grids`.
-        sizes: width and height of each picture by its id, to normalise boxes; without it boxes in pixels are left
+        sizes: width and height of each image by its id, to normalise boxes; without it boxes in pixels are left
             out.
 
     Raises:
@@ -68,7 +68,7 @@ class DetectionsHdf5(RegionSource):
         return self._ids
 
     def regions(self, image_id: str) -> Regions:
-        """Read the regions of a picture."""
+        """Read the regions of an image."""
         file = self._file
         features = np.asarray(file[f"{image_id}_{self.part}"][()], dtype=np.float32)
         boxes = self._boxes(file, image_id) if self.part == "features" else None

@@ -15,11 +15,11 @@ class ProblemKind(enum.StrEnum):
 
     MALFORMED_ROW = "malformed row"
     MISSING_CAPTION = "missing caption"
-    MISSING_PICTURE = "missing picture"
-    UNREADABLE_PICTURE = "unreadable picture"
+    MISSING_IMAGE = "missing image"
+    UNREADABLE_IMAGE = "unreadable image"
     DUPLICATE = "duplicate"
-    IN_TWO_SPLITS = "picture in two splits"
-    PICTURE_WITHOUT_CAPTION = "picture without caption"
+    IN_TWO_SPLITS = "image in two splits"
+    IMAGE_WITHOUT_CAPTION = "image without caption"
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class DataReport:
 
     Attributes:
         name: the name of the data set.
-        kept: rows (one a picture) that are in the data set, by split; of a stream, those handed out.
+        kept: rows (one an image) that are in the data set, by split; of a stream, those handed out.
         problems: all problems in the order in which they were found.
         notes: counts of what is normal and yet should be known, such as dead links.
     """

@@ -1,4 +1,4 @@
-"""Scenes in words: five people look at a picture, each says it in another way."""
+"""Scenes in words: five people look at an image, each says it in another way."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def caption_scene(scene: Scene, rng: random.Random, captions: int = 5) -> list[s
     Every caption tells counts, colours, shapes and where things are; some tell sizes and the background.
 
     Args:
-        scene: what the picture shows.
+        scene: what the image shows.
         rng: chooses words, order and details.
         captions: how many, at most `len(FRAMES)`.
 

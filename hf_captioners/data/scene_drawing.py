@@ -1,4 +1,4 @@
-"""Scenes as pictures, drawn with PIL."""
+"""Scenes as images, drawn with PIL."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PAINT = {
     "grey": (150, 150, 150),
     "black": (16, 16, 16),
 }
-FINER = 4  # pictures are drawn at four times their size and averaged down, which smooths edges
+FINER = 4  # images are drawn at four times their size and averaged down, which smooths edges
 TILT = 12  # degrees that shapes may lean
-DIAMETER = {"small": 0.165, "large": 0.30}  # of the picture's side
+DIAMETER = {"small": 0.165, "large": 0.30}  # of the image's side
 OUTER = 0.56  # diameter of the object that holds another
 Box = tuple[float, float, float, float]  # x1, y1, x2, y2 as shares of the side
 PLACE_BOXES: dict[str, Box] = {
@@ -47,15 +47,15 @@ def draw_scene(scene: Scene, rng: random.Random, image_size: int) -> PIL.Image.I
     Args:
         scene: what to draw.
         rng: decides places, sizes, angles and shades within what the scene leaves open.
-        image_size: side of the square picture in pixels.
+        image_size: side of the square image in pixels.
 
     Returns:
-        An RGB picture `image_size` x `image_size`.
+        An RGB image `image_size` x `image_size`.
     """
     side = image_size * FINER
     level = PAINT[scene.background][0] + rng.randint(-8, 8)
-    picture = PIL.Image.new("RGB", (side, side), (level, level, level))
-    pen = PIL.ImageDraw.Draw(picture)
+    image = PIL.Image.new("RGB", (side, side), (level, level, level))
+    pen = PIL.ImageDraw.Draw(image)
     if scene.where == "inside":
         inner, outer = scene.groups
         x, y = (rng.uniform(0.3, 0.7) for _ in range(2))
@@ -65,7 +65,7 @@ def draw_scene(scene: Scene, rng: random.Random, image_size: int) -> PIL.Image.I
         boxes = RELATION_BOXES[scene.where] if len(scene.groups) == 2 else (PLACE_BOXES[scene.where],)
         for group, box in zip(scene.groups, boxes, strict=True):
             _draw_group(pen, group, box, side, rng)
-    return picture.resize((image_size, image_size), PIL.Image.Resampling.BOX)
+    return image.resize((image_size, image_size), PIL.Image.Resampling.BOX)
 
 
 def _draw_group(pen: PIL.ImageDraw.ImageDraw, group: Group, box: Box, side: int, rng: random.Random) -> None:

@@ -1,8 +1,8 @@
-"""`scenes`: pictures drawn by code, with five captions each; nothing is downloaded and nobody's rights are touched.
+"""`scenes`: images drawn by code, with five captions each; nothing is downloaded and nobody's rights are touched.
 
-Objects of six shapes in six colours and two sizes stand alone at some place of the picture, or two groups of them in a
-relation. A model that does not look cannot do well: nearly every picture shows something else. What a picture shows
-decides about its split, whatever the seed, so nothing that is said of an evaluation picture is ever said in training,
+Objects of six shapes in six colours and two sizes stand alone at some place of the image, or two groups of them in a
+relation. A model that does not look cannot do well: nearly every image shows something else. What an image shows
+decides about its split, whatever the seed, so nothing that is said of an evaluation image is ever said in training,
 nor in the texts of `caption_texts`.
 """
 
@@ -32,9 +32,9 @@ class Scenes(CaptionReader):
     """Draws scenes.
 
     Attributes:
-        num_images: number of pictures of each split: `train`, `validation`, `test`.
-        image_size: side of the square pictures in pixels, 32 to 512; 64 to 128 is usual.
-        seed: another seed draws other pictures; the division of scenes into splits stays.
+        num_images: number of images of each split: `train`, `validation`, `test`.
+        image_size: side of the square images in pixels, 32 to 512; 64 to 128 is usual.
+        seed: another seed draws other images; the division of scenes into splits stays.
     """
 
     name: ClassVar[str] = "scenes"
@@ -54,7 +54,7 @@ class Scenes(CaptionReader):
         empty = sorted(split for split, count in self.num_images.items() if count < 1)
         if unknown or empty or not self.num_images:
             raise ValueError(
-                f"`num_images` is {dict(self.num_images)}; expected at least one picture for some of "
+                f"`num_images` is {dict(self.num_images)}; expected at least one image for some of "
                 f"{', '.join(SPLIT_SHARES)}."
             )
 
@@ -80,11 +80,11 @@ class _DrawnRows(LazyRows):
         return self.num_images
 
     def row(self, index: int) -> CaptionRow:
-        """Draw one picture."""
-        scene, picture, captions = draw_example(self.seed, index, self.split, self.image_size)
+        """Draw one image."""
+        scene, image, captions = draw_example(self.seed, index, self.split, self.image_size)
         name = f"{self.split}-{self.seed}-{index:06d}"
-        image = {"bytes": png_bytes(picture), "path": f"{name}.png"}
-        return CaptionRow(name, image, captions, "scenes", index, {"scene": scene.describe()})
+        stored = {"bytes": png_bytes(image), "path": f"{name}.png"}
+        return CaptionRow(name, stored, captions, "scenes", index, {"scene": scene.describe()})
 
 
 def draw_example(
@@ -94,12 +94,12 @@ def draw_example(
 
     Args:
         seed: seed of the data set.
-        index: number of the picture in its split, from 0.
+        index: number of the image in its split, from 0.
         split: `train`, `validation` or `test`.
-        image_size: side of the picture in pixels.
+        image_size: side of the image in pixels.
 
     Returns:
-        The scene, an RGB picture, and five captions.
+        The scene, an RGB image, and five captions.
     """
     rng = random.Random(f"scenes/{seed}/{split}/{index}")
     scene = sample_scene(rng, split)
@@ -108,14 +108,14 @@ def draw_example(
 
 
 def draw_labelled(num_images: int, image_size: int = 96, seed: int = 0) -> Dataset:
-    """Draw pictures of one kind of object each, with labels and without captions, to train a backbone that sees.
+    """Draw images of one kind of object each, with labels and without captions, to train a backbone that sees.
 
     Only scenes of the training split are drawn.
 
     Args:
         num_images: how many.
-        image_size: side of the pictures in pixels, 32 to 512.
-        seed: seed of the pictures; they differ from those of `load_captions("scenes", seed=seed)`.
+        image_size: side of the images in pixels, 32 to 512.
+        seed: seed of the images; they differ from those of `load_captions("scenes", seed=seed)`.
 
     Returns:
         A data set with `image` and the class labels `colour` (6), `shape` (6), `size` (2), `count` (4: one to four).
@@ -150,7 +150,7 @@ def _labelled(seed: str, image_size: int) -> dict[str, Any]:
 def caption_texts(num_scenes: int, seed: int = 0) -> Iterator[str]:
     """Write captions of scenes that nobody draws, to pretrain a language model.
 
-    Only scenes of the training split are described, so no caption of an evaluation picture occurs.
+    Only scenes of the training split are described, so no caption of an evaluation image occurs.
 
     Args:
         num_scenes: number of scenes; each gives five captions.
@@ -161,10 +161,10 @@ def caption_texts(num_scenes: int, seed: int = 0) -> Iterator[str]:
         yield from caption_scene(sample_scene(rng, "train"), rng)
 
 
-def png_bytes(picture: PIL.Image.Image) -> bytes:
-    """Return a picture as the bytes of a PNG file."""
+def png_bytes(image: PIL.Image.Image) -> bytes:
+    """Return an image as the bytes of a PNG file."""
     stream = io.BytesIO()
-    picture.save(stream, "PNG")
+    image.save(stream, "PNG")
     return stream.getvalue()
 
 

@@ -2,8 +2,8 @@
 
 | column | type | meaning |
 |---|---|---|
-| `image_id` | string | unique within a split; a file name, or the number that the data set gave the picture |
-| `image` | `Image` | the picture, decoded when it is looked at; None where it was not asked for |
+| `image_id` | string | unique within a split; a file name, or the number that the data set gave the image |
+| `image` | `Image` | the image, decoded when it is looked at; None where it was not asked for |
 | `images` | list of `Image` | instead of `image` where one row has several views |
 | `captions` | list of string | the references, in the order of the source; empty where a split hides them |
 | `split` | string | the split the row belongs to |
@@ -30,8 +30,8 @@ class CaptionRow:
 
     Attributes:
         image_id: unique within its split.
-        image: path of the picture, `{"bytes": ..., "path": ...}`, a list of these (views), or None.
-        captions: the references; one row of a finished data set has all captions of a picture.
+        image: path of the image, `{"bytes": ..., "path": ...}`, a list of these (views), or None.
+        captions: the references; one row of a finished data set has all captions of an image.
         file: the file that the row came from, for reports.
         line: its line or record number there, from 1; None where a file has no such thing.
         extra: values of the source's own columns.
@@ -46,18 +46,18 @@ class CaptionRow:
 
     def as_record(self, split: str, views: bool) -> dict[str, Any]:
         """Return the row as a mapping with the columns of the schema, as Arrow stores it."""
-        picture = [_stored(view) for view in self.image] if views else _stored(self.image)
+        image = [_stored(view) for view in self.image] if views else _stored(self.image)
         return {
             IMAGE_ID: self.image_id,
-            (IMAGES if views else IMAGE): picture,
+            (IMAGES if views else IMAGE): image,
             CAPTIONS: self.captions,
             **self.extra,
             SPLIT: split,
         }
 
 
-def _stored(picture: Any) -> Any:
-    return {"bytes": None, "path": str(picture)} if isinstance(picture, (str, os.PathLike)) else picture
+def _stored(image: Any) -> Any:
+    return {"bytes": None, "path": str(image)} if isinstance(image, (str, os.PathLike)) else image
 
 
 def caption_features(extra: Features | None = None, views: bool = False) -> Features:
@@ -65,7 +65,7 @@ def caption_features(extra: Features | None = None, views: bool = False) -> Feat
 
     Args:
         extra: features of the source's own columns.
-        views: whether a row has a list of pictures (`images`) instead of one (`image`).
+        views: whether a row has a list of images (`images`) instead of one (`image`).
 
     Raises:
         ValueError: a column of the source bears a name of the schema.
@@ -73,11 +73,11 @@ def caption_features(extra: Features | None = None, views: bool = False) -> Feat
     clashes = sorted(set(extra or {}) & set(SCHEMA_COLUMNS))
     if clashes:
         raise ValueError(f"The source columns {clashes} bear names of the schema {list(SCHEMA_COLUMNS)}; rename them.")
-    picture = {IMAGES: List(Image())} if views else {IMAGE: Image()}
+    image = {IMAGES: List(Image())} if views else {IMAGE: Image()}
     return Features(
         {
             IMAGE_ID: Value("string"),
-            **picture,
+            **image,
             CAPTIONS: List(Value("string")),
             SPLIT: Value("string"),
             **(extra or {}),

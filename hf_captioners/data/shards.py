@@ -1,6 +1,6 @@
-"""Parquet shards that hold the pictures themselves, to be carried elsewhere and streamed.
+"""Parquet shards that hold the images themselves, to be carried elsewhere and streamed.
 
-`Dataset.to_parquet` would write the paths of pictures, which mean nothing on another machine.
+`Dataset.to_parquet` would write the paths of images, which mean nothing on another machine.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def write_parquet_shards(dataset: Dataset, folder: str | Path, split: str, rows_
     """Write a split as `<split>-00000-of-00012.parquet` and so on; shards that are there are not written again.
 
     Args:
-        dataset: rows with pictures.
+        dataset: rows with images.
         folder: where the shards go; made if missing.
         split: name of the split, which begins the names of the files.
-        rows_per_shard: pictures a file.
+        rows_per_shard: images a file.
 
     Returns:
         The files in order. `load_captions("by_columns", path="parquet", data_dir=folder, image_column="image",

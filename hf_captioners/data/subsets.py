@@ -1,10 +1,10 @@
-"""Low-data subsets: some captions or pictures of a training split, drawn by seed, kept as a list that others reuse.
+"""Low-data subsets: some captions or images of a training split, drawn by seed, kept as a list that others reuse.
 
     subset = draw_subset(dataset, share=0.01, unit="caption", seed=42)
     subset.save("coco-1-percent-seed-42.json")
     small = CaptionSubset.load("coco-1-percent-seed-42.json").of(dataset)
 
-A subset names captions or pictures; the data set stays where it is.
+A subset names captions or images; the data set stays where it is.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .schema import CAPTIONS, IMAGE_ID
 
 # What the papers use: VisualGPT 0.1, 0.5 and 1 % (and 5 to 100 % in its Figure 7).
 PUBLISHED_SHARES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
-Unit = Literal["caption", "picture"]
+Unit = Literal["caption", "image"]
 
 
 @dataclass(frozen=True)
 class CaptionSubset:
-    """A list of captions or pictures.
+    """A list of captions or images.
 
     Attributes:
-        unit: `caption`: pairs of a picture and a caption, as VisualGPT counts; `picture`: pictures with all their
+        unit: `caption`: pairs of an image and a caption, as VisualGPT counts; `image`: images with all their
             captions, as Kim et al. count.
         share: the share that was asked for, in (0, 1].
         seed: the seed it was drawn with.
@@ -74,7 +74,7 @@ class CaptionSubset:
         wanted = set(self.ids)
         keys = caption_keys(dataset)
         ids = dataset[IMAGE_ID][:]
-        if self.unit == "picture":
+        if self.unit == "image":
             rows = [row for row, image_id in enumerate(ids) if image_id in wanted]
             found = {ids[row] for row in rows}
         else:
@@ -86,7 +86,7 @@ class CaptionSubset:
                 f"{', '.join(sorted(missing)[:3])}. Was the subset drawn from another data set or split?"
             )
         chosen = dataset.select(rows)
-        if self.unit == "picture" or all(wanted.issuperset(keys[row]) for row in rows):
+        if self.unit == "image" or all(wanted.issuperset(keys[row]) for row in rows):
             return chosen
         columns = [CAPTIONS, *(name for name in PER_CAPTION if name in dataset.features)]
         places = [[place for place, key in enumerate(keys[row]) if key in wanted] for row in rows]
@@ -96,7 +96,7 @@ class CaptionSubset:
 def draw_subset(
     dataset: Dataset, share: float, unit: Unit = "caption", seed: int = 42, nested: bool = True
 ) -> CaptionSubset:
-    """Draw a share of the captions or pictures of a data set.
+    """Draw a share of the captions or images of a data set.
 
     Args:
         dataset: a training split.
@@ -109,8 +109,8 @@ def draw_subset(
     Raises:
         ValueError: `share` or `unit` is out of range.
     """
-    if unit not in ("caption", "picture"):
-        raise ValueError(f"`unit` is {unit!r}; expected caption or picture.")
+    if unit not in ("caption", "image"):
+        raise ValueError(f"`unit` is {unit!r}; expected caption or image.")
     ids = [key for keys in caption_keys(dataset) for key in keys] if unit == "caption" else list(dataset[IMAGE_ID])
     ids = list(dict.fromkeys(ids))
     count = max(1, _count(len(ids), share))
@@ -147,7 +147,7 @@ def released_subset(
 
 
 def caption_keys(dataset: Dataset) -> list[list[str]]:
-    """Return a name for each caption of each row: its id in the source, or the picture's id and its number."""
+    """Return a name for each caption of each row: its id in the source, or the image's id and its number."""
     if "caption_ids" in dataset.features:
         return [[str(caption_id) for caption_id in ids] for ids in dataset["caption_ids"]]
     pairs = zip(dataset[IMAGE_ID], dataset[CAPTIONS], strict=True)
@@ -164,7 +164,7 @@ def _with_cut_captions(dataset: Dataset, columns: list[str], places: list[list[i
     def cut(row: dict[str, Any], index: int) -> dict[str, Any]:
         return {name: [row[name][place] for place in places[index]] for name in columns}
 
-    # Only the columns of captions are read and written; pictures stay what they are.
+    # Only the columns of captions are read and written; images stay what they are.
     return dataset.map(
         lambda *values: cut(dict(zip(columns, values[:-1], strict=True)), values[-1]),
         with_indices=True,

@@ -134,7 +134,7 @@ def _coco_rows(content: dict[str, Any], path: Path, report: DataReport) -> Itera
             captions[entry["image_id"]].append(entry.get("caption"))
         else:
             message = f"annotation {number} is of image {entry.get('image_id')!r}, which `images` does not have"
-            report.add(ProblemKind.MISSING_PICTURE, path, number, message)
+            report.add(ProblemKind.MISSING_IMAGE, path, number, message)
     for number, image in enumerate(content["images"], 1):
         yield number, {**image, "image_id": image.get("id"), "captions": captions[image.get("id")]}
 

@@ -15,8 +15,8 @@ from safetensors import safe_open
 from hf_captioners.auto import ARCHITECTURES, Architecture
 
 FACTS_FILE = "card_facts.json"
-# Small copies of evaluation pictures, beside the card.
-SAMPLE_PICTURE = re.compile(r"sample_\w+_\d+\.jpg")
+# Small copies of evaluation images, beside the card.
+SAMPLE_IMAGE = re.compile(r"sample_\w+_\d+\.jpg")
 MEDICAL = re.compile(r"x-?ray|radiolog|radiograph|\bmimic\b|chest", re.IGNORECASE)
 
 
@@ -26,16 +26,16 @@ class DataFacts:
 
     Args:
         name: of the data set. split: of it.
-        pictures, captions: how many were used.
-        of_pictures: how many the split has, if fewer were used.
+        images, captions: how many were used.
+        of_images: how many the split has, if fewer were used.
         licence, citation, homepage, description: as its source gives them.
     """
 
     name: str | None = None
     split: str | None = None
-    pictures: int | None = None
+    images: int | None = None
     captions: int | None = None
-    of_pictures: int | None = None
+    of_images: int | None = None
     licence: str | None = None
     citation: str | None = None
     homepage: str | None = None
@@ -44,15 +44,15 @@ class DataFacts:
 
 @dataclass(kw_only=True)
 class SampleFacts:
-    """One picture of the evaluation.
+    """One image of the evaluation.
 
     Args:
-        picture: its name. caption: what was written. references: what people wrote.
+        image: its name. caption: what was written. references: what people wrote.
         file: a small copy of it beside the card; pushed only when that is asked for.
-        visual_scores: the words of the caption, and how much each owes to the picture (VisualGPT, section 5.6).
+        visual_scores: the words of the caption, and how much each owes to the image (VisualGPT, section 5.6).
     """
 
-    picture: str | None = None
+    image: str | None = None
     file: str | None = None
     caption: str | None = None
     references: list[str] = field(default_factory=list)
@@ -74,7 +74,7 @@ class EvaluationFacts:
         tokenizer: of the captions that were compared.
         document_frequency: where the n-gram counts of CIDEr come from.
         generation: settings of the search.
-        samples: the first pictures, in their order.
+        samples: the first images, in their order.
     """
 
     data: DataFacts = field(default_factory=DataFacts)
@@ -150,11 +150,11 @@ class TrainingFacts:
     def has_training(self) -> bool:
         """Whether anything is known of a training run."""
         known = (self.arguments, self.other_arguments, self.log, self.hardware, self.seconds, self.versions)
-        return any((self.data.pictures, self.data.name, *known))
+        return any((self.data.images, self.data.name, *known))
 
     @property
     def is_medical(self) -> bool:
-        """Whether the captions are of medical pictures."""
+        """Whether the captions are of medical images."""
         every = [self.data, *(evaluation.data for evaluation in self.evaluations)]
         return any(MEDICAL.search(f"{data.name} {data.description}".replace("_", " ")) for data in every)
 
@@ -191,8 +191,8 @@ class TrainingFacts:
             raise ValueError(f"{path} has not the form that training writes ({error}). Remove it.") from error
 
 
-def sample_pictures(directory: str | os.PathLike[str]) -> list[Path]:
-    """Small copies of the evaluation pictures that lie beside the card of a checkpoint.
+def sample_images(directory: str | os.PathLike[str]) -> list[Path]:
+    """Small copies of the evaluation images that lie beside the card of a checkpoint.
 
     Args:
         directory: of the checkpoint.
@@ -202,7 +202,7 @@ def sample_pictures(directory: str | os.PathLike[str]) -> list[Path]:
     """
     training = TrainingFacts.load(directory) or TrainingFacts()
     names = [sample.file or "" for evaluation in training.evaluations for sample in evaluation.samples]
-    paths = [Path(directory, name) for name in names if SAMPLE_PICTURE.fullmatch(name)]
+    paths = [Path(directory, name) for name in names if SAMPLE_IMAGE.fullmatch(name)]
     return [path for path in paths if path.is_file()]
 
 
@@ -215,7 +215,7 @@ class CheckpointFacts:
         model_type: key of its configuration.
         parameters: numbers in the weights.
         vision: type of the vision model; None if regions are read.
-        picture_size: height and width that pictures are brought to.
+        image_size: height and width that images are brought to.
         generation: settings of the search that differ from plain greedy search.
         adapter_of: name of the captioner that this is an adapter of.
     """
@@ -224,7 +224,7 @@ class CheckpointFacts:
     model_type: str | None = None
     parameters: int | None = None
     vision: str | None = None
-    picture_size: tuple[int, int] | None = None
+    image_size: tuple[int, int] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
     adapter_of: str | None = None
 
@@ -238,15 +238,15 @@ class CheckpointFacts:
         )
         model_type = config.get("model_type")
         rows = {row.model_type: row for row in ARCHITECTURES.values()}
-        pictures = processor.get("image_processor") or _json(folder / "preprocessor_config.json")
-        size = pictures.get("crop_size") if pictures.get("do_center_crop") else pictures.get("size")
+        images = processor.get("image_processor") or _json(folder / "preprocessor_config.json")
+        size = images.get("crop_size") if images.get("do_center_crop") else images.get("size")
         size = size if isinstance(size, dict) and {"height", "width"} <= size.keys() else None
         return cls(
             architecture=rows.get(model_type or ""),
             model_type=model_type,
             parameters=_count_parameters(folder),
             vision=_vision_name(config),
-            picture_size=(size["height"], size["width"]) if size else None,
+            image_size=(size["height"], size["width"]) if size else None,
             generation={
                 name: generation[name]
                 for name in ("num_beams", "max_new_tokens", "bookkeeping")

@@ -18,7 +18,7 @@ from .card_facts import (
     PublishedFacts,
     SampleFacts,
     TrainingFacts,
-    sample_pictures,
+    sample_images,
 )
 from .card_merging import merge_cards, new_card
 
@@ -58,7 +58,7 @@ REGIONS_SNIPPET = """from transformers import AutoModelForImageTextToText, AutoP
 
 model = AutoModelForImageTextToText.from_pretrained("{repo}", trust_remote_code=True)
 processor = AutoProcessor.from_pretrained("{repo}", trust_remote_code=True)
-inputs = processor(regions=[features], return_tensors="pt")  # features: [regions, size] of one picture
+inputs = processor(regions=[features], return_tensors="pt")  # features: [regions, size] of one image
 print(processor.post_process_image_text_to_text(model.generate(**inputs)))"""
 FOREIGN_SNIPPET = """import hf_captioners
 from transformers import pipeline
@@ -98,18 +98,18 @@ def read_text(path: Path) -> str | None:
     return path.read_bytes().decode("utf-8") if path.is_file() else None
 
 
-def make_card(directory: str | os.PathLike[str], repo_id: str | None = None, with_pictures: bool = False) -> str:
+def make_card(directory: str | os.PathLike[str], repo_id: str | None = None, with_images: bool = False) -> str:
     """The automatic card of a checkpoint.
 
     Args:
         directory: of the checkpoint; repo_id: its name on the Hub.
-        with_pictures: show the evaluation pictures that lie beside it, see `sample_pictures`.
+        with_images: show the evaluation images that lie beside it, see `sample_images`.
 
     Raises:
         ValueError: the facts cannot be read.
     """
     name = repo_id or Path(directory).resolve().name
-    shown = frozenset(path.name for path in sample_pictures(directory)) if with_pictures else frozenset()
+    shown = frozenset(path.name for path in sample_images(directory)) if with_images else frozenset()
     return render_card(name, CheckpointFacts.read(directory), TrainingFacts.load(directory), shown)
 
 
@@ -125,7 +125,7 @@ def render_card(
         name: of the repository or directory.
         checkpoint: what its files say.
         training: what happened in training.
-        shown: files of pictures beside the card.
+        shown: files of images beside the card.
 
     Returns:
         Markdown with the metadata that the Hub reads.
@@ -137,7 +137,7 @@ def render_card(
         architecture=checkpoint.architecture,
         model_type=checkpoint.model_type,
         adapter_of=checkpoint.adapter_of,
-        reads_pictures=checkpoint.vision is not None,
+        reads_images=checkpoint.vision is not None,
         table=_table(checkpoint, training),
         training=training,
         trained=training is not None and training.has_training,
@@ -149,7 +149,7 @@ def render_card(
         reproduces=training.reproduces if training and training.reproduces and training.reproduces.compared else None,
         citations=_citations(checkpoint, training),
         cell=_cell,
-        picture=lambda sample: _picture(sample, shown),
+        image=lambda sample: _image(sample, shown),
         references=lambda sample: "<br>".join(map(_cell, sample.references)),
         scores=lambda sample: " ".join(
             f"{_cell(word)} <sub>{score:.2f}</sub>" for word, score in sample.visual_scores
@@ -200,11 +200,11 @@ def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFact
 def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[str, str]:
     """The rows of the table at the top; an unknown one is absent."""
     training = training or TrainingFacts()
-    size = checkpoint.picture_size
+    size = checkpoint.image_size
     rows = {
         "parameters": f"{checkpoint.parameters:,}" if checkpoint.parameters else None,
         "vision model": checkpoint.vision,
-        "pictures are brought to": f"{size[0]} x {size[1]}" if size else None,
+        "images are brought to": f"{size[0]} x {size[1]}" if size else None,
         "search by default": _settings(checkpoint.generation),
         "started from": ", ".join(f"`{source}`" for source in training.started_from),
         "converted from": training.converted_from,
@@ -216,9 +216,9 @@ def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[
 
 def _learnt_from(data: DataFacts) -> str:
     """Sentences about the training data."""
-    what = f"{data.pictures:,} pictures" if data.pictures else ""
-    if data.pictures and data.of_pictures:
-        what += f" ({data.pictures / data.of_pictures:.1%} of {data.of_pictures:,})"
+    what = f"{data.images:,} images" if data.images else ""
+    if data.images and data.of_images:
+        what += f" ({data.images / data.of_images:.1%} of {data.of_images:,})"
     if what and data.captions:
         what += f" with {data.captions:,} captions"
     if data.name:
@@ -255,7 +255,7 @@ def _results(evaluation: EvaluationFacts) -> list[EvalResult]:
     conditions = {
         "scale": "natural units",
         "tokenizer": evaluation.tokenizer,
-        "pictures": data.pictures,
+        "images": data.images,
         "references": data.captions,
         **evaluation.generation,
     }
@@ -298,10 +298,10 @@ def _cell(text: str | None) -> str:
     return " ".join(str(text or "").split()).replace("|", "\\|")
 
 
-def _picture(sample: SampleFacts, shown: frozenset[str]) -> str:
-    """The picture of a sample if it is shown, else its name."""
-    name = _cell(sample.picture)
-    return f"![{name.translate(NO_BRACKETS) or 'picture'}]({sample.file})" if sample.file in shown else name
+def _image(sample: SampleFacts, shown: frozenset[str]) -> str:
+    """The image of a sample if it is shown, else its name."""
+    name = _cell(sample.image)
+    return f"![{name.translate(NO_BRACKETS) or 'image'}]({sample.file})" if sample.file in shown else name
 
 
 def _reproduced(published: PublishedFacts) -> str:

@@ -66,7 +66,7 @@ def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = T
         _check_weights(path)
     if with_processor and not is_adapter and not any((folder / name).is_file() for name in PROCESSOR):
         raise FileNotFoundError(
-            f"{folder} has no processor (processor_config.json), without which nobody can prepare a picture. Save it "
+            f"{folder} has no processor (processor_config.json), without which nobody can prepare an image. Save it "
             "there: processor.save_pretrained(...)."
         )
     index = [folder / INDEX] if weights and weights[0].name not in (WEIGHTS, ADAPTER_WEIGHTS) else []

@@ -1,6 +1,6 @@
 """Checkpoints of Show, Attend and Tell: the authors' `NAME.npz`, and the re-implementation's pickled modules.
 
-Both read regions: the program's annotations come from a VGG of its own, and the re-implementation's picture encoder is
+Both read regions: the program's annotations come from a VGG of its own, and the re-implementation's image encoder is
 a ResNet, whose weights are left out.
 """
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForImageTextToText
 from .converting import Released, sha256_of
 
 LOGPROBS, COMPARED = "logprobs", "compared"
-PICTURES, REGIONS, TOKENS = 2, 5, 6
+IMAGES, REGIONS, TOKENS = 2, 5, 6
 
 
 def parity_report(
@@ -47,7 +47,7 @@ def parity_report(
         "architecture": type(model).__name__,
         "left_out": released.unused,
         "weights": difference([(weights[name], tensor) for name, tensor in released.weights.items()]),
-        "logits": {"regions": [PICTURES, REGIONS], **difference([(logits(loaded, inputs), logits(model, inputs))])},
+        "logits": {"regions": [IMAGES, REGIONS], **difference([(logits(loaded, inputs), logits(model, inputs))])},
     }
     if expected is not None:
         report["figures"] = {"file": Path(expected).name, **compare_figures(loaded, Path(expected))}
@@ -78,9 +78,9 @@ def compare_figures(model: Any, path: Path) -> dict[str, Any]:
 def drawn_inputs(model: Any) -> dict[str, Tensor]:
     """Regions and words that nobody saw, always the same."""
     generator = torch.Generator().manual_seed(0)
-    words = torch.randint(model.config.vocab_size, (PICTURES, TOKENS - 1), generator=generator)
-    begin = torch.full((PICTURES, 1), model.config.decoder_start_token_id)
-    features = torch.randn(PICTURES, REGIONS, model.config.region_feature_size, generator=generator)
+    words = torch.randint(model.config.vocab_size, (IMAGES, TOKENS - 1), generator=generator)
+    begin = torch.full((IMAGES, 1), model.config.decoder_start_token_id)
+    features = torch.randn(IMAGES, REGIONS, model.config.region_feature_size, generator=generator)
     return {"region_features": features, "decoder_input_ids": torch.cat((begin, words), dim=1)}
 
 

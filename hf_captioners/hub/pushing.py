@@ -15,7 +15,7 @@ from transformers.utils import logging
 
 from hf_captioners._version import __version__
 
-from .card_facts import SAMPLE_PICTURE, sample_pictures
+from .card_facts import SAMPLE_IMAGE, sample_images
 from .card_merging import front_matter, merge_cards, read_card
 from .cards import CARD, make_card, read_text
 from .checkpoint_files import PROCESSOR, checkpoint_files
@@ -23,8 +23,8 @@ from .serving import HANDLER, endpoint_handler, require_servable
 
 logger = logging.get_logger(__name__)
 
-# Weights of an earlier push that a new one has under other names, and pictures that it does not show.
-STALE = re.compile(rf"(adapter_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|{SAMPLE_PICTURE.pattern}")
+# Weights of an earlier push that a new one has under other names, and images that it does not show.
+STALE = re.compile(rf"(adapter_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|{SAMPLE_IMAGE.pattern}")
 MESSAGE = "Upload captioner"
 
 
@@ -39,7 +39,7 @@ def push_checkpoint(
     description: str | None = None,
     token: str | bool | None = None,
     with_processor: bool = True,
-    with_pictures: bool = False,
+    with_images: bool = False,
     with_handler: bool = False,
 ) -> CommitInfo:
     """Push a saved captioner: weights, configurations, processor, tokenizer, code and card, as one commit.
@@ -56,8 +56,8 @@ def push_checkpoint(
         message, description: of the commit.
         token: an access token; default: that of `hf auth login` or `HF_TOKEN`.
         with_processor: refuse a directory without a processor.
-        with_pictures: also push the evaluation pictures that training left beside the card, and show them there. Only
-            for pictures that you may publish.
+        with_images: also push the evaluation images that training left beside the card, and show them there. Only
+            for images that you may publish.
         with_handler: add the `handler.py` of Inference Endpoints, unless there is one.
 
     Returns:
@@ -70,7 +70,7 @@ def push_checkpoint(
         OSError: the Hub refused for another reason.
     """
     files = checkpoint_files(directory, with_processor)
-    files += sample_pictures(directory) if with_pictures else []
+    files += sample_images(directory) if with_images else []
     if with_handler:
         require_servable(directory)
     api = HfApi(token=token, library_name="hf-captioners", library_version=__version__)
@@ -83,7 +83,7 @@ def push_checkpoint(
         present = None
         if CARD in there:
             present = read_text(Path(api.hf_hub_download(repo_id, CARD, revision=info.sha)))
-        card = card_to_push(directory, repo_id, present, with_pictures)
+        card = card_to_push(directory, repo_id, present, with_images)
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
             CommitOperationAdd(path.name, path) for path in files
         ]
@@ -104,19 +104,19 @@ def push_checkpoint(
 
 
 def card_to_push(
-    directory: str | os.PathLike[str], repo_id: str, present: str | None, with_pictures: bool = False
+    directory: str | os.PathLike[str], repo_id: str, present: str | None, with_images: bool = False
 ) -> str:
     """The card for a repository: the directory's, with the repository's name in it, joined with the one there.
 
     Args:
         directory: of the checkpoint; repo_id: of the repository; present: the repository's card, if it has one.
-        with_pictures: show the evaluation pictures.
+        with_images: show the evaluation images.
 
     Raises:
         ValueError: metadata of a card cannot be read.
     """
     path = Path(directory, CARD)
-    here = merge_cards(read_text(path), make_card(directory, repo_id, with_pictures), str(path))
+    here = merge_cards(read_text(path), make_card(directory, repo_id, with_images), str(path))
     card = merge_cards(present, here, f"{CARD} of {repo_id}")
     read_card(card, f"{CARD} of {repo_id}")
     return card

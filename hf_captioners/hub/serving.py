@@ -1,4 +1,4 @@
-"""What serves a captioner: a Space with a page for pictures, and the handler of an Inference Endpoint."""
+"""What serves a captioner: a Space with a page for images, and the handler of an Inference Endpoint."""
 
 import os
 import re
@@ -14,13 +14,13 @@ from .card_facts import CheckpointFacts, TrainingFacts
 
 HANDLER = "handler.py"
 APP = "app.py"
-# What remote code and its pictures need; a Space has gradio already.
+# What remote code and its images need; a Space has gradio already.
 SPACE_PACKAGES = ("torch", "torchvision", "transformers", "timm", "numpy", "pillow")
 WARNING = " Not a medical device: captions of X-rays are no findings."
 
 
 def require_servable(directory: str | os.PathLike[str]) -> None:
-    """See that a checkpoint captions pictures with the code that it carries.
+    """See that a checkpoint captions images with the code that it carries.
 
     Raises:
         ValueError: it is an adapter, reads stored features, or is a captioner of another library.
@@ -32,7 +32,7 @@ def require_servable(directory: str | os.PathLike[str]) -> None:
             what += " without a vision model"
         raise ValueError(
             f"{os.fspath(directory)} is {what}. A Space and an endpoint need a captioner of this library that reads "
-            "pictures; push it without --space and --endpoint."
+            "images; push it without --space and --endpoint."
         )
 
 

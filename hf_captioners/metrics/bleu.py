@@ -9,18 +9,18 @@ from numpy.typing import NDArray
 from .integer_map import Integers
 from .ngrams import ORDERS, Caption, NGramTable, count, split_captions
 
-_CHUNK = 1_000  # pictures that are counted together: their n-grams stay in the processor's cache
+_CHUNK = 1_000  # images that are counted together: their n-grams stay in the processor's cache
 _TINY, _SMALL = 1e-15, 1e-9  # the original's guards against 0; published digits show them
 
 
 class BleuCounts(NamedTuple):
-    """What BLEU is computed from; figures of a corpus are sums over its pictures.
+    """What BLEU is computed from; figures of a corpus are sums over its images.
 
     Attributes:
-        correct: `[pictures, 4]` n-grams of the candidate that count, each at most as often as in any one reference.
-        total: `[pictures, 4]` n-grams of the candidate.
-        length: `[pictures]` words of the candidate.
-        closest: `[pictures]` words of the reference whose length is closest, the shorter one on a tie.
+        correct: `[images, 4]` n-grams of the candidate that count, each at most as often as in any one reference.
+        total: `[images, 4]` n-grams of the candidate.
+        length: `[images]` words of the candidate.
+        closest: `[images]` words of the reference whose length is closest, the shorter one on a tie.
     """
 
     correct: Integers
@@ -30,11 +30,11 @@ class BleuCounts(NamedTuple):
 
 
 def bleu_counts(predictions: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> BleuCounts:
-    """Count matching n-grams and lengths of each picture.
+    """Count matching n-grams and lengths of each image.
 
     Args:
-        predictions: one tokenised caption a picture, strings or lists of token ids.
-        references: for each picture its tokenised captions.
+        predictions: one tokenised caption per image, strings or lists of token ids.
+        references: for each image its tokenised captions.
     """
     chunks = [
         _count_some(predictions[start : start + _CHUNK], references[start : start + _CHUNK])
@@ -45,46 +45,46 @@ def bleu_counts(predictions: Sequence[Caption], references: Sequence[Sequence[Ca
 
 def _count_some(predictions: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> BleuCounts:
     n_references = np.fromiter(map(len, references), dtype=np.int64, count=len(references))
-    pictures = np.repeat(np.arange(len(references)), n_references)
+    images = np.repeat(np.arange(len(references)), n_references)
     theirs = split_captions([caption for captions in references for caption in captions])
     mine = split_captions(predictions)
     known = NGramTable(theirs)
-    correct = _clipped(NGramTable(mine, base=known), known, pictures, len(predictions))
+    correct = _clipped(NGramTable(mine, base=known), known, images, len(predictions))
     total = np.maximum(0, mine.lengths[:, None] - np.arange(ORDERS))
-    return BleuCounts(correct, total, mine.lengths, _closest(mine.lengths, theirs.lengths, n_references, pictures))
+    return BleuCounts(correct, total, mine.lengths, _closest(mine.lengths, theirs.lengths, n_references, images))
 
 
-def _clipped(table: NGramTable, known: NGramTable, pictures: Integers, n_pictures: int) -> Integers:
-    """Return `[pictures, orders]` how many n-grams of the candidates in `table` count."""
+def _clipped(table: NGramTable, known: NGramTable, images: Integers, n_images: int) -> Integers:
+    """Return `[images, orders]` how many n-grams of the candidates in `table` count."""
     size = max(1, ORDERS * table.size)
     keys, counts = count(table.captions * size + table.grams)
     if not len(keys):
-        return np.zeros((n_pictures, ORDERS), dtype=np.int64)
+        return np.zeros((n_images, ORDERS), dtype=np.int64)
     reference_keys, reference_counts = count(known.captions * size + known.grams)
     captions, grams = np.divmod(reference_keys, size)
-    wanted = pictures[captions] * size + grams
+    wanted = images[captions] * size + grams
     at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     hits = np.flatnonzero(keys[at] == wanted)
     best = np.zeros(len(keys), dtype=np.int64)
     np.maximum.at(best, at[hits], reference_counts[hits])
     slots = keys // size * ORDERS + keys % ORDERS
-    sums = np.bincount(slots, np.minimum(counts, best), minlength=n_pictures * ORDERS)
-    return sums.astype(np.int64).reshape(n_pictures, ORDERS)
+    sums = np.bincount(slots, np.minimum(counts, best), minlength=n_images * ORDERS)
+    return sums.astype(np.int64).reshape(n_images, ORDERS)
 
 
-def _closest(lengths: Integers, references: Integers, n_references: Integers, pictures: Integers) -> Integers:
+def _closest(lengths: Integers, references: Integers, n_references: Integers, images: Integers) -> Integers:
     if not len(references):
         return np.zeros_like(lengths)
-    distance = np.abs(references - lengths[pictures])
-    rank = np.lexsort((references, distance, pictures))
+    distance = np.abs(references - lengths[images])
+    rank = np.lexsort((references, distance, images))
     return references[rank[np.cumsum(n_references) - n_references]]
 
 
 def bleu_from_counts(counts: BleuCounts, brevity_penalty: bool = True) -> NDArray[np.float64]:
-    """Return `[4, pictures]` BLEU-1 to BLEU-4 of each picture.
+    """Return `[4, images]` BLEU-1 to BLEU-4 of each image.
 
     Args:
-        counts: the counts of the pictures.
+        counts: the counts of the images.
         brevity_penalty: whether captions shorter than the closest reference lose; Show, Attend and Tell reports
             figures without it.
 
@@ -99,6 +99,6 @@ def bleu_from_counts(counts: BleuCounts, brevity_penalty: bool = True) -> NDArra
 
 
 def corpus_bleu(counts: BleuCounts, brevity_penalty: bool = True) -> NDArray[np.float64]:
-    """Return `[4]` BLEU-1 to BLEU-4 of the whole corpus, from the sums of the counts of its pictures."""
+    """Return `[4]` BLEU-1 to BLEU-4 of the whole corpus, from the sums of the counts of its images."""
     sums = BleuCounts(*(part.sum(axis=0, keepdims=True) for part in counts))
     return bleu_from_counts(sums, brevity_penalty)[:, 0]

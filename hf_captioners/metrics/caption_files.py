@@ -1,13 +1,13 @@
-"""Reads files of predicted and reference captions, and brings the two together picture by picture.
+"""Reads files of predicted and reference captions, and brings the two together image by image.
 
 | ending | what is in it |
 |---|---|
-| `.json` | COCO results (a list of `image_id`, `caption`), COCO annotations, objects, `{picture: captions}` |
+| `.json` | COCO results (a list of `image_id`, `caption`), COCO annotations, objects, `{image: captions}` |
 | `.jsonl` | one object a line |
-| `.csv`, `.tsv` | columns with names, a row for each caption or one a picture |
-| `.txt` | `picture TAB caption` (`picture#0 TAB caption` for several) |
+| `.csv`, `.tsv` | columns with names, a row for each caption or one an image |
+| `.txt` | `image TAB caption` (`image#0 TAB caption` for several) |
 
-A folder stands for its `metadata.jsonl` (or `.csv`). A picture is named by `image_id`, `image`, `file_name` or `id`; a
+A folder stands for its `metadata.jsonl` (or `.csv`). An image is named by `image_id`, `image`, `file_name` or `id`; a
 caption by `caption`, `captions`, `text`, `generated_text` or `references`.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-_PICTURE_KEYS = ("image_id", "image", "file_name", "filename", "id")
+_IMAGE_KEYS = ("image_id", "image", "file_name", "filename", "id")
 _NAME_KEYS = ("file_name", "filename", "image")
 _CAPTION_KEYS = ("caption", "captions", "text", "generated_text", "references")
 _TABLES = tuple(stem + ending for stem in ("metadata", "captions") for ending in (".jsonl", ".csv", ".json"))
@@ -29,8 +29,8 @@ class CaptionTable(NamedTuple):
     """The captions of a file.
 
     Attributes:
-        captions: for each picture its captions, in the order of the file.
-        file_names: other names of pictures, where the file gives both a number and a name.
+        captions: for each image its captions, in the order of the file.
+        file_names: other names of images, where the file gives both a number and a name.
     """
 
     captions: dict[str, list[str]]
@@ -38,13 +38,13 @@ class CaptionTable(NamedTuple):
 
 
 class MatchedCaptions(NamedTuple):
-    """Predictions and references of the pictures that both files have, in the order of the references."""
+    """Predictions and references of the images that both files have, in the order of the references."""
 
-    pictures: list[str]
+    images: list[str]
     predictions: list[str]
     references: list[list[str]]
-    missing: list[str]  # pictures with references but without a prediction
-    extra: list[str]  # predicted pictures without references
+    missing: list[str]  # images with references but without a prediction
+    extra: list[str]  # predicted images without references
 
 
 def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
@@ -52,7 +52,7 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
 
     Raises:
         FileNotFoundError: there is no such file, or no table in the folder.
-        ValueError: the file is empty, of an unknown kind, or a row of it lacks a picture or a caption; the message
+        ValueError: the file is empty, of an unknown kind, or a row of it lacks an image or a caption; the message
             says which row.
     """
     file = _table_of(Path(path))
@@ -64,10 +64,10 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
         if "names" in row:
             table.file_names.update(row["names"])
             continue
-        picture = str(_value(row, _PICTURE_KEYS, "the picture", file, place))
-        table.captions.setdefault(picture, []).extend(_captions(row, file, place))
+        image = str(_value(row, _IMAGE_KEYS, "the image", file, place))
+        table.captions.setdefault(image, []).extend(_captions(row, file, place))
         for name in (row[key] for key in _NAME_KEYS if isinstance(row.get(key), str)):
-            table.file_names.setdefault(picture, name)
+            table.file_names.setdefault(image, name)
     if not table.captions:
         raise ValueError(f"{file} holds no captions.")
     return table
@@ -76,52 +76,52 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
 def match_captions(predictions: CaptionTable, references: CaptionTable) -> MatchedCaptions:
     """Bring predictions and references together.
 
-    A predicted picture belongs to the references of the same name; where there are none, to those of the same file
+    A predicted image belongs to the references of the same name; where there are none, to those of the same file
     name without folders (what `hf-captioners caption` writes has paths).
 
     Raises:
-        ValueError: a picture has several predictions, two pictures have the same file name, or none is in both files.
+        ValueError: an image has several predictions, two images have the same file name, or none is in both files.
     """
-    several = [picture for picture, captions in predictions.captions.items() if len(captions) > 1]
+    several = [image for image, captions in predictions.captions.items() if len(captions) > 1]
     if several:
         raise ValueError(
-            f"{len(several)} picture(s) have more than one prediction, first {several[0]!r} with "
-            f"{predictions.captions[several[0]]}. Keep one caption a picture."
+            f"{len(several)} image(s) have more than one prediction, first {several[0]!r} with "
+            f"{predictions.captions[several[0]]}. Keep one caption per image."
         )
     wanted = _by_any_name(references)
     found: dict[str, str] = {}
     extra: list[str] = []
-    for picture, captions in predictions.captions.items():
-        name = wanted.get(picture) or wanted.get(PurePath(predictions.file_names.get(picture, picture)).name)
+    for image, captions in predictions.captions.items():
+        name = wanted.get(image) or wanted.get(PurePath(predictions.file_names.get(image, image)).name)
         if name is None:
-            extra.append(picture)
+            extra.append(image)
         elif name in found:
-            raise ValueError(f"Two predictions are for the picture {name!r}, the second under the name {picture!r}.")
+            raise ValueError(f"Two predictions are for the image {name!r}, the second under the name {image!r}.")
         else:
             found[name] = captions[0]
     if not found:
         raise ValueError(
-            f"No picture is in both files: predictions are for {_some(predictions.captions)}, references for "
+            f"No image is in both files: predictions are for {_some(predictions.captions)}, references for "
             f"{_some(references.captions)}."
         )
-    pictures = [picture for picture in references.captions if picture in found]
+    images = [image for image in references.captions if image in found]
     return MatchedCaptions(
-        pictures,
-        [found[picture] for picture in pictures],
-        [references.captions[picture] for picture in pictures],
-        [picture for picture in references.captions if picture not in found],
+        images,
+        [found[image] for image in images],
+        [references.captions[image] for image in images],
+        [image for image in references.captions if image not in found],
         extra,
     )
 
 
 def _by_any_name(table: CaptionTable) -> dict[str, str]:
-    """Return every name under which a picture may be asked for; a file name that is not unique names nothing."""
+    """Return every name under which an image may be asked for; a file name that is not unique names nothing."""
     short: dict[str, str | None] = {}
-    for picture in table.captions:
-        name = PurePath(table.file_names.get(picture, picture)).name
-        short[name] = None if name in short else picture
-    unique = {name: picture for name, picture in short.items() if picture is not None}
-    return unique | {picture: picture for picture in table.captions}
+    for image in table.captions:
+        name = PurePath(table.file_names.get(image, image)).name
+        short[name] = None if name in short else image
+    unique = {name: image for name, image in short.items() if image is not None}
+    return unique | {image: image for image in table.captions}
 
 
 def _some(names: Iterable[str]) -> str:
@@ -154,9 +154,9 @@ def _json_rows(file: Path) -> Iterator[Row]:
         content = content["annotations"]
         for row in content:
             if isinstance(row, dict):
-                row.pop("id", None)  # of the annotation, not of the picture
+                row.pop("id", None)  # of the annotation, not of the image
     elif isinstance(content, dict):
-        content = [{"image_id": picture, "captions": captions} for picture, captions in content.items()]
+        content = [{"image_id": key, "captions": captions} for key, captions in content.items()]
     if not isinstance(content, list):
         raise ValueError(f"{file} holds a {type(content).__name__}, expected a list of objects or an object.")
     yield from ((f"entry {number}", row) for number, row in enumerate(content, 1))
@@ -183,15 +183,15 @@ def _txt_rows(file: Path) -> Iterator[Row]:
     with open(file, encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
-                picture, tab, caption = line.rstrip("\r\n").partition("\t")
+                image, tab, caption = line.rstrip("\r\n").partition("\t")
                 if not tab:
-                    raise ValueError(f"{file}, line {number} is {line.rstrip()!r}, expected `picture TAB caption`.")
-                yield f"line {number}", {"image": re.sub(r"#\d+$", "", picture), "caption": caption}
+                    raise ValueError(f"{file}, line {number} is {line.rstrip()!r}, expected `image TAB caption`.")
+                yield f"line {number}", {"image": re.sub(r"#\d+$", "", image), "caption": caption}
 
 
 def _value(row: Mapping[str, Any], keys: tuple[str, ...], what: str, file: Path, place: str) -> Any:
     if not isinstance(row, Mapping):
-        raise ValueError(f"{file}, {place} is {row!r}, expected an object with a picture and a caption.")
+        raise ValueError(f"{file}, {place} is {row!r}, expected an object with an image and a caption.")
     for key in keys:
         if row.get(key) is not None:
             return row[key]

@@ -21,7 +21,7 @@ class _Weighted(NamedTuple):
     """The distinct n-grams of captions."""
 
     grams: Integers  # [entries], numbers of an `NGramTable`
-    groups: Integers  # [entries], ascending: what the captions belong to (a picture; of candidates each its own)
+    groups: Integers  # [entries], ascending: what the captions belong to (an image; of candidates each its own)
     places: Integers  # [entries], which of its group's captions
     weights: Floats  # [entries], tf-idf
     norms: Floats  # [captions, orders]
@@ -51,26 +51,26 @@ class _Cider:
         self._norms, self._weights, self._places = weighted.norms, weighted.weights, weighted.places
         self._present = np.zeros(self._table.size, dtype=bool)  # of each n-gram, whether any reference holds it
         self._present[weighted.grams // ORDERS] = True
-        # The entries of a picture's n-gram, one for each reference that holds it, lie side by side.
+        # The entries of an image's n-gram, one for each reference that holds it, lie side by side.
         self._keys, self._lengths = count(weighted.groups * self._size + weighted.grams)
         self._starts = np.cumsum(self._lengths) - self._lengths
 
-    def score(self, candidates: Sequence[Caption], pictures: Sequence[int] | Integers | None = None) -> Floats:
-        """Score candidates, each against all references of its picture.
+    def score(self, candidates: Sequence[Caption], images: Sequence[int] | Integers | None = None) -> Floats:
+        """Score candidates, each against all references of its image.
 
         Args:
             candidates: tokenised captions, strings or lists of token ids like the references.
-            pictures: `[candidates]`, the position of each candidate's picture among the references; without it the
-                candidates belong to the pictures one to one.
+            images: `[candidates]`, the position of each candidate's image among the references; without it the
+                candidates belong to the images one to one.
 
         Returns:
             `[candidates]` scores, 0 to 10, in natural units (1.2 is what papers print as 120).
 
         Raises:
-            ValueError: the number of candidates is not that of `pictures`, or not that of the pictures without it.
-            IndexError: a position in `pictures` is out of range.
+            ValueError: the number of candidates is not that of `images`, or not that of the images without it.
+            IndexError: a position in `images` is out of range.
         """
-        own = self._pictures_of(candidates, pictures)
+        own = self._images_of(candidates, images)
         words = split_captions(candidates, self.document_frequency.end_token)
         weighted = self._weigh(NGramTable(words, base=self._table), np.ones(len(own), dtype=np.int64))
         n_pairs = self._n_references[own]
@@ -84,20 +84,18 @@ class _Cider:
         total *= self._length_penalty(np.maximum(0, words.lengths - 1)[candidate_of] - self._bigrams[reference_of])
         return 10.0 * np.bincount(candidate_of, total, minlength=len(own)) / (ORDERS * n_pairs)
 
-    def _pictures_of(self, candidates: Sequence[Caption], pictures: Sequence[int] | Integers | None) -> Integers:
-        n_pictures = len(self._n_references)
-        if pictures is None and len(candidates) != n_pictures:
+    def _images_of(self, candidates: Sequence[Caption], images: Sequence[int] | Integers | None) -> Integers:
+        n_images = len(self._n_references)
+        if images is None and len(candidates) != n_images:
             raise ValueError(
-                f"{len(candidates)} candidates for {n_pictures} pictures, expected one each. For several candidates a "
-                f"picture pass `pictures`, the position of each candidate's picture."
+                f"{len(candidates)} candidates for {n_images} images, expected one each. For several candidates a "
+                f"image pass `images`, the position of each candidate's image."
             )
-        own = np.arange(n_pictures) if pictures is None else np.asarray(pictures, dtype=np.int64)
+        own = np.arange(n_images) if images is None else np.asarray(images, dtype=np.int64)
         if len(own) != len(candidates):
-            raise ValueError(
-                f"`pictures` has {len(own)} positions for {len(candidates)} candidates, expected one each."
-            )
-        if len(own) and not 0 <= own.min() <= own.max() < n_pictures:
-            raise IndexError(f"`pictures` runs from {own.min()} to {own.max()}, expected 0 to {n_pictures - 1}.")
+            raise ValueError(f"`images` has {len(own)} positions for {len(candidates)} candidates, expected one each.")
+        if len(own) and not 0 <= own.min() <= own.max() < n_images:
+            raise IndexError(f"`images` runs from {own.min()} to {own.max()}, expected 0 to {n_images - 1}.")
         return own
 
     @property
@@ -121,12 +119,12 @@ class _Cider:
         norms = np.sqrt(np.bincount(slots, weights**2, minlength=n_captions * ORDERS))
         return _Weighted(grams, groups, places, weights, norms.reshape(n_captions, ORDERS))
 
-    def _dots(self, candidates: _Weighted, pictures: Integers, first_pair: Integers, n_pairs: int) -> Floats:
+    def _dots(self, candidates: _Weighted, images: Integers, first_pair: Integers, n_pairs: int) -> Floats:
         """Return `[candidate-reference pairs, orders]` sums over the n-grams that both captions hold."""
         known = np.flatnonzero(candidates.grams < self._size)
         known = known[self._present[candidates.grams[known] // ORDERS]]
         captions, grams = candidates.groups[known], candidates.grams[known]
-        keys = pictures[captions] * self._size + grams
+        keys = images[captions] * self._size + grams
         at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         hits = np.flatnonzero(self._keys[at] == keys) if len(self._keys) else at
         known, at, slots = known[hits], at[hits], ORDERS * first_pair[captions[hits]] + grams[hits] % ORDERS
@@ -148,17 +146,17 @@ class CiderD(_Cider):
     """CIDEr-D: clipped weights and a Gaussian penalty on length (sigma 6), as coco-caption computes it.
 
     The object holds the references prepared for scoring, so that many candidates can be scored against them:
-    `CiderD(references, frequencies).score(samples, pictures)` is a self-critical reward.
+    `CiderD(references, frequencies).score(samples, images)` is a self-critical reward.
 
     Args:
-        references: for each picture its tokenised captions: strings of words separated by white space, or lists of
+        references: for each image its tokenised captions: strings of words separated by white space, or lists of
             token ids (an end id counts as a word if it is there).
-        document_frequency: the document frequencies; without them those of `references`, one document a picture,
-            which for a single picture makes every score 0.
+        document_frequency: the document frequencies; without them those of `references`, one document an image,
+            which for a single image makes every score 0.
 
     Raises:
         TypeError: a string stands where a list of captions is expected.
-        ValueError: there are no references, or none for some picture.
+        ValueError: there are no references, or none for some image.
 
     Source: Vedantam et al. 2015, section 7; Eq. 1 to 4.
     """

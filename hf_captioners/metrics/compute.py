@@ -40,7 +40,7 @@ class _Figure(NamedTuple):
     name: str
     corpus: float
     variant: str
-    per_picture: NDArray[Any] | None = None
+    per_image: NDArray[Any] | None = None
     document_frequency: str | None = None
 
 
@@ -54,11 +54,11 @@ def compute_caption_metrics(
     tables: MeteorTables | None = None,
     spice: OriginalSpice | None = None,
 ) -> dict[str, Any]:
-    """Score one caption a picture against its references.
+    """Score one caption per image against its references.
 
     Args:
-        predictions: one caption a picture.
-        references: for each picture its reference captions, in the order of the predictions.
+        predictions: one caption per image.
+        references: for each image its reference captions, in the order of the predictions.
         metrics: any of `METRICS`. `cider` is CIDEr-D, as in every paper and in coco-caption.
         tokenizer: `"ptb"` for the tokenizer of the COCO evaluation (English); `"none"` if the captions are words
             separated by blanks already, or for other languages after a tokenizer of their own.
@@ -69,7 +69,7 @@ def compute_caption_metrics(
 
     Returns:
         Corpus figures in natural units (CIDEr-D 1.2 is what papers print as 120) under `bleu_1` .. `bleu_4`,
-        `rouge_l`, `cider_d`, ...; under `per_picture` a mapping with a list of figures for each of them; under
+        `rouge_l`, `cider_d`, ...; under `per_image` a mapping with a list of figures for each of them; under
         `variants` what each figure is exactly; under `tokenizer` and `document_frequency` what was used.
 
     Raises:
@@ -81,21 +81,21 @@ def compute_caption_metrics(
     check_choice(metrics, tokenizer)
     if len(predictions) < 2 and document_frequency is None and any(name.startswith("cider") for name in metrics):
         warnings.warn(
-            "CIDEr over a single picture is always 0, because its n-grams are in all of the documents. Score more "
-            "pictures together or pass `document_frequency`.",
+            "CIDEr over a single image is always 0, because its n-grams are in all of the documents. Score more "
+            "images together or pass `document_frequency`.",
             stacklevel=2,
         )
     if tokenizer == "ptb":
         tokenize = PTBTokenizer()
         predictions, references = tokenize(predictions), [tokenize(captions) for captions in references]
     job = _Job(predictions, references, document_frequency, meteor, tables, spice)
-    result: dict[str, Any] = {"per_picture": {}, "variants": {}, "tokenizer": tokenizer}
+    result: dict[str, Any] = {"per_image": {}, "variants": {}, "tokenizer": tokenizer}
     for name in metrics:
         for figure in METRICS[name](job):
             result[figure.name] = float(figure.corpus)
             result["variants"][figure.name] = figure.variant
-            if figure.per_picture is not None:
-                result["per_picture"][figure.name] = figure.per_picture.tolist()
+            if figure.per_image is not None:
+                result["per_image"][figure.name] = figure.per_image.tolist()
             if figure.document_frequency is not None:
                 result["document_frequency"] = figure.document_frequency
     return result
@@ -123,10 +123,10 @@ def _bleu_without_penalty(job: _Job) -> Iterator[_Figure]:
 
 def _bleu_figures(job: _Job, brevity_penalty: bool, suffix: str, variant: str) -> Iterator[_Figure]:
     counts = bleu_counts(job.predictions, job.references)
-    corpus, per_picture = corpus_bleu(counts, brevity_penalty), bleu_from_counts(counts, brevity_penalty)
+    corpus, per_image = corpus_bleu(counts, brevity_penalty), bleu_from_counts(counts, brevity_penalty)
     for order in range(ORDERS):
         name = f"bleu_{order + 1}{suffix}"
-        yield _Figure(name, corpus[order], f"BLEU-{order + 1}, {variant}", per_picture[order])
+        yield _Figure(name, corpus[order], f"BLEU-{order + 1}, {variant}", per_image[order])
 
 
 def _rouge_l(job: _Job) -> Iterator[_Figure]:
@@ -149,7 +149,7 @@ def _meteor(job: _Job) -> Iterator[_Figure]:
     scorer = job.meteor or Meteor(STAGES, job.tables)
     result = scorer.score(job.predictions, job.references)
     variant = f"METEOR 1.5, English, stages {', '.join(scorer.stages)}"
-    yield _Figure("meteor", result.corpus, variant, result.per_picture)
+    yield _Figure("meteor", result.corpus, variant, result.per_image)
 
 
 def _spice(job: _Job) -> Iterator[_Figure]:
@@ -173,10 +173,10 @@ def _spice_with(
 
 
 def _scene_figures(name: str, result: SpiceResult, variant: str) -> Iterator[_Figure]:
-    yield _Figure(name, result.corpus, variant, result.per_picture)
+    yield _Figure(name, result.corpus, variant, result.per_image)
     for category, figure in result.categories.items():
         if category != "All":
-            yield _Figure(f"{name}_{category.lower()}", figure, f"{variant}; {category} only, pictures that have any")
+            yield _Figure(f"{name}_{category.lower()}", figure, f"{variant}; {category} only, images that have any")
 
 
 METRICS: dict[str, Callable[[_Job], Iterator[_Figure]]] = {

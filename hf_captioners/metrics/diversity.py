@@ -37,7 +37,7 @@ BAD_ENDINGS = frozenset(
 
 
 def caption_health(captions: Sequence[str], training_captions: Collection[str] | None = None) -> dict[str, float]:
-    """Describe the captions of many pictures, one a picture.
+    """Describe the captions of many images, one per image.
 
     Args:
         captions: tokenised captions.
@@ -71,20 +71,20 @@ def caption_health(captions: Sequence[str], training_captions: Collection[str] |
 
 
 def set_diversity(caption_sets: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Describe how different the captions of each picture are from one another.
+    """Describe how different the captions of each image are from one another.
 
     Args:
-        caption_sets: for each picture two or more tokenised captions.
+        caption_sets: for each image two or more tokenised captions.
 
     Returns:
-        `distinct`, `div_1` and `div_2` within a picture's captions, and `m_bleu_4`, BLEU-4 of each caption against the
-        others of its picture (low is varied); each the mean over pictures, but mBLEU one figure over all.
+        `distinct`, `div_1` and `div_2` within an image's captions, and `m_bleu_4`, BLEU-4 of each caption against the
+        others of its image (low is varied); each the mean over images, but mBLEU one figure over all.
 
     Raises:
         ValueError: there are no sets, or one has fewer than two captions.
     """
     if not len(caption_sets) or min(map(len, caption_sets)) < 2:
-        raise ValueError("`caption_sets` needs two or more captions for each picture.")
+        raise ValueError("`caption_sets` needs two or more captions for each image.")
     rows = [[caption.split() for caption in captions] for captions in caption_sets]
     others = [
         [*captions[:place], *captions[place + 1 :]] for captions in caption_sets for place in range(len(captions))

@@ -48,17 +48,17 @@ class DocumentFrequency:
     def per_image(
         cls, references: Sequence[Sequence[Caption]], end_token: Hashable | None = None
     ) -> DocumentFrequency:
-        """Count in how many pictures an n-gram occurs, as CIDEr is defined (Vedantam et al. 2015, Eq. 1).
+        """Count in how many images an n-gram occurs, as CIDEr is defined (Vedantam et al. 2015, Eq. 1).
 
         Args:
-            references: for each picture its tokenised captions (strings, or lists of token ids).
+            references: for each image its tokenised captions (strings, or lists of token ids).
             end_token: a token to append to every caption, as ImageCaptioning.pytorch does in training.
         """
         check_references(references)
         words = split_captions([caption for captions in references for caption in captions], end_token)
-        pictures = np.repeat(np.arange(len(references)), [len(captions) for captions in references])
+        images = np.repeat(np.arange(len(references)), [len(captions) for captions in references])
         table = NGramTable(words)
-        return cls(table, _count(table, pictures), len(references), "pictures", end_token)
+        return cls(table, _count(table, images), len(references), "images", end_token)
 
     @classmethod
     def per_caption(cls, captions: Sequence[Caption]) -> DocumentFrequency:

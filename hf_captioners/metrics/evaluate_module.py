@@ -31,8 +31,8 @@ SPICE_BIBTEX = """\
 
 _ARGUMENTS = """
 Args:
-    predictions: one caption a picture.
-    references: for each picture its reference captions.
+    predictions: one caption per image.
+    references: for each image its reference captions.
     tokenizer: "ptb" for the tokenizer of the COCO evaluation, "none" for captions that are split by blanks already.
 """
 

@@ -16,7 +16,7 @@ def check_predictions(predictions: Sequence[Any]) -> None:
     if isinstance(predictions, str):
         raise TypeError(f"`predictions` is the string {predictions!r}, expected a list of strings. {_EXAMPLE}")
     if not len(predictions):
-        raise ValueError(f"`predictions` is empty, expected one caption for each picture. {_EXAMPLE}")
+        raise ValueError(f"`predictions` is empty, expected one caption for each image. {_EXAMPLE}")
     for number, caption in enumerate(predictions):
         if not isinstance(caption, str):
             raise TypeError(f"predictions[{number}] is {caption!r} ({type(caption).__name__}), expected a string.")
@@ -27,20 +27,20 @@ def check_references(references: Sequence[Any]) -> None:
 
     Raises:
         TypeError: a string stands where a list of captions is expected.
-        ValueError: there are no references, or none for some picture.
+        ValueError: there are no references, or none for some image.
     """
     if isinstance(references, str):
         raise TypeError(f"`references` is the string {references!r}, expected a list of lists of strings. {_EXAMPLE}")
     if not len(references):
-        raise ValueError(f"`references` is empty, expected a list of captions for each picture. {_EXAMPLE}")
+        raise ValueError(f"`references` is empty, expected a list of captions for each image. {_EXAMPLE}")
     for number, captions in enumerate(references):
         if isinstance(captions, str):
             raise TypeError(
                 f"references[{number}] is the string {captions!r}, expected a list of strings. With one reference a "
-                f"picture pass references=[[caption] for caption in captions]."
+                f"image pass references=[[caption] for caption in captions]."
             )
         if not len(captions):
-            raise ValueError(f"references[{number}] is empty, expected at least one caption. Leave the picture out.")
+            raise ValueError(f"references[{number}] is empty, expected at least one caption. Leave the image out.")
 
 
 def check_reference_strings(references: Sequence[Sequence[Any]]) -> None:

@@ -31,14 +31,14 @@ class MeteorResult(NamedTuple):
     """Figures of METEOR.
 
     Attributes:
-        corpus: the score of the summed statistics (not the mean of the pictures).
-        per_picture: `[pictures]` scores.
-        statistics: `[pictures, 23]` of the best reference: words of hypothesis and reference; function words of both;
+        corpus: the score of the summed statistics (not the mean of the images).
+        per_image: `[images]` scores.
+        statistics: `[images, 23]` of the best reference: words of hypothesis and reference; function words of both;
             for each stage content words and function words matched in both; chunks; matched words of both.
     """
 
     corpus: float
-    per_picture: NDArray[np.float64]
+    per_image: NDArray[np.float64]
     statistics: Statistics
 
 
@@ -69,8 +69,8 @@ class Meteor:
         """Score tokenised captions, each against the reference that suits it best.
 
         Args:
-            predictions: one tokenised caption a picture.
-            references: for each picture its tokenised captions.
+            predictions: one tokenised caption per image.
+            references: for each image its tokenised captions.
         """
         captions: dict[tuple[str, ...], int] = {}
         pairs: list[tuple[int, int]] = []

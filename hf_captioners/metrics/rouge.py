@@ -9,14 +9,14 @@ _BETA_SQUARED = 1.2**2
 
 
 def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-    """Return ROUGE-L of each picture; the corpus figure is their mean.
+    """Return ROUGE-L of each image; the corpus figure is their mean.
 
     Recall and precision of the longest common subsequence are each the best over the references, on their own, and
     words are separated by single blanks (so an empty caption is one empty word).
 
     Args:
-        predictions: one tokenised caption a picture.
-        references: for each picture its tokenised captions.
+        predictions: one tokenised caption per image.
+        references: for each image its tokenised captions.
 
     Source: Lin 2004, section 3; beta = 1.2.
     """

@@ -148,7 +148,7 @@ class SceneGraph:
 
 
 class CategoryScore(NamedTuple):
-    """Figures of one category for one picture; `f`, `precision` and `recall` are nan if there is nothing to find."""
+    """Figures of one category for one image; `f`, `precision` and `recall` are nan if there is nothing to find."""
 
     f: float
     precision: float

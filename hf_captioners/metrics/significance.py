@@ -12,13 +12,13 @@ _CHUNK = 1 << 22  # numbers drawn at a time
 
 
 class Comparison(NamedTuple):
-    """The difference of two systems over the same pictures.
+    """The difference of two systems over the same images.
 
     Attributes:
         difference: mean of the first minus mean of the second.
         low: lower end of the 95 % interval of the difference.
         high: upper end.
-        p_value: two-sided; how often a difference at least this large would come from drawing pictures.
+        p_value: two-sided; how often a difference at least this large would come from drawing images.
         significant: whether `p_value` is below 0.05.
     """
 
@@ -32,24 +32,24 @@ class Comparison(NamedTuple):
 def compare_systems(
     first: Sequence[float], second: Sequence[float], n_samples: int = 10_000, seed: int = 0
 ) -> Comparison:
-    """Compare two systems by drawing pictures with replacement, the same ones for both.
+    """Compare two systems by drawing images with replacement, the same ones for both.
 
-    For figures that are means over pictures (ROUGE-L, CIDEr, SPICE). For BLEU and METEOR, whose corpus figures are not
-    means, this compares the means of the pictures' figures.
+    For figures that are means over images (ROUGE-L, CIDEr, SPICE). For BLEU and METEOR, whose corpus figures are not
+    means, this compares the means of the images' figures.
 
     Args:
-        first: figures of the first system, one a picture.
-        second: figures of the second system for the same pictures.
+        first: figures of the first system, one per image.
+        second: figures of the second system for the same images.
         n_samples: how often to draw.
         seed: of the random numbers.
 
     Raises:
-        ValueError: the lengths differ, or there are fewer than two pictures.
+        ValueError: the lengths differ, or there are fewer than two images.
     """
     if len(first) != len(second) or len(first) < 2:
         raise ValueError(
             f"{len(first)} figures of the first system and {len(second)} of the second, expected two or more of the "
-            f"same pictures."
+            f"same images."
         )
     gains = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     draw = np.random.default_rng(seed)

@@ -25,15 +25,15 @@ class SpiceResult(NamedTuple):
     """Figures of one of the SPICE family.
 
     Attributes:
-        corpus: the mean of `per_picture`.
-        per_picture: `[pictures]` F figures over all tuples.
-        categories: the mean F of each category over the pictures that have such tuples in their references; nan if
+        corpus: the mean of `per_image`.
+        per_image: `[images]` F figures over all tuples.
+        categories: the mean F of each category over the images that have such tuples in their references; nan if
             none has.
-        details: for each picture the figures of each category.
+        details: for each image the figures of each category.
     """
 
     corpus: float
-    per_picture: NDArray[np.float64]
+    per_image: NDArray[np.float64]
     categories: dict[str, float]
     details: list[dict[str, CategoryScore]]
 
@@ -48,8 +48,8 @@ def score_scenes(
     """Parse captions and compare them as SPICE does.
 
     Args:
-        predictions: one caption a picture.
-        references: for each picture its captions.
+        predictions: one caption per image.
+        references: for each image its captions.
         parse: turns a caption into tuples.
         find_synonyms: gives the numbers of the sets of synonyms of a phrase, as `MeteorTables().synonyms.find`.
         merge_synonyms: whether synonyms count as the same.
@@ -66,12 +66,12 @@ def score_scenes(
 
 
 def _summarize(details: list[dict[str, CategoryScore]]) -> SpiceResult:
-    per_picture = np.array([scores["All"].f for scores in details])
+    per_image = np.array([scores["All"].f for scores in details])
     categories = {}
     for category in CATEGORIES:
         figures = [scores[category].f for scores in details if not math.isnan(scores[category].f)]
         categories[category] = float(np.mean(figures)) if figures else math.nan
-    return SpiceResult(float(per_picture.mean()), per_picture, categories, details)
+    return SpiceResult(float(per_image.mean()), per_image, categories, details)
 
 
 class OriginalSpice:
@@ -109,8 +109,8 @@ class OriginalSpice:
         """Score tokenised captions.
 
         Args:
-            predictions: one tokenised caption a picture.
-            references: for each picture its tokenised captions.
+            predictions: one tokenised caption per image.
+            references: for each image its tokenised captions.
 
         Raises:
             RuntimeError: the program failed; the message has the end of what it wrote.
@@ -149,18 +149,16 @@ class OriginalSpice:
             )
 
 
-def _read_scores(path: Path, n_pictures: int) -> SpiceResult:
+def _read_scores(path: Path, n_images: int) -> SpiceResult:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError) as error:
         raise RuntimeError("SPICE ended without an error, but wrote no scores that can be read.") from error
-    by_picture = {row["image_id"]: row["scores"] for row in rows}
-    missing = sorted(set(range(n_pictures)) - set(by_picture))
+    by_image = {row["image_id"]: row["scores"] for row in rows}
+    missing = sorted(set(range(n_images)) - set(by_image))
     if missing:
-        raise RuntimeError(f"SPICE gave no score for {len(missing)} of {n_pictures} pictures, first {missing[0]}.")
-    return _summarize(
-        [{name: _category(by_picture[number][name]) for name in CATEGORIES} for number in range(n_pictures)]
-    )
+        raise RuntimeError(f"SPICE gave no score for {len(missing)} of {n_images} images, first {missing[0]}.")
+    return _summarize([{name: _category(by_image[number][name]) for name in CATEGORIES} for number in range(n_images)])
 
 
 def _category(figures: Mapping[str, Any]) -> CategoryScore:

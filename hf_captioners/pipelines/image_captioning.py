@@ -1,4 +1,4 @@
-"""The `image-captioning` pipeline: pictures in, captions out, no prompt needed.
+"""The `image-captioning` pipeline: images in, captions out, no prompt needed.
 
 It serves the captioners of this library and those of transformers (BLIP, GIT, vision-encoder-decoder), and travels
 inside checkpoints, so that `pipeline(model=directory, trust_remote_code=True)` works without this library.
@@ -31,12 +31,12 @@ TASK_IN_CHECKPOINT = "captioning"
 
 
 class ImageCaptioningPipeline(Pipeline):
-    """Caption pictures.
+    """Caption images.
 
     ```python
     captioner = pipeline("image-captioning", model="path/or/name")
     captioner("photo.jpg")                       # [{"generated_text": "two dogs on a beach"}]
-    captioner(["a.jpg", "b.jpg"], batch_size=2)  # one such list for each picture
+    captioner(["a.jpg", "b.jpg"], batch_size=2)  # one such list for each image
     captioner("photo.jpg", num_beams=3, num_return_sequences=3, return_scores=True)
     captioner("photo.jpg", prompt="a photo of")
     captioner([["frontal.png", "lateral.png"], ["other.png"]])  # studies: one caption of all views of each
@@ -44,19 +44,19 @@ class ImageCaptioningPipeline(Pipeline):
 
     Args of a call (and of `pipeline()`, as defaults):
         prompt: text that captions begin with.
-        timeout: seconds to wait for a picture's address.
+        timeout: seconds to wait for an image's address.
         return_scores: add `score`, the sum of the log-probabilities of the generated tokens, end token included and
             prompt excluded, as the model gives them, before temperature and other processing.
         return_token_scores: add `tokens` and `token_scores`, the summands.
         generate_kwargs: options of `generate()` in a dictionary; each may also be given by its own name.
 
-    Pictures are paths, `http(s)` addresses, base64 texts, PIL pictures, arrays or tensors `[H, W, C]`; alone, in a
+    Images are paths, `http(s)` addresses, base64 texts, PIL images, arrays or tensors `[H, W, C]`; alone, in a
     list, an array `[B, H, W, C]`, a generator, a `KeyDataset`, or a `datasets.Dataset` with a column `image`. An item
     may be `{"image": ..., "prompt": ...}`; for captioners of this library also regions: `{"features": ..., "boxes":
     ...}`, or several views of one thing: a list within a list, `{"images": [...], "prompt": ...}`, or a data set with
     a column `images`.
 
-    Returns of a call: for one picture a list of dictionaries, one for each returned sequence, best first if beams were
+    Returns of a call: for one image a list of dictionaries, one for each returned sequence, best first if beams were
     searched; for a list such a list each; for generators and datasets an iterator over them.
 
     Raises:
@@ -114,11 +114,11 @@ class ImageCaptioningPipeline(Pipeline):
         return reading, {**scoring, **(generate_kwargs or {}), **options}, scoring
 
     def __call__(self, images: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Caption one picture or many, see the class."""
+        """Caption one image or many, see the class."""
         if isinstance(images, tuple) or (isinstance(images, (np.ndarray, torch.Tensor)) and images.ndim == 4):
             images = list(images)
         elif hasattr(images, "column_names"):
-            images = _column_of_pictures(images)
+            images = _column_of_images(images)
         elif isinstance(images, Iterator):
             images = (image for image in images)
         if isinstance(images, list) and any(isinstance(item, (list, tuple)) for item in images):
@@ -130,7 +130,7 @@ class ImageCaptioningPipeline(Pipeline):
     def preprocess(  # type: ignore[override]
         self, inputs: Any, prompt: str | None = None, timeout: float | None = None
     ) -> dict[str, Any]:
-        """Prepare one picture; its prompt is encoded later, with those of its batch."""
+        """Prepare one image; its prompt is encoded later, with those of its batch."""
         if isinstance(inputs, dict):
             item = inputs
         else:
@@ -176,8 +176,8 @@ class ImageCaptioningPipeline(Pipeline):
         options = self._prepare_generate_kwargs(generate_kwargs, return_dict_in_generate=True, output_logits=scored)
         prompt_inputs = self._ensure_tensor_on_device(self._encode_prompts(prompts), self.device)
         output = self.model.generate(**input_tensors, **prompt_inputs, **options)
-        by_picture = (len(prompts), -1, output.sequences.shape[-1])
-        result = {"sequences": output.sequences.view(by_picture)}  # [B, n, L]
+        by_image = (len(prompts), -1, output.sequences.shape[-1])
+        result = {"sequences": output.sequences.view(by_image)}  # [B, n, L]
         if scored:
             generated, logprobs = token_logprobs(output)
             logprobs = logprobs.masked_fill(_after_end(generated, self._end_ids(options)), torch.nan)
@@ -221,7 +221,7 @@ class ImageCaptioningPipeline(Pipeline):
         return_scores: bool = False,
         return_token_scores: bool = False,
     ) -> list[dict[str, Any]]:
-        """Turn the sequences `[1, n, L]` of one picture into n records."""
+        """Turn the sequences `[1, n, L]` of one image into n records."""
         sequences = model_outputs["sequences"][0]
         if self._is_native:
             texts = self.processor.post_process_image_text_to_text(sequences)
@@ -289,7 +289,7 @@ def fetch(source: Any, timeout: float | None = None) -> Any:
 
 
 def upright_rgb(source: Any) -> Any:
-    """Read a picture for the processors of transformers: upright, RGB, transparency over white.
+    """Read an image for the processors of transformers: upright, RGB, transparency over white.
 
     Arrays with channels and tensors stay as they are.
     """
@@ -302,13 +302,13 @@ def upright_rgb(source: Any) -> Any:
     elif isinstance(source, (str, os.PathLike)):
         path = os.fspath(source)
         source = PIL.Image.open(path) if os.path.isfile(path) else load_image(path)
-    picture = PIL.ImageOps.exif_transpose(source)
-    if picture.mode.startswith("I;16"):  # converting these would clip them to white
-        picture = PIL.Image.fromarray((np.asarray(picture) // 257).astype(np.uint8))
-    return PIL.Image.fromarray(np.asarray(convert_to_rgb(picture, return_numpy=True)))
+    image = PIL.ImageOps.exif_transpose(source)
+    if image.mode.startswith("I;16"):  # converting these would clip them to white
+        image = PIL.Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
+    return PIL.Image.fromarray(np.asarray(convert_to_rgb(image, return_numpy=True)))
 
 
-def _column_of_pictures(rows: Any) -> Iterator[Any]:
+def _column_of_images(rows: Any) -> Iterator[Any]:
     """Go through the column `image` (or `images`, several views) of a `datasets.Dataset`."""
     names = ["image"] if rows.column_names is None else [n for n in ("image", "images") if n in rows.column_names]
     if not names:

@@ -27,7 +27,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     """Arguments of `CaptioningTrainer`: all of `Seq2SeqTrainingArguments`, with the defaults of VisualGPT's training.
 
     Defaults of the released VisualGPT script: AdamW with learning rate 1e-4, betas 0.9 and 0.999, epsilon 1e-8, no
-    weight decay, constant rate, gradient norm cut at 1, batches of 25 pairs of picture and caption, at most 100
+    weight decay, constant rate, gradient norm cut at 1, batches of 25 pairs of image and caption, at most 100
     epochs, stopped after 5 evaluations without a better CIDEr-D, beams of 5 and 20 tokens in evaluation.
 
     Args:
@@ -44,20 +44,20 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             captioners of this library; 0 never draws.
         vision_learning_rate: of a vision model that is trained (`freeze_vision=False`); None: as all else. The common
             re-implementation of Show, Attend and Tell: 1e-4 beside 4e-4.
-        captions_per_picture: captions of each picture seen in one epoch, drawn anew each epoch from the seed; None
+        captions_per_image: captions of each image seen in one epoch, drawn anew each epoch from the seed; None
             sees all of them.
-        group_captions: put the captions of a picture that an epoch sees into one batch, and encode the picture once
+        group_captions: put the captions of an image that an epoch sees into one batch, and encode the image once
             for all of them: less work for the visual encoder, less variety in a batch. For captioners of this
             library; the batch size, which counts captions, should be a multiple of their number.
         max_caption_tokens: longest caption to learn, end token included; longer ones are cut and keep the end token.
-        cache_features: with a frozen vision model, compute its features once a picture and store them.
+        cache_features: with a frozen vision model, compute its features once an image and store them.
         feature_cache_dir: where they are stored; default `OUTPUT_DIR/features`. It may be shared by several runs.
         feature_cache_dtype: `"float16"` (default, half the space) or `"float32"` (exactly what the model computed).
         generation_num_beams: beams in evaluation (published: 5).
         generation_max_new_tokens: longest caption in evaluation, in tokens (published: 20).
         evaluate_loss: also report the loss on the evaluation captions (`eval_loss`).
         save_captions: write the captions of each evaluation to `OUTPUT_DIR/captions/`.
-        diagnostic_examples: show so many evaluation pictures with their captions in TensorBoard, trackio or Weights &
+        diagnostic_examples: show so many evaluation images with their captions in TensorBoard, trackio or Weights &
             Biases (`report_to`) at each evaluation, and log the visual gate of each layer for them.
         early_stopping_patience: evaluations without a better `metric_for_best_model` before training stops; None
             never stops early (published: 5).
@@ -75,10 +75,10 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         metadata={"help": f"Schedule of the learning rate (VisualGPT: constant): {', '.join(SCHEDULE_NAMES)}."},
     )
     per_device_train_batch_size: int = field(
-        default=25, metadata={"help": "Pairs of picture and caption in a batch, for each device (VisualGPT: 25)."}
+        default=25, metadata={"help": "Pairs of image and caption in a batch, for each device (VisualGPT: 25)."}
     )
     per_device_eval_batch_size: int = field(
-        default=25, metadata={"help": "Pictures in an evaluation batch, for each device."}
+        default=25, metadata={"help": "Images in an evaluation batch, for each device."}
     )
     num_train_epochs: float = field(default=100.0, metadata={"help": "Largest number of epochs (VisualGPT: 100)."})
     eval_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "When to evaluate."})
@@ -94,7 +94,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         default=None, metadata={"help": "Whether larger is better; default: True unless the metric ends in loss."}
     )
     remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Must stay False: the collator turns pictures and captions into tensors."}
+        default=False, metadata={"help": "Must stay False: the collator turns images and captions into tensors."}
     )
     use_cache: bool = field(
         default=True, metadata={"help": "`use_cache` in the configuration of saved checkpoints; not used in training."}
@@ -118,11 +118,11 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     vision_learning_rate: float | None = field(
         default=None, metadata={"help": "Learning rate of a vision model that is trained; default: as all else."}
     )
-    captions_per_picture: int | None = field(
-        default=None, metadata={"help": "Captions of each picture in one epoch, drawn at random; default: all."}
+    captions_per_image: int | None = field(
+        default=None, metadata={"help": "Captions of each image in one epoch, drawn at random; default: all."}
     )
     group_captions: bool = field(
-        default=False, metadata={"help": "Keep the captions of a picture in one batch and encode it once (faster)."}
+        default=False, metadata={"help": "Keep the captions of an image in one batch and encode it once (faster)."}
     )
     max_caption_tokens: int | None = field(
         default=None, metadata={"help": "Longest caption to learn, in tokens with the end token; longer ones are cut."}
@@ -143,7 +143,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         default=True, metadata={"help": "Write the captions of each evaluation to OUTPUT_DIR/captions."}
     )
     diagnostic_examples: int = field(
-        default=0, metadata={"help": "Evaluation pictures to show with captions and gates in the tools of report_to."}
+        default=0, metadata={"help": "Evaluation images to show with captions and gates in the tools of report_to."}
     )
     early_stopping_patience: int | None = field(
         default=5, metadata={"help": "Stop after so many evaluations without a better one (VisualGPT: 5)."}
@@ -156,7 +156,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
                 raise ValueError(f"`{name}` is not used: {instead}.")
         if self.remove_unused_columns:
             raise ValueError(
-                "`remove_unused_columns=True` would take pictures and captions away from the collator; leave it False."
+                "`remove_unused_columns=True` would take images and captions away from the collator; leave it False."
             )
         if self.feature_cache_dtype not in FEATURE_DTYPES:
             raise ValueError(
@@ -167,7 +167,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
                 f"`lr_scheduler_type` is {self.lr_scheduler_type!r}, expected one of {', '.join(SCHEDULE_NAMES)}."
             )
         for name in (
-            "captions_per_picture",
+            "captions_per_image",
             "max_caption_tokens",
             "generation_max_new_tokens",
             "early_stopping_patience",

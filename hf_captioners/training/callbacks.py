@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .pictures import CaptionSampler
+from .images import CaptionSampler
 
 
 class EpochCallback(TrainerCallback):

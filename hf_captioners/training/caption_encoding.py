@@ -1,4 +1,4 @@
-"""Pictures and captions as a model wants them: this library's processors, and those of transformers' captioners."""
+"""Images and captions as a model wants them: this library's processors, and those of transformers' captioners."""
 
 import os
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hf_captioners.processing.picture_reading import read_picture
+from hf_captioners.processing.image_reading import read_image
 
 IGNORED_LABEL = -100
 
@@ -16,10 +16,10 @@ IGNORED_LABEL = -100
 class CaptionEncoder(Protocol):
     """What the collator and the evaluation need of a processor."""
 
-    row_inputs: Sequence[str]  # columns of ids that the model reads beside pictures, see `CaptionedPictures`
+    row_inputs: Sequence[str]  # columns of ids that the model reads beside images, see `CaptionedImages`
 
-    def encode_pictures(self, pictures: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Model inputs of B pictures."""
+    def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """Model inputs of B images."""
         ...
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
@@ -43,12 +43,12 @@ class ProcessorEncoder:
         self.processor, self.max_tokens = processor, max_tokens
         self.row_inputs: Sequence[str] = getattr(processor, "row_inputs", ())
 
-    def encode_pictures(self, pictures: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`pixel_values` (of several views with `view_mask`), or region features with mask and boxes."""
-        if "regions" in pictures[0]:
-            return dict(self.processor(regions=[item["regions"] for item in pictures], return_tensors="pt"))
-        column = "images" if "images" in pictures[0] else "image"
-        return dict(self.processor(images=[item[column] for item in pictures], return_tensors="pt"))
+        if "regions" in images[0]:
+            return dict(self.processor(regions=[item["regions"] for item in images], return_tensors="pt"))
+        column = "images" if "images" in images[0] else "image"
+        return dict(self.processor(images=[item[column] for item in images], return_tensors="pt"))
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
         """`labels` `[B, T]`: tokens, end token, -100."""
@@ -66,7 +66,7 @@ class ForeignEncoder:
     `input_ids` that begin with the token their `generate()` begins with, and the same as labels.
 
     Args:
-        processor: has an `image_processor` and a `tokenizer`; see `PictureTextProcessor` if there is none.
+        processor: has an `image_processor` and a `tokenizer`; see `ImageTextProcessor` if there is none.
         model: the captioner.
         max_tokens: longest caption, end token included.
 
@@ -87,19 +87,19 @@ class ForeignEncoder:
                 "configuration, and its tokenizer has none; set model.generation_config.eos_token_id and bos_token_id."
             )
 
-    def encode_pictures(self, pictures: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`pixel_values` `[B, C, H, W]`.
 
         Raises:
             ValueError: rows have several views.
         """
-        if "images" in pictures[0]:
+        if "images" in images[0]:
             raise ValueError(
                 "Rows with several views (`images`) need a captioner of this library. Load one view of each with "
                 "max_views=1."
             )
-        images = [read_picture(item["image"]) for item in pictures]
-        return {"pixel_values": self.image_processor(images, return_tensors="pt")["pixel_values"]}
+        opened = [read_image(item["image"]) for item in images]
+        return {"pixel_values": self.image_processor(opened, return_tensors="pt")["pixel_values"]}
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
         """`labels` `[B, T]` and, where the model shifts inside, `input_ids` and `attention_mask` `[B, T]`."""
@@ -137,7 +137,7 @@ def special_ids(model: PreTrainedModel, tokenizer: Any) -> tuple[int | None, int
     )
 
 
-class PictureTextProcessor:
+class ImageTextProcessor:
     """An image processor and a tokenizer that were saved apart, as those of vision-encoder-decoder models.
 
     Args:
@@ -165,7 +165,7 @@ def caption_encoder(processor: Any, model: PreTrainedModel, max_tokens: int | No
     if missing:
         raise ValueError(
             f"`processing_class` is a {type(processor).__name__} without {' and '.join(missing)}. Pass the whole "
-            "processor, or PictureTextProcessor(image_processor, tokenizer)."
+            "processor, or ImageTextProcessor(image_processor, tokenizer)."
         )
     if hasattr(processor, "encode_captions"):
         return ProcessorEncoder(processor, max_tokens)

@@ -19,9 +19,9 @@ from transformers.utils import logging
 from hf_captioners._version import __version__
 from hf_captioners.hub.card_facts import DataFacts, EvaluationFacts, PublishedFacts, SampleFacts, TrainingFacts
 from hf_captioners.hub.cards import write_card
-from hf_captioners.processing.picture_reading import read_picture
+from hf_captioners.processing.image_reading import read_image
 
-from .pictures import CaptionedPictures
+from .images import CaptionedImages
 
 logger = logging.get_logger(__name__)
 
@@ -55,7 +55,7 @@ WORTH_TELLING = (
     "data_seed",
     "bf16",
     "fp16",
-    "captions_per_picture",
+    "captions_per_image",
     "max_caption_tokens",
     "early_stopping_patience",
     "generation_num_beams",
@@ -69,14 +69,14 @@ class CardWriter(TrainerCallback):
     Attributes:
         saved_step: the step of the weights that are in the model, where it is not the last one.
         evaluations: by step and name (`eval`), what was evaluated.
-        samples: file names of the small copies of evaluation pictures, and which picture of which set each is.
+        samples: file names of the small copies of evaluation images, and which image of which set each is.
         reproduces: the published row that the run belongs to, beside what was measured.
     """
 
     def __init__(self) -> None:
         self.saved_step: int | None = None
         self.evaluations: dict[int, dict[str, EvaluationFacts]] = {}
-        self.samples: dict[str, tuple[CaptionedPictures, int]] = {}
+        self.samples: dict[str, tuple[CaptionedImages, int]] = {}
         self.reproduces: PublishedFacts | None = None
         self._began: float | None = None
         self._seconds: float | None = None
@@ -105,7 +105,7 @@ class CardWriter(TrainerCallback):
         step: int,
         name: str,
         rows: Dataset,
-        pictures: CaptionedPictures,
+        images: CaptionedImages,
         captions: list[str],
         figures: dict[str, float],
         generation: dict[str, Any],
@@ -115,41 +115,41 @@ class CardWriter(TrainerCallback):
 
         Args:
             step: of the run. name: as `eval`.
-            rows: the data set; pictures: its rows as they were captioned; captions: what was written.
+            rows: the data set; images: its rows as they were captioned; captions: what was written.
             figures: what that is worth, with `conditions` if they are `CaptionFigures`.
             generation: settings of the search.
             visual_scores: gives the scored words of the caption of a row; nothing for captioners without scores.
         """
         samples = [
             SampleFacts(
-                picture=pictures.image_ids[row],
-                file=self._note_picture(name, pictures, row),
+                image=images.image_ids[row],
+                file=self._note_image(name, images, row),
                 caption=captions[row],
-                references=list(pictures.captions[row]),
+                references=list(images.captions[row]),
                 visual_scores=visual_scores(row),
             )
-            for row in range(min(SAMPLES, len(pictures)))
+            for row in range(min(SAMPLES, len(images)))
         ]
         conditions = getattr(figures, "conditions", {})
         self.evaluations.setdefault(step if self.saved_step is None else self.saved_step, {})[name] = EvaluationFacts(
-            data=data_facts(rows, pictures.captions),
+            data=data_facts(rows, images.captions),
             figures=dict(figures),
             generation={key: value for key, value in generation.items() if value is not None and is_plain(value)},
             samples=samples,
             **conditions,
         )
 
-    def _note_picture(self, name: str, pictures: CaptionedPictures, row: int) -> str | None:
-        """Name of the small copy of a picture; None for stored regions, which nobody can look at."""
-        if pictures.picture_column == "regions":
+    def _note_image(self, name: str, images: CaptionedImages, row: int) -> str | None:
+        """Name of the small copy of an image; None for stored regions, which nobody can look at."""
+        if images.image_column == "regions":
             return None
         name = re.sub(r"\W", "_", name)
         file = f"sample_{name}_{row + 1}.jpg"
-        self.samples[file] = pictures, row
+        self.samples[file] = images, row
         return file
 
     def write(self, trainer: Any, directory: Path) -> None:
-        """Write `card_facts.json`, `README.md` and small copies of its sample pictures into a saved model's directory
+        """Write `card_facts.json`, `README.md` and small copies of its sample images into a saved model's directory
         and the output directory.
 
         A card that cannot be written is no reason to lose a training run: it is only warned of.
@@ -165,14 +165,14 @@ class CardWriter(TrainerCallback):
             logger.warning(f"The card in {directory} was not written: {type(error).__name__}: {error}")
 
     def _write_samples(self, place: Path) -> None:
-        for file, (pictures, row) in self.samples.items():
-            write_small_copy(pictures.rows[row][pictures.picture_column], place / file)
+        for file, (images, row) in self.samples.items():
+            write_small_copy(images.rows[row][images.image_column], place / file)
 
     def facts(self, trainer: Any) -> TrainingFacts:
         """What is known of the run now."""
         args, state = trainer.args, trainer.state
         step = state.global_step or None if self.saved_step is None else self.saved_step
-        pictures = trainer.train_dataset.pictures if trainer.train_dataset is not None else None
+        images = trainer.train_dataset.images if trainer.train_dataset is not None else None
         told, other = told_arguments(args)
         evaluations = self.evaluations.get(step or 0)
         if evaluations is None and step is not None:  # of a part of the run before it was resumed
@@ -181,7 +181,7 @@ class CardWriter(TrainerCallback):
         else:
             kept = list((evaluations or {}).values())
         return TrainingFacts(
-            data=data_facts(pictures.rows, pictures.captions) if pictures is not None else DataFacts(),
+            data=data_facts(images.rows, images.captions) if images is not None else DataFacts(),
             evaluations=kept,
             reproduces=self.reproduces,
             arguments=told,
@@ -196,9 +196,9 @@ class CardWriter(TrainerCallback):
         )
 
 
-def write_small_copy(picture: Any, path: Path) -> None:
-    """Write a picture, or the first of several views, as a small JPEG without what cameras note in their files."""
-    small = read_picture(picture[0] if isinstance(picture, list) else picture)
+def write_small_copy(image: Any, path: Path) -> None:
+    """Write an image, or the first of several views, as a small JPEG without what cameras note in their files."""
+    small = read_image(image[0] if isinstance(image, list) else image)
     small.info.clear()
     small.thumbnail((SAMPLE_SIDE, SAMPLE_SIDE))
     temporary = path.with_suffix(".tmp")
@@ -214,9 +214,9 @@ def data_facts(rows: Dataset, captions: list[list[str]]) -> DataFacts:
     return DataFacts(
         name=name,
         split=split,
-        pictures=len(captions),
+        images=len(captions),
         captions=sum(map(len, captions)),
-        of_pictures=whole.num_examples if whole is not None and whole.num_examples > len(captions) else None,
+        of_images=whole.num_examples if whole is not None and whole.num_examples > len(captions) else None,
         licence=info.license or None,
         citation=info.citation or None,
         homepage=info.homepage or None,

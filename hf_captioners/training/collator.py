@@ -1,4 +1,4 @@
-"""Items of captioned pictures into batches of tensors."""
+"""Items of captioned images into batches of tensors."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,46 +14,46 @@ from .caption_encoding import CaptionEncoder
 
 @dataclass
 class CaptionCollator:
-    """Makes a batch of B items of `CaptionPairs` (with labels) or of `CaptionedPictures` (without).
+    """Makes a batch of B items of `CaptionPairs` (with labels) or of `CaptionedImages` (without).
 
     Args:
-        encoder: turns pictures and captions into tensors.
-        share_pictures: where K captions each of the same pictures follow each other, put a picture into the batch
-            once; for models that read B pictures with B * K captions, as those of this library.
+        encoder: turns images and captions into tensors.
+        share_images: where K captions each of the same images follow each other, put an image into the batch
+            once; for models that read B images with B * K captions, as those of this library.
     """
 
     encoder: CaptionEncoder
-    share_pictures: bool = False
+    share_images: bool = False
 
     def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """`pixel_values`, or `region_features`, `region_boxes` and `region_mask`; with captions, `labels` too.
 
-        Of further columns that the model reads (`CaptionedPictures.row_inputs`): see `pad_ids`.
+        Of further columns that the model reads (`CaptionedImages.row_inputs`): see `pad_ids`.
         """
-        pictures = once_each(items) if self.share_pictures and "row" in items[0] else items
+        images = once_each(items) if self.share_images and "row" in items[0] else items
         if "region_features" in items[0]:
-            batch = stack_features(pictures)
+            batch = stack_features(images)
         else:
-            batch = self.encoder.encode_pictures(pictures)
+            batch = self.encoder.encode_images(images)
         for name in items[0].get("row_inputs", ()):
-            batch.update(pad_ids(name, [item["row_inputs"][name] for item in pictures]))
+            batch.update(pad_ids(name, [item["row_inputs"][name] for item in images]))
         if "caption" in items[0]:
             batch.update(self.encoder.encode_captions([item["caption"] for item in items]))
         return batch
 
 
 def once_each(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The first item of each picture, if all pictures have the same number of items, one behind the other."""
+    """The first item of each image, if all images have the same number of items, one behind the other."""
     runs = [len(list(run)) for _, run in itertools.groupby(item["row"] for item in items)]
     return items[:: runs[0]] if len(set(runs)) == 1 else items
 
 
 def pad_ids(name: str, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """Ids of B pictures, of each another number.
+    """Ids of B images, of each another number.
 
     Returns:
         NAME `[B, N]` int64, filled up with 0, and its mask `[B, N]` bool, True at real ids: of `attribute_ids` it is
-        `attribute_mask`. N is at least 1, so that a picture without any has a row, too.
+        `attribute_mask`. N is at least 1, so that an image without any has a row, too.
     """
     counts = torch.tensor([len(row) for row in rows])
     mask = torch.arange(max(1, int(counts.max()))) < counts[:, None]
@@ -63,7 +63,7 @@ def pad_ids(name: str, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
 
 
 def stack_features(items: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
-    """Stored features of B pictures as `[B, R, D]` float32 with boxes `[B, R, 4]`; the mask says what is real."""
+    """Stored features of B images as `[B, R, D]` float32 with boxes `[B, R, 4]`; the mask says what is real."""
     counts = np.array([len(item["region_features"]) for item in items])
     columns: dict[str, Tensor] = {
         name: torch.from_numpy(_padded([item[name] for item in items], counts)).float()

@@ -1,4 +1,4 @@
-"""What a run says of itself beside scores: pictures with captions in its own tools, and how open visual gates are."""
+"""What a run says of itself beside scores: images with captions in its own tools, and how open visual gates are."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ TAG = "evaluation/examples"
 
 @dataclass(frozen=True)
 class CaptionedExample:
-    """One evaluation picture.
+    """One evaluation image.
 
     Args:
-        picture: RGB. caption: what the captioner wrote. references: what people wrote.
+        image: RGB. caption: what the captioner wrote. references: what people wrote.
     """
 
-    picture: Image
+    image: Image
     caption: str
     references: Sequence[str]
 
@@ -33,26 +33,26 @@ class CaptionedExample:
 
 
 def show_examples(callbacks: Iterable[Any], examples: Sequence[CaptionedExample], step: int) -> None:
-    """Give examples to those of a trainer's callbacks that can show pictures.
+    """Give examples to those of a trainer's callbacks that can show images.
 
     Args:
         callbacks: all callbacks of the trainer; those of transformers' integrations keep their tool in an attribute.
-        examples: pictures with captions.
+        examples: images with captions.
         step: of the training.
     """
     for callback in callbacks:
         if (writer := getattr(callback, "tb_writer", None)) is not None:
             for number, example in enumerate(examples):
-                pixels = np.asarray(example.picture.convert("RGB"))
+                pixels = np.asarray(example.image.convert("RGB"))
                 writer.add_image(f"{TAG}/{number}", pixels, step, dataformats="HWC")
                 writer.add_text(f"{TAG}/{number}", example.text, step)
         for name in ("_wandb", "_trackio"):
             if (tool := getattr(callback, name, None)) is not None:
-                pictures = {
-                    f"{TAG}/{number}": tool.Image(example.picture, caption=example.text)
+                images = {
+                    f"{TAG}/{number}": tool.Image(example.image, caption=example.text)
                     for number, example in enumerate(examples)
                 }
-                tool.log({**pictures, "train/global_step": step})
+                tool.log({**images, "train/global_step": step})
 
 
 def visual_gate_means(outputs: Any, real: Tensor) -> list[float]:
@@ -61,14 +61,14 @@ def visual_gate_means(outputs: Any, real: Tensor) -> list[float]:
     return [float(gate.detach()[real].float().mean()) for gate in gates if isinstance(gate, Tensor)]
 
 
-def scored_words(model: Any, processor: Any, labels: Tensor, **pictures: Any) -> list[tuple[str, float]]:
+def scored_words(model: Any, processor: Any, labels: Tensor, **images: Any) -> list[tuple[str, float]]:
     """The words of a caption with their visual scores.
 
     Args:
         model: a captioner that has them; processor: its own.
-        labels: `[1, T]`, the caption up to its end token. pictures: of it, as the model reads them.
+        labels: `[1, T]`, the caption up to its end token. images: of it, as the model reads them.
     """
     begin = model.prepare_decoder_input_ids_from_labels(labels)
     sequence = torch.cat((begin, labels[:, -1:]), dim=1)
-    words, scores = word_means(processor, sequence[0].tolist(), model.visual_scores(sequence, **pictures)[0].tolist())
+    words, scores = word_means(processor, sequence[0].tolist(), model.visual_scores(sequence, **images)[0].tolist())
     return list(zip(words, map(float, scores), strict=True))

@@ -52,7 +52,7 @@ def caption_batch(
     generation_config: GenerationConfig,
     precision: AbstractContextManager[Any],
 ) -> torch.Tensor:
-    """Tokens `[B, T]` of the best caption of each picture of a batch."""
+    """Tokens `[B, T]` of the best caption of each image of a batch."""
     with precision, generating_by(model, generation_config):
         return model.generate(**batch, generation_config=generation_config)  # type: ignore[operator,return-value]
 
@@ -102,16 +102,16 @@ def score_captions(
     metrics: Sequence[str] = METRICS,
     tokenizer: str = "ptb",
 ) -> CaptionFigures:
-    """Captions against all references of their pictures, in natural units; metrics as for `compute_caption_metrics`.
+    """Captions against all references of their images, in natural units; metrics as for `compute_caption_metrics`.
 
     Raises:
-        ValueError: no picture has a reference.
+        ValueError: no image has a reference.
     """
     from hf_captioners.metrics import compute_caption_metrics
 
     known = [row for row, texts in enumerate(references) if texts]
     if not known:
-        raise ValueError(f"None of the {len(captions)} evaluation pictures has a caption to compare with.")
+        raise ValueError(f"None of the {len(captions)} evaluation images has a caption to compare with.")
     result = compute_caption_metrics(
         [captions[row] for row in known], [list(references[row]) for row in known], tuple(metrics), tokenizer
     )

@@ -13,7 +13,7 @@ from .feature_cache import vision_part
 def require_own_features(model: PreTrainedModel, processor: Any, source: RegionSource) -> None:
     """Refuse features that a captioner cannot use, and let it remember those that it is trained on.
 
-    A captioner with a vision part takes the features of that part only, so that it can caption pictures afterwards.
+    A captioner with a vision part takes the features of that part only, so that it can caption images afterwards.
     One without takes any, once: its configuration (`region_extractor`) says which.
 
     Args:
@@ -27,15 +27,15 @@ def require_own_features(model: PreTrainedModel, processor: Any, source: RegionS
     """
     config, found = model.config, source.description if isinstance(source, FeatureStore) else None
     if not hasattr(model, "get_region_features"):
-        raise ValueError(f"A {type(model).__name__} reads pictures only; stored features are for this library's own.")
+        raise ValueError(f"A {type(model).__name__} reads images only; stored features are for this library's own.")
     if config.vision_config is not None:
         own = vision_part(model, processor)
         if found is None or own.digest != found.revision:
             whose = f"{found.extractor} (revision {found.revision[:16]})" if found else "an unknown extractor"
             raise OtherExtractorError(
                 f"{source.name} has features of {whose}, which are not those of this captioner's vision part with its "
-                f"picture preparation (revision {own.digest[:16]}). Extract them with the same vision model, layer, "
-                "grid and picture size, or train a captioner without vision model on them."
+                f"image preparation (revision {own.digest[:16]}). Extract them with the same vision model, layer, "
+                "grid and image size, or train a captioner without vision model on them."
             )
     if found is not None and config.region_extractor is not None:
         found.check_extractor(config.region_extractor["name"], config.region_extractor["revision"])

@@ -1,7 +1,7 @@
-"""Features of a frozen vision model, computed once a picture and read from a feature store afterwards.
+"""Features of a frozen vision model, computed once an image and read from a feature store afterwards.
 
-Below the cache's directory lies one store for each extractor (weights, layer, grid, picture preparation) and data
-type, whatever data sets its pictures come from: a picture is found by its own bytes, or by path, size and time where
+Below the cache's directory lies one store for each extractor (weights, layer, grid, image preparation) and data
+type, whatever data sets its images come from: an image is found by its own bytes, or by path, size and time where
 it is a file. A build that was killed goes on where it stopped.
 """
 
@@ -22,7 +22,7 @@ from hf_captioners.data.region_source import Regions
 from hf_captioners.data.regions_column import store_regions
 
 from .feature_extraction import GridExtractor
-from .pictures import CaptionedPictures
+from .images import CaptionedImages
 
 logger = logging.get_logger(__name__)
 
@@ -38,12 +38,12 @@ def can_cache(model: PreTrainedModel) -> bool:
 
 
 def vision_part(model: PreTrainedModel, processor: Any) -> GridExtractor:
-    """The vision part of a captioner of this library, with its picture preparation."""
+    """The vision part of a captioner of this library, with its image preparation."""
     return GridExtractor(model.model.encoder.vision, processor.image_processor, model.config.vision_config.model_type)
 
 
-def picture_keys(rows: Dataset) -> list[str]:
-    """A digest of the picture (or views) of every row: of its bytes, or of path, size and time where it is a file."""
+def image_keys(rows: Dataset) -> list[str]:
+    """A digest of the image (or views) of every row: of its bytes, or of path, size and time where it is a file."""
     (column,) = rows.column_names
     kind = Image(decode=False)
     undecoded = rows.cast_column(column, List(kind) if isinstance(rows.features[column], List) else kind)
@@ -62,12 +62,12 @@ def _key(views: Sequence[dict[str, Any]]) -> str:
 
 
 class StoredFeatures:
-    """Features of the pictures of one data set, by row.
+    """Features of the images of one data set, by row.
 
     Args:
         folder: a feature store.
         extractor: `GridExtractor.digest` of the model that wants to read it.
-        keys: the picture of every row, as `picture_keys` names it.
+        keys: the image of every row, as `image_keys` names it.
 
     Raises:
         ValueError: the features are of another extractor, or some are not there.
@@ -80,7 +80,7 @@ class StoredFeatures:
         if found.revision != extractor:
             raise ValueError(
                 f"The features in {folder} are of the extractor {found.revision[:16]}, this model's vision part with "
-                f"its picture preparation is {extractor[:16]}. Delete the folder, or pass another `feature_cache_dir`."
+                f"its image preparation is {extractor[:16]}. Delete the folder, or pass another `feature_cache_dir`."
             )
         there = sum(key in self.store for key in self.keys)
         if there < len(self.keys):
@@ -104,8 +104,8 @@ class FeatureCache:
         model: a captioner for which `can_cache` is True.
         processor: its processor.
         dtype: `"float16"` or `"float32"`.
-        batch_size: pictures at a time; on CPU few are faster, because their maps stay in its caches.
-        workers: processes that decode pictures.
+        batch_size: images at a time; on CPU few are faster, because their maps stay in its caches.
+        workers: processes that decode images.
         shard_bytes: size of features that is written at once.
     """
 
@@ -124,27 +124,25 @@ class FeatureCache:
         self.extractor = self.vision.digest
         self.folder = Path(directory, f"{self.extractor[:16]}-{dtype}")
 
-    def features_of(self, pictures: CaptionedPictures) -> StoredFeatures:
-        """Features of pictures, computed if they are not there yet.
+    def features_of(self, images: CaptionedImages) -> StoredFeatures:
+        """Features of images, computed if they are not there yet.
 
         Raises:
-            ValueError: a picture cannot be read, or a feature is NaN, infinite or too large for the data type.
+            ValueError: an image cannot be read, or a feature is NaN, infinite or too large for the data type.
         """
-        keys = picture_keys(pictures.rows)
+        keys = image_keys(images.rows)
         known = FeatureStore(self.folder) if (self.folder / STORE_FILE).is_file() else ()
         missing = len({key for key in keys if key not in known})
         if missing:
-            logger.warning(f"Computing the features of {missing:,} pictures, to be stored in {self.folder}.")
-            self._build(pictures, keys)
+            logger.warning(f"Computing the features of {missing:,} images, to be stored in {self.folder}.")
+            self._build(images, keys)
         return StoredFeatures(self.folder, self.extractor, keys)
 
-    def _build(self, pictures: CaptionedPictures, keys: list[str]) -> None:
+    def _build(self, images: CaptionedImages, keys: list[str]) -> None:
         description = self.vision.description(self.dtype)
         # Another run may fill the same store: wait for it, and compute what it left.
         with FeatureStoreWriter(self.folder, description, shard_bytes=self.shard_bytes, patience=-1) as writer:
-            store_regions(
-                pictures.rows, self._extract, writer, self.batch_size, self.vision.prepare, self.workers, keys
-            )
+            store_regions(images.rows, self._extract, writer, self.batch_size, self.vision.prepare, self.workers, keys)
 
     def _extract(self, inputs: dict[str, Any]) -> list[Regions]:
         return self.vision(inputs)

@@ -1,4 +1,4 @@
-"""Regions of pictures from trained models: grids of vision models, and queries of detectors, to be stored once."""
+"""Regions of images from trained models: grids of vision models, and queries of detectors, to be stored once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hf_captioners.data.feature_store import StoreDescription, StoredKind
 from hf_captioners.data.region_source import Regions
 from hf_captioners.modeling.configuration_captioning import CaptioningConfig
 from hf_captioners.modeling.layers_vision import VisionBackbone
-from hf_captioners.processing.picture_reading import read_picture
+from hf_captioners.processing.image_reading import read_image
 
 from .starting import StartingPoint, load_vision_part, reading
 
@@ -26,14 +26,14 @@ UNRELATED = ("_name_or_path", "architectures", "dtype", "id2label", "label2id", 
 
 
 class RegionExtractor(Protocol):
-    """Turns pictures into regions; what it needs is prepared apart, by the processes that decode pictures."""
+    """Turns images into regions; what it needs is prepared apart, by the processes that decode images."""
 
-    def prepare(self, pictures: list[PIL.Image.Image]) -> dict[str, Tensor]:
-        """Inputs of the model for B pictures."""
+    def prepare(self, images: list[PIL.Image.Image]) -> dict[str, Tensor]:
+        """Inputs of the model for B images."""
         ...
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
-        """Regions of B pictures."""
+        """Regions of B images."""
         ...
 
     def description(self, kind: StoredKind) -> StoreDescription:
@@ -42,7 +42,7 @@ class RegionExtractor(Protocol):
 
 
 def weights_digest(model: nn.Module, *said: Any) -> str:
-    """A digest of everything that features depend on beside the picture.
+    """A digest of everything that features depend on beside the image.
 
     Args:
         model: its weights count, those of a pooler excepted, which regions do not go through.
@@ -56,8 +56,8 @@ def weights_digest(model: nn.Module, *said: Any) -> str:
     return digest.hexdigest()
 
 
-def picture_settings(image_processor: Any) -> dict[str, Any]:
-    """The settings of an image processor that change pictures."""
+def image_settings(image_processor: Any) -> dict[str, Any]:
+    """The settings of an image processor that change images."""
     return {
         name: value
         for name, value in image_processor.to_dict().items()
@@ -70,7 +70,7 @@ class GridExtractor:
 
     Args:
         backbone: the vision part.
-        image_processor: prepares its pictures.
+        image_processor: prepares its images.
         name: what the vision model is called.
     """
 
@@ -96,13 +96,13 @@ class GridExtractor:
         backbone.model.load_state_dict(model.state_dict())
         return cls(backbone, image_processor, source)
 
-    def prepare(self, pictures: list[PIL.Image.Image]) -> dict[str, Tensor]:
+    def prepare(self, images: list[PIL.Image.Image]) -> dict[str, Tensor]:
         """`pixel_values` `[B, 3, H, W]`."""
-        return {"pixel_values": self.image_processor(pictures, return_tensors="pt")["pixel_values"]}
+        return {"pixel_values": self.image_processor(images, return_tensors="pt")["pixel_values"]}
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
-        """Features `[R, D]` and boxes `[R, 4]` of every picture; all have the same number of regions."""
+        """Features `[R, D]` and boxes `[R, 4]` of every image; all have the same number of regions."""
         parameter = next(self.backbone.parameters())
         found = self.backbone(inputs["pixel_values"].to(parameter.device, parameter.dtype))
         features, boxes = found.region_features.float().cpu().numpy(), found.region_boxes.float().cpu().numpy()
@@ -110,10 +110,10 @@ class GridExtractor:
 
     @cached_property
     def digest(self) -> str:
-        """Identifies weights, layer, grid and picture preparation."""
+        """Identifies weights, layer, grid and image preparation."""
         config = self.backbone.model.config.to_dict()
         config = {name: value for name, value in config.items() if name not in UNRELATED}
-        settings = picture_settings(self.image_processor)
+        settings = image_settings(self.image_processor)
         return weights_digest(
             self.backbone.model, self.backbone.feature_layer, self.backbone.grid_size, config, settings
         )
@@ -132,8 +132,8 @@ class DetectorExtractor:
         model: an object detector of transformers with one state and one box a query.
         image_processor: its image processor.
         name: what it is called.
-        top_k: keep at most so many regions of a picture, those with the best scores.
-        score_threshold: keep those with at least this score, and always the best one: a picture needs a region.
+        top_k: keep at most so many regions of an image, those with the best scores.
+        score_threshold: keep those with at least this score, and always the best one: an image needs a region.
 
     Raises:
         ValueError: a number is outside of its range.
@@ -155,13 +155,13 @@ class DetectorExtractor:
             image_processor = AutoImageProcessor.from_pretrained(source)
         return cls(model, image_processor, source, top_k, score_threshold)
 
-    def prepare(self, pictures: list[PIL.Image.Image]) -> dict[str, Tensor]:
-        """`pixel_values`, and `pixel_mask` where pictures are padded."""
-        return dict(self.image_processor([read_picture(picture) for picture in pictures], return_tensors="pt"))
+    def prepare(self, images: list[PIL.Image.Image]) -> dict[str, Tensor]:
+        """`pixel_values`, and `pixel_mask` where images are padded."""
+        return dict(self.image_processor([read_image(image) for image in images], return_tensors="pt"))
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
-        """States `[R, D]`, boxes `[R, 4]` in normalised xyxy and scores `[R]` of every picture, best first.
+        """States `[R, D]`, boxes `[R, 4]` in normalised xyxy and scores `[R]` of every image, best first.
 
         Raises:
             ValueError: the model gives no boxes or no states.
@@ -177,8 +177,8 @@ class DetectorExtractor:
         states = states[:, -boxes.shape[1] :]  # [B, Q, D]; YOLOS has patches before the queries
         scores = object_scores(outputs.logits, self.model.config.num_labels)
         return [
-            self._regions(*(values.float().cpu() for values in picture))
-            for picture in zip(states, corners(boxes), scores, strict=True)
+            self._regions(*(values.float().cpu() for values in image))
+            for image in zip(states, corners(boxes), scores, strict=True)
         ]
 
     def _regions(self, states: Tensor, boxes: Tensor, scores: Tensor) -> Regions:
@@ -187,11 +187,11 @@ class DetectorExtractor:
         return Regions(states[kept].numpy(), boxes[kept].numpy(), scores=scores[kept].numpy())
 
     def description(self, kind: StoredKind) -> StoreDescription:
-        """Detector and choice of queries; the revision is a digest of weights, choice and picture preparation."""
+        """Detector and choice of queries; the revision is a digest of weights, choice and image preparation."""
         name = f"{self.name}, best {self.top_k} queries of score >= {self.score_threshold:g}"
         config = {name: value for name, value in self.model.config.to_dict().items() if name not in UNRELATED}
         digest = weights_digest(
-            self.model, self.top_k, self.score_threshold, config, picture_settings(self.image_processor)
+            self.model, self.top_k, self.score_threshold, config, image_settings(self.image_processor)
         )
         return StoreDescription(name, digest, _feature_size(self), kind, scores=True)
 
@@ -209,7 +209,7 @@ def object_scores(logits: Tensor, num_labels: int) -> Tensor:
 
 
 def corners(boxes: Tensor) -> Tensor:
-    """Boxes `[..., 4]` as centre and size to x1, y1, x2, y2, cut at the rim of the picture."""
+    """Boxes `[..., 4]` as centre and size to x1, y1, x2, y2, cut at the rim of the image."""
     centre, size = boxes[..., :2], boxes[..., 2:]
     return torch.cat((centre - size / 2, centre + size / 2), dim=-1).clamp(0, 1)
 

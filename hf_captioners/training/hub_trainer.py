@@ -12,7 +12,7 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import logging
 from transformers.utils.hub import PushInProgress
 
-from hf_captioners.hub.card_facts import sample_pictures
+from hf_captioners.hub.card_facts import sample_images
 from hf_captioners.hub.checkpoint_files import checkpoint_files
 from hf_captioners.hub.pushing import hub_errors_told, prepare_repository, push_checkpoint
 
@@ -67,7 +67,7 @@ class HubTrainer(Seq2SeqTrainer):
         token: str | None = None,
         revision: str | None = None,
         private: bool | None = None,
-        with_pictures: bool = False,
+        with_images: bool = False,
     ) -> Any:
         """Save the model and push it with processor, code and card, see `push_checkpoint`.
 
@@ -75,7 +75,7 @@ class HubTrainer(Seq2SeqTrainer):
             commit_message: of the commit.
             blocking: wait until it is done.
             token, revision, private: default: `hub_token`, `hub_revision` and `hub_private_repo` of the arguments.
-            with_pictures: also push the evaluation pictures that the card describes; only if you may publish them.
+            with_images: also push the evaluation images that the card describes; only if you may publish them.
 
         Returns:
             What the Hub says of the commit, a `Future` of it, or None in other processes than the first.
@@ -87,7 +87,7 @@ class HubTrainer(Seq2SeqTrainer):
             return None
         self._finish_current_push()
         push = self._push if blocking else self._push_later
-        return push(str(self.args.output_dir), str(commit_message), token, revision, with_pictures)
+        return push(str(self.args.output_dir), str(commit_message), token, revision, with_images)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
@@ -104,17 +104,17 @@ class HubTrainer(Seq2SeqTrainer):
         message: str,
         token: str | None = None,
         revision: str | None = None,
-        with_pictures: bool = False,
+        with_images: bool = False,
     ) -> Any:
         """Push a copy in the background: the checkpoint itself may be deleted meanwhile."""
         copied = tempfile.mkdtemp(prefix="captioner-")
         card = Path(directory, "README.md")
-        for path in [*checkpoint_files(directory), *sample_pictures(directory), *([card] if card.is_file() else [])]:
+        for path in [*checkpoint_files(directory), *sample_images(directory), *([card] if card.is_file() else [])]:
             _link_or_copy(path, Path(copied, path.name))
 
         def push() -> CommitInfo:
             try:
-                return self._push(copied, message, token, revision, with_pictures)
+                return self._push(copied, message, token, revision, with_images)
             except Exception as error:
                 logger.warning(f"A push during training failed, training goes on: {error}")
                 raise
@@ -124,7 +124,7 @@ class HubTrainer(Seq2SeqTrainer):
         return HfApi().run_as_future(push)
 
     def _push(
-        self, directory: str, message: str, token: str | None, revision: str | None, with_pictures: bool
+        self, directory: str, message: str, token: str | None, revision: str | None, with_images: bool
     ) -> CommitInfo:
         return push_checkpoint(
             directory,
@@ -132,7 +132,7 @@ class HubTrainer(Seq2SeqTrainer):
             revision=revision or self.args.hub_revision,
             message=message,
             token=token or self.args.hub_token,
-            with_pictures=with_pictures,
+            with_images=with_images,
         )
 
 

@@ -1,7 +1,7 @@
 """What a caption earns in self-critical training.
 
 A reward is a function `(completions, references, **columns) -> list[float]`, as in TRL. The columns are those of the
-data set, one entry a completion, and two more: `row`, the position of the picture in the training set, and `ended`,
+data set, one entry a completion, and two more: `row`, the position of the image in the training set, and `ended`,
 whether the caption has an end token.
 """
 
@@ -37,22 +37,22 @@ Reward = Callable[..., Sequence[float]]
 
 
 class TrainingReferences:
-    """The captions of all training pictures, tokenised once as the COCO evaluation does.
+    """The captions of all training images, tokenised once as the COCO evaluation does.
 
     Args:
-        captions: for each picture its captions.
+        captions: for each image its captions.
         count_end: whether n-grams go on over the end of a caption: `<end>` is appended to every reference, and to
             every completion that has an end token.
 
     Raises:
-        ValueError: a picture has no caption.
+        ValueError: an image has no caption.
     """
 
     def __init__(self, captions: Sequence[Sequence[str]], count_end: bool) -> None:
         empty = [row for row, texts in enumerate(captions) if not texts]
         if empty:
             raise ValueError(
-                f"{len(empty)} training pictures have no caption to be compared with, among them row {empty[0]}. "
+                f"{len(empty)} training images have no caption to be compared with, among them row {empty[0]}. "
                 f"Leave them out: rows.filter(lambda row: len(row['captions']) > 0)."
             )
         self.count_end = count_end
@@ -69,7 +69,7 @@ class TrainingReferences:
 
 
 class CiderDReward:
-    """CIDEr-D of each completion against the references of its picture, 0 to 10.
+    """CIDEr-D of each completion against the references of its image, 0 to 10.
 
     Args:
         references: the training captions.
@@ -126,7 +126,7 @@ class MeteorReward:
     def __call__(self, completions: Sequence[str], references: Any, row: Sequence[int], **columns: Any) -> list[float]:
         """Score completions."""
         theirs = [self.references.words[number] for number in row]
-        return self.meteor.score(self.references.tokenize(completions), theirs).per_picture.tolist()
+        return self.meteor.score(self.references.tokenize(completions), theirs).per_image.tolist()
 
 
 class RougeLReward:
@@ -194,8 +194,8 @@ def named_reward(name: str, references: TrainingReferences, document_frequency: 
     return simple[name](references)
 
 
-class PictureColumns(Protocol):
-    """What is known of training pictures beside themselves."""
+class ImageColumns(Protocol):
+    """What is known of training images beside themselves."""
 
     def __getitem__(self, rows: list[int]) -> dict[str, list[Any]]:
         """Columns of rows."""
@@ -208,8 +208,8 @@ class RewardSum:
     Args:
         functions: by name.
         weights: one each; None counts all once.
-        captions: for each training picture its captions.
-        columns: further columns of the training set, without pictures; None if there are none.
+        captions: for each training image its captions.
+        columns: further columns of the training set, without images; None if there are none.
 
     Raises:
         ValueError: there is no function, or the weights are not one each.
@@ -241,7 +241,7 @@ class RewardSum:
         """Every reward of every completion, unweighted.
 
         Args:
-            completions: N captions. row: the training picture of each. ended: whether each has an end token.
+            completions: N captions. row: the training image of each. ended: whether each has an end token.
 
         Returns:
             `[N, functions]` float32.

@@ -18,14 +18,14 @@ def mix_in_own_words(model: Any, inputs: Mapping[str, Tensor], probability: floa
 
     Args:
         model: a captioner of this library.
-        inputs: a batch of B pictures with `labels` `[B * K, T]`.
+        inputs: a batch of B images with `labels` `[B * K, T]`.
         probability: of a draw.
 
     Returns:
         `decoder_input_ids` `[B * K, T]`. They are no gradient's business.
     """
     labels = inputs["labels"]
-    pictures = {name: value for name, value in inputs.items() if name != "labels"}
+    images = {name: value for name, value in inputs.items() if name != "labels"}
     words = model.prepare_decoder_input_ids_from_labels(labels)
     tossed = torch.rand(words.shape, device=words.device) < probability
     # A label is the word that stands one place further on: only such words are replaced.
@@ -34,7 +34,7 @@ def mix_in_own_words(model: Any, inputs: Mapping[str, Tensor], probability: floa
     was_training = model.training
     model.eval()
     try:
-        encoded = model.get_encoder()(**pictures, return_dict=True)
+        encoded = model.get_encoder()(**images, return_dict=True)
         past = None
         for step in range(1, words.shape[1]):
             outputs = model(

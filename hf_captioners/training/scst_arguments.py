@@ -21,28 +21,28 @@ CROSS_ENTROPY_FOLDER = "cross_entropy"
 class SCSTArguments(CaptioningTrainingArguments):
     """Arguments of `SCSTTrainer`: all of `CaptioningTrainingArguments`, and those of self-critical training.
 
-    `learning_rate`, `per_device_train_batch_size` (pictures here, not pairs), `num_train_epochs` and
+    `learning_rate`, `per_device_train_batch_size` (images here, not pairs), `num_train_epochs` and
     `early_stopping_patience` are those of self-critical training; `generation_max_new_tokens` is also the longest
-    sampled caption. `group_captions`, `captions_per_picture` and `max_caption_tokens` are those of the cross-entropy
+    sampled caption. `group_captions`, `captions_per_image` and `max_caption_tokens` are those of the cross-entropy
     epochs before it, if there are any.
 
     Args:
         sampling: `"multinomial"` draws captions independently of each other (Rennie et al. 2017); `"beams"` takes all
             captions of a beam search (M2, VisualGPT).
-        num_samples: K, captions of a picture (or beams); published: 5.
+        num_samples: K, captions of an image (or beams); published: 5.
         temperature: of `"multinomial"`; the captions are scored under the same temperature. Nothing else bends the
             distribution: the whole vocabulary takes part.
         sample_with_dropout: draw captions with dropout, as the released codes do. Default: without; the pass that
             gives the gradient has it in either case.
         baseline: `"greedy"`, the reward of the most probable caption (Rennie et al. 2017); `"beam_mean"`, the mean
-            over the picture's K captions (M2, VisualGPT); `"leave_one_out"`, the mean over its other K - 1 captions
+            over the image's K captions (M2, VisualGPT); `"leave_one_out"`, the mean over its other K - 1 captions
             (Luo 2020, ZoDIAC); `"moving_average"`, the mean reward of former steps. None: `beam_mean` with beams,
             `leave_one_out` otherwise.
         baseline_momentum: share that `"moving_average"` keeps at each step.
         reward_funcs: names among cider_d, bleu_4, meteor, rouge_l; functions are given to the trainer.
         reward_weights: one for each reward; None counts all once.
         document_frequency: what CIDEr-D weighs n-grams by: `"per_image"` or `"per_caption"`, counted in the training
-            captions with pictures or captions for documents, or a file of `DocumentFrequency.save`. None:
+            captions with images or captions for documents, or a file of `DocumentFrequency.save`. None:
             `per_caption` with beams (M2, VisualGPT), `per_image` otherwise (ImageCaptioning.pytorch, AoANet, ZoDIAC).
         end_token_in_reward: let CIDEr-D and BLEU-4 count n-grams over the end of a caption; a caption that was cut
             off loses them. None: False with beams, True otherwise, as in the same papers.
@@ -67,10 +67,10 @@ class SCSTArguments(CaptioningTrainingArguments):
         default=1e-5, metadata={"help": "Initial learning rate (VisualGPT: 1e-5; M2, ZoDIAC: 5e-6)."}
     )
     per_device_train_batch_size: int = field(
-        default=10, metadata={"help": "Pictures in a batch, for each device (M2, ZoDIAC: 10)."}
+        default=10, metadata={"help": "Images in a batch, for each device (M2, ZoDIAC: 10)."}
     )
     sampling: str = field(default="multinomial", metadata={"help": f"How captions are drawn: {', '.join(SAMPLINGS)}."})
-    num_samples: int = field(default=5, metadata={"help": "Captions drawn of a picture."})
+    num_samples: int = field(default=5, metadata={"help": "Captions drawn of an image."})
     temperature: float = field(default=1.0, metadata={"help": "Temperature of multinomial sampling."})
     sample_with_dropout: bool = field(
         default=False, metadata={"help": "Draw captions with dropout, as the released codes do."}
@@ -112,7 +112,7 @@ class SCSTArguments(CaptioningTrainingArguments):
         default=1e-4, metadata={"help": "Learning rate of the cross-entropy part (VisualGPT: 1e-4)."}
     )
     cross_entropy_batch_size: int = field(
-        default=25, metadata={"help": "Pairs of picture and caption in its batches (VisualGPT: 25)."}
+        default=25, metadata={"help": "Pairs of image and caption in its batches (VisualGPT: 25)."}
     )
     cross_entropy_lr_scheduler_type: str | None = field(
         default=None, metadata={"help": "Its schedule (M2: noam); default: that of the self-critical part."}

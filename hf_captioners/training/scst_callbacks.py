@@ -81,7 +81,7 @@ class CollapseAlarm(TrainerCallback):
     def on_evaluate(  # type: ignore[override]
         self, args: SCSTArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Look at the captions of the evaluation pictures."""
+        """Look at the captions of the evaluation images."""
         figures = [entry for entry in state.log_history if "eval_distinct" in entry]
         if len(figures) < 2:
             return
@@ -90,7 +90,7 @@ class CollapseAlarm(TrainerCallback):
         self._tell(
             "alike",
             last["eval_distinct"] < LEAST_DISTINCT * first["eval_distinct"],
-            f"Captions become alike: {last['eval_distinct']:.1%} of those of the evaluation pictures are distinct, "
+            f"Captions become alike: {last['eval_distinct']:.1%} of those of the evaluation images are distinct, "
             f"{first['eval_distinct']:.1%} at the start. {remedy}",
         )
         ends = "Set `end_token_in_reward` to True: the reward does not see that captions break off."
@@ -128,7 +128,7 @@ class CollapseAlarm(TrainerCallback):
         self._tell(
             "nothing to learn",
             last["advantage_std"] < NO_DIFFERENCE,
-            "All captions of a picture earn the same, so there is nothing to learn from: they are all alike "
+            "All captions of an image earn the same, so there is nothing to learn from: they are all alike "
             f"(distinct: {last['distinct']:.0%}), or the reward does not tell them apart.",
         )
 

@@ -1,6 +1,6 @@
 """The losses of self-critical training, and what rewards are compared with.
 
-B pictures, K captions each, T tokens. Sources: Rennie et al., CVPR 2017 (Eq. 8); Cornia et al., CVPR 2020 (Eq. 11);
+B images, K captions each, T tokens. Sources: Rennie et al., CVPR 2017 (Eq. 8); Cornia et al., CVPR 2020 (Eq. 11);
 Luo, "A Better Variant of Self-Critical Sequence Training", 2020.
 """
 
@@ -12,7 +12,7 @@ SAMPLE_BASELINES = ("beam_mean", "leave_one_out")
 
 
 def sample_baseline(name: str, rewards: Tensor) -> Tensor:
-    """What the rewards `[B, K]` of a picture's captions are compared with.
+    """What the rewards `[B, K]` of an image's captions are compared with.
 
     Args:
         name: `"beam_mean"`, the mean over the K captions (M2, VisualGPT; with independent samples the gradient is
@@ -23,12 +23,12 @@ def sample_baseline(name: str, rewards: Tensor) -> Tensor:
         `[B, K]`.
 
     Raises:
-        ValueError: the name is another one, or there is one caption a picture.
+        ValueError: the name is another one, or there is one caption per image.
     """
     number = rewards.shape[1]
     if name not in SAMPLE_BASELINES or number < 2:
         raise ValueError(
-            f"The baseline is {name!r} with {number} caption(s) a picture, expected one of "
+            f"The baseline is {name!r} with {number} caption(s) an image, expected one of "
             f"{', '.join(SAMPLE_BASELINES)} with at least 2."
         )
     if name == "beam_mean":

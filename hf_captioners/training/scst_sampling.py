@@ -1,7 +1,7 @@
 """Captions drawn from a captioner without a graph, and the logits that belong to them with one.
 
-It knows two kinds of captioners: those of this library, which read B pictures with B * K captions, and those of
-transformers (BLIP, GIT, vision-encoder-decoder), whose pictures are repeated.
+It knows two kinds of captioners: those of this library, which read B images with B * K captions, and those of
+transformers (BLIP, GIT, vision-encoder-decoder), whose images are repeated.
 """
 
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ NEVER = -1e4
 
 @dataclass(frozen=True)
 class CaptionSamples:
-    """K captions of each of B pictures, those of a picture next to each other.
+    """K captions of each of B images, those of an image next to each other.
 
     Args:
         sequences: `[B * K, 1 + T]`, the begin token first; behind the end token stands the padding token.
@@ -91,25 +91,25 @@ class CaptionSampling:
         self.end = int(end)  # type: ignore[arg-type]
         self.padding = self.end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
-    def greedy(self, pictures: Mapping[str, Tensor], precision: AbstractContextManager[Any]) -> CaptionSamples:
-        """One caption a picture, always the most probable token, without dropout."""
-        return self._generate(pictures, precision, False, {})
+    def greedy(self, images: Mapping[str, Tensor], precision: AbstractContextManager[Any]) -> CaptionSamples:
+        """One caption per image, always the most probable token, without dropout."""
+        return self._generate(images, precision, False, {})
 
     def multinomial(
         self,
-        pictures: Mapping[str, Tensor],
+        images: Mapping[str, Tensor],
         precision: AbstractContextManager[Any],
         number: int,
         temperature: float,
         with_dropout: bool,
     ) -> CaptionSamples:
-        """`number` independent captions a picture, drawn from the whole vocabulary."""
+        """`number` independent captions per image, drawn from the whole vocabulary."""
         settings = UNBENT_SAMPLES | {"do_sample": True, "temperature": temperature, "num_return_sequences": number}
-        return self._generate(pictures, precision, with_dropout, settings)
+        return self._generate(images, precision, with_dropout, settings)
 
     def beams(
         self,
-        pictures: Mapping[str, Tensor],
+        images: Mapping[str, Tensor],
         precision: AbstractContextManager[Any],
         number: int,
         with_dropout: bool,
@@ -117,12 +117,12 @@ class CaptionSampling:
         """The `number` best captions of a beam search; this library's captioners keep finished beams as M2 does."""
         settings: dict[str, Any] = UNBENT_BEAMS | {"num_beams": number, "num_return_sequences": number}
         options = {"bookkeeping": "live"} if self.is_own else {}
-        return self._generate(pictures, precision, with_dropout, settings, **options)
+        return self._generate(images, precision, with_dropout, settings, **options)
 
     @torch.no_grad()
     def _generate(
         self,
-        pictures: Mapping[str, Tensor],
+        images: Mapping[str, Tensor],
         precision: AbstractContextManager[Any],
         with_dropout: bool,
         settings: Mapping[str, Any],
@@ -135,17 +135,17 @@ class CaptionSampling:
         self.model.train(with_dropout)
         try:
             with precision, generating_by(self.model, config):
-                sequences = self.model.generate(**pictures, generation_config=config, **options)
+                sequences = self.model.generate(**images, generation_config=config, **options)
         finally:
             self.model.train(was_training)
         return CaptionSamples.of(sequences, self.end, self.padding)
 
-    def logits(self, model: Any, pictures: Mapping[str, Tensor], samples: CaptionSamples) -> tuple[Tensor, Any]:
+    def logits(self, model: Any, images: Mapping[str, Tensor], samples: CaptionSamples) -> tuple[Tensor, Any]:
         """What a model expects at every token of the samples, in one pass.
 
         Args:
             model: the captioner, perhaps wrapped for several processes, or another one of its kind.
-            pictures: its inputs for the B pictures.
+            images: its inputs for the B images.
             samples: B * K captions.
 
         Returns:
@@ -154,16 +154,16 @@ class CaptionSampling:
         """
         read, length = samples.sequences[:, :-1], samples.tokens.shape[1]
         if self.is_own:
-            outputs = model(**pictures, decoder_input_ids=read, use_cache=False, output_gates=True)
+            outputs = model(**images, decoder_input_ids=read, use_cache=False, output_gates=True)
         else:
-            number = len(read) // len(next(iter(pictures.values())))
-            repeated = {name: value.repeat_interleave(number, 0) for name, value in pictures.items()}
+            number = len(read) // len(next(iter(images.values())))
+            repeated = {name: value.repeat_interleave(number, 0) for name, value in images.items()}
             if self.base_model.config.is_encoder_decoder:
                 outputs = model(**repeated, decoder_input_ids=read)
             else:
                 seen = torch.cat((torch.ones_like(samples.real[:, :1]), samples.real[:, :-1]), 1)
                 outputs = model(**repeated, input_ids=read, attention_mask=seen.long())
-        logits = outputs.logits[:, -length:][samples.real]  # GIT also returns logits at its picture's tokens
+        logits = outputs.logits[:, -length:][samples.real]  # GIT also returns logits at its image's tokens
         suppressed = self.base_model.generation_config.suppress_tokens
         if suppressed:
             logits = logits.index_fill(-1, torch.tensor(suppressed, device=logits.device), NEVER)

@@ -20,7 +20,7 @@ from .checkpoints import load_weights
 from .collator import CaptionCollator
 from .diagnostics import visual_gate_means
 from .evaluation import shown_health
-from .pictures import PICTURE_COLUMNS, CaptionedPictures
+from .images import IMAGE_COLUMNS, CaptionedImages
 from .rewards import Reward, RewardSum, TrainingReferences, named_reward
 from .scst_arguments import SCSTArguments
 from .scst_callbacks import CollapseAlarm, MovingAverage, StartFigures
@@ -37,32 +37,32 @@ from .scst_start import START_FOLDER, check_is_of_scst, last_scst_checkpoint, ph
 from .trainer import CaptioningTrainer
 
 
-class NumberedPictures(TorchDataset):
-    """Every picture once, with its row.
+class NumberedImages(TorchDataset):
+    """Every image once, with its row.
 
     Args:
-        pictures: the pictures.
+        images: the images.
     """
 
     lengths = None  # what is still to be drawn has none: `group_by_length` is for the cross-entropy part
 
-    def __init__(self, pictures: CaptionedPictures) -> None:
-        self.pictures = pictures
-        self.picture_of = np.arange(len(pictures))
+    def __init__(self, images: CaptionedImages) -> None:
+        self.images = images
+        self.image_of = np.arange(len(images))
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        """The picture, and its `row`."""
-        return {**self.pictures[row], "row": row}
+        """The image, and its `row`."""
+        return {**self.images[row], "row": row}
 
 
 class NumberedCollator(CaptionCollator):
-    """Adds `row` `[B]` to batches of numbered pictures; others are as those of `CaptionCollator`."""
+    """Adds `row` `[B]` to batches of numbered images; others are as those of `CaptionCollator`."""
 
     def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Model inputs of B pictures, and their rows."""
+        """Model inputs of B images, and their rows."""
         batch = super().__call__(items)
         if "row" in items[0] and "caption" not in items[0]:
             batch["row"] = torch.tensor([item["row"] for item in items])
@@ -87,7 +87,7 @@ class Rewarded:
 class SCSTTrainer(CaptioningTrainer):
     """Trains any captioner on the rewards of captions that it draws itself (Rennie et al., CVPR 2017).
 
-    Each step draws K captions of each picture without a graph, rewards them while the model works, and takes one pass
+    Each step draws K captions of each image without a graph, rewards them while the model works, and takes one pass
     over them with a gradient. With `scst_after_epochs` or `scst_after_patience` the run begins with cross-entropy.
 
     ```python
@@ -101,14 +101,14 @@ class SCSTTrainer(CaptioningTrainer):
     Args:
         model: the captioner; trained with cross-entropy, unless that comes first.
         args: see `SCSTArguments`.
-        train_dataset: captioned pictures as `load_captions` returns them. Other columns reach the rewards.
+        train_dataset: captioned images as `load_captions` returns them. Other columns reach the rewards.
         eval_dataset, processing_class, callbacks: see `CaptioningTrainer`. Callbacks also watch cross-entropy epochs.
         reward_funcs: names or functions `(completions, references, **columns) -> list[float]` in place of
             `args.reward_funcs`.
         optimizers: of self-critical training.
 
     Raises:
-        ValueError: see `CaptioningTrainer`, `RewardSum` and `CiderDReward`; or a picture has no caption.
+        ValueError: see `CaptioningTrainer`, `RewardSum` and `CiderDReward`; or an image has no caption.
     """
 
     args: SCSTArguments
@@ -146,11 +146,11 @@ class SCSTTrainer(CaptioningTrainer):
         return NumberedCollator(self.encoder)
 
     def _make_items(self, rows: Dataset) -> Any:
-        return NumberedPictures(CaptionedPictures(rows, row_inputs=self.encoder.row_inputs))
+        return NumberedImages(CaptionedImages(rows, row_inputs=self.encoder.row_inputs))
 
     def _make_rewards(self, functions: Sequence[str | Reward]) -> RewardSum:
-        pictures = self.train_dataset.pictures
-        captions = pictures.captions
+        images = self.train_dataset.images
+        captions = images.captions
         names = [name_of(function) for function in functions]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(
@@ -164,9 +164,9 @@ class SCSTTrainer(CaptioningTrainer):
             else function
             for function in functions
         }
-        others = [name for name in self._rows.column_names if name not in (*PICTURE_COLUMNS, "captions")]
+        others = [name for name in self._rows.column_names if name not in (*IMAGE_COLUMNS, "captions")]
         is_asked = bool(others) and not all(isinstance(function, str) for function in functions)
-        rows = self._rows if pictures.source is None else self._rows.with_format(None)  # nobody asks for regions
+        rows = self._rows if images.source is None else self._rows.with_format(None)  # nobody asks for regions
         columns = rows.select_columns(others) if is_asked else None
         return RewardSum(made, self.args.reward_weights, captions, columns)
 
@@ -236,35 +236,35 @@ class SCSTTrainer(CaptioningTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The self-critical loss of a batch of numbered pictures."""
+        """The self-critical loss of a batch of numbered images."""
         rows = inputs["row"].tolist()
-        pictures = {name: value for name, value in inputs.items() if name != "row"}
-        samples = self._draw(pictures)
+        images = {name: value for name, value in inputs.items() if name != "row"}
+        samples = self._draw(images)
         rewards = self._reward(samples, rows)
         greedy = None
         if self.args.baseline == "greedy":
-            greedy = self._reward(self.sampling.greedy(pictures, self.accelerator.autocast()), rows)
-        logits, outputs = self.sampling.logits(model, pictures, samples)
+            greedy = self._reward(self.sampling.greedy(images, self.accelerator.autocast()), rows)
+        logits, outputs = self.sampling.logits(model, images, samples)
         if self.args.temperature != 1:
             logits = logits / self.args.temperature
         advantages = self._advantages(rewards, greedy, logits.device)
         token_logprobs = logits.new_zeros(samples.real.shape, dtype=torch.float32)
         token_logprobs[samples.real] = chosen_logprobs(logits, samples.tokens[samples.real])
-        by_picture = (len(rows), self.args.num_samples, -1)
+        by_image = (len(rows), self.args.num_samples, -1)
         length = self.args.generation_max_new_tokens if self.args.loss_length == "longest" else None
-        loss = self_critical_loss(token_logprobs.view(by_picture), samples.real.view(by_picture), advantages, length)
-        loss = loss + self._regularisers(logits, pictures, samples)
+        loss = self_critical_loss(token_logprobs.view(by_image), samples.real.view(by_image), advantages, length)
+        loss = loss + self._regularisers(logits, images, samples)
         gates = visual_gate_means(outputs, samples.real)
         if gates:
             self._note("visual_gate", sum(gates) / len(gates))
         return (loss, outputs) if return_outputs else loss
 
-    def _draw(self, pictures: dict[str, Tensor]) -> CaptionSamples:
+    def _draw(self, images: dict[str, Tensor]) -> CaptionSamples:
         args, precision = self.args, self.accelerator.autocast()
         if args.sampling == "beams":
-            return self.sampling.beams(pictures, precision, args.num_samples, args.sample_with_dropout)
+            return self.sampling.beams(images, precision, args.num_samples, args.sample_with_dropout)
         return self.sampling.multinomial(
-            pictures, precision, args.num_samples, args.temperature, args.sample_with_dropout
+            images, precision, args.num_samples, args.temperature, args.sample_with_dropout
         )
 
     def _reward(self, samples: CaptionSamples, rows: list[int]) -> "Future[Rewarded]":
@@ -306,12 +306,12 @@ class SCSTTrainer(CaptioningTrainer):
             self._note(name, figure)
         return advantages.to(device)
 
-    def _regularisers(self, logits: Tensor, pictures: dict[str, Tensor], samples: CaptionSamples) -> Tensor:
+    def _regularisers(self, logits: Tensor, images: dict[str, Tensor], samples: CaptionSamples) -> Tensor:
         """Weighted divergence and entropy, a token."""
         extra = logits.new_zeros((), dtype=torch.float32)
         if self.args.kl_weight:
             with torch.no_grad(), self.accelerator.autocast():
-                reference = self.sampling.logits(self._reference, pictures, samples)[0] / self.args.temperature
+                reference = self.sampling.logits(self._reference, images, samples)[0] / self.args.temperature
             divergence = token_divergence(logits, reference).mean()
             self._note("kl", float(divergence.detach()))
             extra = extra + self.args.kl_weight * divergence

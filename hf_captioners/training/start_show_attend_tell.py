@@ -27,7 +27,7 @@ def start(
             f"`--language_model {parts.language_model}` has no place in Show, Attend and Tell, which learns its words "
             "from the captions; leave it out."
         )
-    vision, pictures = load_vision_part(parts)
+    vision, images = load_vision_part(parts)
     if parts.tokenizer is not None:
         with reading(parts.tokenizer):
             tokenizer = AutoTokenizer.from_pretrained(parts.tokenizer)
@@ -39,4 +39,4 @@ def start(
     model.generation_config.update(
         max_length=None, max_new_tokens=20, num_beams=5, suppress_tokens=[tokenizer.unk_token_id]
     )
-    return model, ShowAttendTellProcessor(pictures, tokenizer)
+    return model, ShowAttendTellProcessor(images, tokenizer)

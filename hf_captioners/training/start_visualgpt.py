@@ -21,7 +21,7 @@ def start(
     """
     if parts.language_model is None:
         raise ValueError("`--language_model` is missing: VisualGPT starts from a GPT-2 and a vision model.")
-    vision, pictures = load_vision_part(parts)
+    vision, images = load_vision_part(parts)
     with reading(parts.tokenizer or parts.language_model):
         tokenizer = prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(parts.tokenizer or parts.language_model))
     language_model: Any = parts.language_model
@@ -32,4 +32,4 @@ def start(
         language_model=language_model, vision_model=vision, tokenizer=tokenizer, **parts.config_fields()
     )
     model.generation_config.update(max_length=None, max_new_tokens=20, num_beams=5)
-    return model, VisualGPTProcessor(pictures, tokenizer)
+    return model, VisualGPTProcessor(images, tokenizer)

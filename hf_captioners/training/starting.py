@@ -15,7 +15,7 @@ from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
 from hf_captioners.named_values import read_named_values
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 
-from .caption_encoding import PictureTextProcessor
+from .caption_encoding import ImageTextProcessor
 
 logger = logging.get_logger(__name__)
 
@@ -33,7 +33,7 @@ class StartingPoint:
         min_word_count: for such a tokenizer: a word that occurs less often becomes the unknown token.
         vocabulary_size: for such a tokenizer: at most so many tokens, the most frequent ones.
         vision_model: name or directory of a vision model, or `timm:ARCHITECTURE[:FILE]`.
-        image_size: side of the pictures in pixels: the shorter side is scaled to it and the middle square is used.
+        image_size: side of the images in pixels: the shorter side is scaled to it and the middle square is used.
             Default: as the vision model's own preparation says.
         model_config: fields of the architecture's configuration, as `name=value`.
         processor_config: arguments of its processor, as `drop_final_punctuation=false`.
@@ -95,7 +95,7 @@ class StartingPoint:
         names = (one.name for one in fields(self) if one.name not in beside)
         return [name for name in names if getattr(self, name) != getattr(empty, name)]
 
-    def picture_settings(self) -> dict[str, Any]:
+    def image_settings(self) -> dict[str, Any]:
         """Settings of the image processor that `image_size` stands for."""
         if self.image_size is None:
             return {}
@@ -136,7 +136,7 @@ def start_captioner(start: StartingPoint, captions: Iterable[str] = ()) -> tuple
 
 
 def load_vision_part(start: StartingPoint) -> tuple[Any, CaptioningImageProcessor]:
-    """The vision model and the preparation of pictures that belongs to it; None for a captioner of region features.
+    """The vision model and the preparation of images that belongs to it; None for a captioner of region features.
 
     Raises:
         ValueError: there is none, or it is of another kind.
@@ -150,12 +150,12 @@ def load_vision_part(start: StartingPoint) -> tuple[Any, CaptioningImageProcesso
         )
     with reading(start.vision_model):
         vision = load_vision_model(start.vision_model)
-        source = picture_settings_source(start.vision_model, vision)
-        return vision, CaptioningImageProcessor.from_backbone(source, **start.picture_settings())
+        source = image_settings_source(start.vision_model, vision)
+        return vision, CaptioningImageProcessor.from_backbone(source, **start.image_settings())
 
 
-def picture_settings_source(name: Any, vision: Any) -> Any:
-    """Where the preparation of pictures for a vision model is written down: its directory, or timm's settings."""
+def image_settings_source(name: Any, vision: Any) -> Any:
+    """Where the preparation of images for a vision model is written down: its directory, or timm's settings."""
     if not str(name).startswith(TIMM_PREFIX):
         return name
     from timm.data import resolve_model_data_config
@@ -220,7 +220,7 @@ def load_processor(source: str, trust_remote_code: bool = False) -> Any:
     processor = AutoProcessor.from_pretrained(source, trust_remote_code=trust_remote_code)
     if hasattr(processor, "image_processor") and hasattr(processor, "tokenizer"):
         return processor
-    return PictureTextProcessor(
+    return ImageTextProcessor(
         AutoImageProcessor.from_pretrained(source, trust_remote_code=trust_remote_code),
         AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code),
     )

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.trainer_utils import IntervalStrategy, SchedulerType, TrainOutput, speed_metrics
 from transformers.utils import logging
 
-from hf_captioners.processing.picture_reading import read_picture
+from hf_captioners.processing.image_reading import read_image
 
 from .arguments import CaptioningTrainingArguments
 from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
@@ -40,8 +40,8 @@ from .evaluation import (
 from .feature_agreement import require_own_features
 from .feature_cache import FeatureCache, can_cache
 from .hub_trainer import HubTrainer
+from .images import CaptionedImages, CaptionPairs, CaptionSampler
 from .optimizers import OPTIMIZERS, set_own_rate
-from .pictures import CaptionedPictures, CaptionPairs, CaptionSampler
 from .scheduled_sampling import mix_in_own_words
 from .schedules import SCHEDULES, RunLength, make_schedule
 
@@ -65,9 +65,9 @@ class CaptioningTrainer(HubTrainer):
     Args:
         model: the captioner.
         args: see `CaptioningTrainingArguments`.
-        train_dataset, eval_dataset: captioned pictures as `load_captions` returns them, with `captions` and `image`
+        train_dataset, eval_dataset: captioned images as `load_captions` returns them, with `captions` and `image`
             or `regions`, or as `with_regions` does; `eval_dataset` may be a dictionary of several.
-        processing_class: the processor; saved with every checkpoint. See `PictureTextProcessor` for models that have
+        processing_class: the processor; saved with every checkpoint. See `ImageTextProcessor` for models that have
             none.
         callbacks: further callbacks. optimizers: an optimizer and a schedule instead of those of the arguments.
 
@@ -131,8 +131,8 @@ class CaptioningTrainer(HubTrainer):
         if self.train_dataset is not None:
             seed = args.seed if args.data_seed is None else args.data_seed
             self.sampler = CaptionSampler(
-                self.train_dataset.picture_of,
-                args.captions_per_picture,
+                self.train_dataset.image_of,
+                args.captions_per_image,
                 seed,
                 together=args.group_captions,
                 lengths=self.train_dataset.lengths if by_length else None,
@@ -151,10 +151,10 @@ class CaptioningTrainer(HubTrainer):
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     def _make_collator(self, args: Any) -> CaptionCollator:
-        return CaptionCollator(self.encoder, share_pictures=args.group_captions)
+        return CaptionCollator(self.encoder, share_images=args.group_captions)
 
     def _make_items(self, rows: Dataset) -> Any:
-        return CaptionPairs(CaptionedPictures(rows, row_inputs=self.encoder.row_inputs))
+        return CaptionPairs(CaptionedImages(rows, row_inputs=self.encoder.row_inputs))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> CaptionSampler:
         return self.sampler
@@ -162,15 +162,15 @@ class CaptioningTrainer(HubTrainer):
     def get_train_dataloader(self) -> DataLoader:
         """Batches of pairs; features are computed first where they are cached."""
         if self.train_dataset is not None:
-            self.attach_features(self.train_dataset.pictures)
+            self.attach_features(self.train_dataset.images)
         return super().get_train_dataloader()
 
-    def attach_features(self, pictures: CaptionedPictures) -> None:
-        """Let pictures be replaced by their stored features, if the vision part is frozen and caching is on."""
-        if pictures.source is not None:
-            require_own_features(self.base_model, self.processing_class, pictures.source)
-        usable = self.args.cache_features and can_cache(self.base_model) and pictures.picture_column != "regions"
-        if not usable or pictures.features is not None:
+    def attach_features(self, images: CaptionedImages) -> None:
+        """Let images be replaced by their stored features, if the vision part is frozen and caching is on."""
+        if images.source is not None:
+            require_own_features(self.base_model, self.processing_class, images.source)
+        usable = self.args.cache_features and can_cache(self.base_model) and images.image_column != "regions"
+        if not usable or images.features is not None:
             return
         if self._feature_cache is None:
             self._feature_cache = FeatureCache(
@@ -181,7 +181,7 @@ class CaptioningTrainer(HubTrainer):
                 workers=self.args.dataloader_num_workers,
             )
         with self.args.main_process_first(local=False, desc="features"):
-            pictures.features = self._feature_cache.features_of(pictures)
+            images.features = self._feature_cache.features_of(images)
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: PreTrainedModel | None = None) -> tuple[Any, Any]:
@@ -279,10 +279,10 @@ class CaptioningTrainer(HubTrainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Caption every picture once and compare with all its references.
+        """Caption every image once and compare with all its references.
 
         Args:
-            eval_dataset: captioned pictures, or several by name; default: the trainer's own.
+            eval_dataset: captioned images, or several by name; default: the trainer's own.
             ignore_keys: not used; there are no model outputs to gather.
             metric_key_prefix: begins the names of the figures.
             **gen_kwargs: generation settings of this evaluation.
@@ -301,18 +301,18 @@ class CaptioningTrainer(HubTrainer):
         if rows is None:
             raise ValueError("There is nothing to evaluate on: pass `eval_dataset`.")
         started = time.time()
-        pictures = self._pictures_of(rows)
-        captions = self.caption(pictures, **gen_kwargs)
-        figures = score_captions(captions, pictures.captions) | judge_form(captions, pictures.captions)
+        images = self._images_of(rows)
+        captions = self.caption(images, **gen_kwargs)
+        figures = score_captions(captions, images.captions) | judge_form(captions, images.captions)
         if self.args.evaluate_loss:
-            figures["loss"] = self.caption_loss(pictures)
+            figures["loss"] = self.caption_loss(images)
         if self.args.diagnostic_examples:
-            figures |= self._diagnose(pictures, captions)
+            figures |= self._diagnose(images, captions)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
-        metrics.update(speed_metrics(metric_key_prefix, started, num_samples=len(pictures)))
+        metrics.update(speed_metrics(metric_key_prefix, started, num_samples=len(images)))
         if self.args.save_captions and self.is_world_process_zero():
             name = f"{metric_key_prefix}-{self.state.global_step:07d}.jsonl"
-            write_captions(Path(self.args.output_dir, "captions", name), pictures.image_ids, captions)
+            write_captions(Path(self.args.output_dir, "captions", name), images.image_ids, captions)
         self._tell_card(metric_key_prefix, rows, captions, figures, gen_kwargs)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -324,64 +324,62 @@ class CaptioningTrainer(HubTrainer):
         """Caption a data set with the finished captioner; the card of what is saved next tells the figures.
 
         Args:
-            rows: captioned pictures.
+            rows: captioned images.
             metrics, tokenizer: see `compute_caption_metrics`.
             **gen_kwargs: generation settings.
 
         Returns:
             Figures in natural units, without a prefix, and their `conditions`.
         """
-        pictures = self._pictures_of(rows)
-        captions = self.caption(pictures, **gen_kwargs)
-        figures = score_captions(captions, pictures.captions, metrics, tokenizer)
+        images = self._images_of(rows)
+        captions = self.caption(images, **gen_kwargs)
+        figures = score_captions(captions, images.captions, metrics, tokenizer)
         self._tell_card("test", rows, captions, figures, gen_kwargs)
         return figures
 
     def _tell_card(
         self, name: str, rows: Dataset, captions: list[str], figures: CaptionFigures, given: dict[str, Any]
     ) -> None:
-        pictures = self._pictures_of(rows)
-        scored = partial(self._scored_words, pictures, captions)
+        images = self._images_of(rows)
+        scored = partial(self._scored_words, images, captions)
         settings = self._generation_settings(given)
-        self.card.note_evaluation(self.state.global_step, name, rows, pictures, captions, figures, settings, scored)
+        self.card.note_evaluation(self.state.global_step, name, rows, images, captions, figures, settings, scored)
 
     @torch.no_grad()
-    def _diagnose(self, pictures: CaptionedPictures, captions: list[str]) -> dict[str, float]:
-        """Show the first pictures with their captions in the run's own tools.
+    def _diagnose(self, images: CaptionedImages, captions: list[str]) -> dict[str, float]:
+        """Show the first images with their captions in the run's own tools.
 
         Returns:
             The mean visual gate of each layer while it reads these captions, for captioners that have such gates.
         """
-        rows = range(min(self.args.diagnostic_examples, len(pictures)))
-        if self.is_world_process_zero() and "image" in pictures.rows.column_names:
+        rows = range(min(self.args.diagnostic_examples, len(images)))
+        if self.is_world_process_zero() and "image" in images.rows.column_names:
             examples = [
-                CaptionedExample(read_picture(pictures.rows[row]["image"]), captions[row], pictures.captions[row])
+                CaptionedExample(read_image(images.rows[row]["image"]), captions[row], images.captions[row])
                 for row in rows
             ]
             show_examples(self.callback_handler.callbacks, examples, self.state.global_step)
         if not hasattr(self.processing_class, "encode_captions"):
             return {}
-        batch = self._captioned_batch(pictures, captions, rows)
+        batch = self._captioned_batch(images, captions, rows)
         with self.accelerator.autocast():
             outputs = self.base_model(**batch, output_gates=True)
         means = visual_gate_means(outputs, batch["labels"] != IGNORED_LABEL)
         return {f"visual_gate_{layer}": mean for layer, mean in enumerate(means)}
 
-    def _scored_words(self, pictures: CaptionedPictures, captions: list[str], row: int) -> list[tuple[str, float]]:
+    def _scored_words(self, images: CaptionedImages, captions: list[str], row: int) -> list[tuple[str, float]]:
         """Words of a caption with their visual scores, for captioners that have such scores."""
         if not getattr(self.base_model, "has_visual_scores", False) or not captions[row]:
             return []
         with self.accelerator.autocast():
             return scored_words(
-                self.base_model, self.processing_class, **self._captioned_batch(pictures, captions, [row])
+                self.base_model, self.processing_class, **self._captioned_batch(images, captions, [row])
             )
 
-    def _captioned_batch(
-        self, pictures: CaptionedPictures, captions: list[str], rows: Iterable[int]
-    ) -> dict[str, Any]:
-        """Pictures with what was written of them, as inputs of the model, which stops training."""
+    def _captioned_batch(self, images: CaptionedImages, captions: list[str], rows: Iterable[int]) -> dict[str, Any]:
+        """Images with what was written of them, as inputs of the model, which stops training."""
         self.model.eval()
-        batch = self.data_collator([{**pictures[row], "caption": captions[row]} for row in rows])
+        batch = self.data_collator([{**images[row], "caption": captions[row]} for row in rows])
         return self._prepare_inputs({name: value for name, value in batch.items() if name != "row"})
 
     def predict(
@@ -391,20 +389,20 @@ class CaptioningTrainer(HubTrainer):
         metric_key_prefix: str = "test",
         **gen_kwargs: Any,
     ) -> list[str]:
-        """Captions of all pictures of a data set, in its order; see `evaluate` for the arguments."""
-        return self.caption(self._pictures_of(test_dataset), **gen_kwargs)
+        """Captions of all images of a data set, in its order; see `evaluate` for the arguments."""
+        return self.caption(self._images_of(test_dataset), **gen_kwargs)
 
-    def caption(self, pictures: CaptionedPictures, **gen_kwargs: Any) -> list[str]:
-        """Write the best caption of every picture; processes share the work and all get all captions."""
+    def caption(self, images: CaptionedImages, **gen_kwargs: Any) -> list[str]:
+        """Write the best caption of every image; processes share the work and all get all captions."""
         config = generation_config_for(self.base_model, self._generation_settings(gen_kwargs))
         self.model.eval()
         captions: list[str] = []
-        for batch in self._own_share(pictures, "captions"):
+        for batch in self._own_share(images, "captions"):
             tokens = caption_batch(self.model, batch, config, self.accelerator.autocast())
             captions += self.encoder.decode(tokens)
         shares = gather_object([captions]) if self.args.world_size > 1 else [captions]
         # Process p captioned the rows p, p + world size, ...
-        return [shares[row % len(shares)][row // len(shares)] for row in range(len(pictures))]
+        return [shares[row % len(shares)][row // len(shares)] for row in range(len(images))]
 
     def _generation_settings(self, given: dict[str, Any]) -> dict[str, Any]:
         settings = {
@@ -415,14 +413,14 @@ class CaptioningTrainer(HubTrainer):
         return {name: value for name, value in (settings | given).items() if value is not None}
 
     @torch.no_grad()
-    def caption_loss(self, pictures: CaptionedPictures) -> float:
+    def caption_loss(self, images: CaptionedImages) -> float:
         """Mean negative log-likelihood of all tokens of all references, whatever else the model is trained on.
 
         Of captioners of other libraries it is the mean of their own loss.
         """
         self.model.eval()
         total = torch.zeros(2, dtype=torch.float64)  # loss, tokens
-        for batch in self._own_share(CaptionPairs(pictures, skip_uncaptioned=True), "loss"):
+        for batch in self._own_share(CaptionPairs(images, skip_uncaptioned=True), "loss"):
             real = batch["labels"] != IGNORED_LABEL
             with self.accelerator.autocast():
                 outputs = self.model(**batch)
@@ -435,15 +433,15 @@ class CaptioningTrainer(HubTrainer):
         total = self.accelerator.reduce(total.to(self.args.device, torch.float32))
         return float(total[0] / total[1])
 
-    def _pictures_of(self, rows: Dataset) -> CaptionedPictures:
+    def _images_of(self, rows: Dataset) -> CaptionedImages:
         """The wrapped form of a data set, made once for each and with stored features where they are used."""
         if not hasattr(self, "_evaluated"):
-            self._evaluated: dict[int, tuple[Dataset, CaptionedPictures]] = {}
+            self._evaluated: dict[int, tuple[Dataset, CaptionedImages]] = {}
         if id(rows) not in self._evaluated:
-            self._evaluated[id(rows)] = rows, CaptionedPictures(rows, row_inputs=self.encoder.row_inputs)
-        _, pictures = self._evaluated[id(rows)]
-        self.attach_features(pictures)
-        return pictures
+            self._evaluated[id(rows)] = rows, CaptionedImages(rows, row_inputs=self.encoder.row_inputs)
+        _, images = self._evaluated[id(rows)]
+        self.attach_features(images)
+        return images
 
     def _own_share(self, items: TorchDataset, description: str) -> Any:
         """Batches of this process's part of a data set, on its device."""

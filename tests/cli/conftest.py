@@ -1,4 +1,4 @@
-"""What a person has at hand: a folder of pictures with captions, a small GPT-2, a small vision model, a captioner."""
+"""What a person has at hand: a folder of images with captions, a small GPT-2, a small vision model, a captioner."""
 
 import json
 
@@ -37,14 +37,14 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def scenes(made):
-    """10 drawn pictures with five captions each."""
+    """10 drawn images with five captions each."""
     return load_captions("scenes", num_images={"train": 10}, image_size=SIDE, split="train", cache_dir=made / "cache")
 
 
 @pytest.fixture(scope="session")
-def pictures(made, scenes):
-    """A folder of pictures with metadata.jsonl."""
-    folder = made / "pictures"
+def images(made, scenes):
+    """A folder of images with metadata.jsonl."""
+    folder = made / "images"
     folder.mkdir()
     with open(folder / "metadata.jsonl", "w") as file:
         for index, row in enumerate(scenes):

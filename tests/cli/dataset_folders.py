@@ -1,4 +1,4 @@
-"""Every data set that `load_captions` knows, as a folder of six drawn pictures in that data set's own form."""
+"""Every data set that `load_captions` knows, as a folder of six drawn images in that data set's own form."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`hf-captioners caption`: outputs, kills, shards and bad pictures."""
+"""`hf-captioners caption`: outputs, kills, shards and bad images."""
 
 import csv
 import json
@@ -13,10 +13,10 @@ from hf_captioners.training.starting import load_captioner
 
 
 @pytest.fixture
-def folder(pictures, tmp_path):
-    """The ten pictures and three odd ones, without captions."""
+def folder(images, tmp_path):
+    """The ten images and three odd ones, without captions."""
     target = tmp_path / "photos"
-    shutil.copytree(pictures, target)
+    shutil.copytree(images, target)
     (target / "metadata.jsonl").unlink()
     scene = PIL.Image.open(target / "scene_000.png")
     scene.convert("L").save(target / "scene_010.png")
@@ -29,7 +29,7 @@ def lines_of(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_every_picture_gets_the_captions_of_the_pipeline(folder, captioner, tmp_path):
+def test_every_image_gets_the_captions_of_the_pipeline(folder, captioner, tmp_path):
     output = tmp_path / "captions.jsonl"
     assert main(["caption", str(folder), "--model", captioner, "--output", str(output), "--batch_size", "4"]) == 0
     records = lines_of(output)
@@ -61,9 +61,9 @@ def test_other_forms_say_the_same(folder, captioner, tmp_path):
     ]
 
 
-def test_one_picture_is_answered_on_the_screen(folder, captioner, tmp_path, capsys):
-    picture = folder / "scene_003.png"
-    assert main(["caption", str(picture), "--model", captioner, "--num_beams", "1", "--prompt", "a red"]) == 0
+def test_one_image_is_answered_on_the_screen(folder, captioner, tmp_path, capsys):
+    image = folder / "scene_003.png"
+    assert main(["caption", str(image), "--model", captioner, "--num_beams", "1", "--prompt", "a red"]) == 0
     assert capsys.readouterr().out.startswith("a red")
     (tmp_path / "list.txt").write_text("photos/scene_003.png\n\nphotos/scene_004.png\nphotos/scene_003.png\n")
     assert main(["caption", str(tmp_path / "list.txt"), "--model", captioner]) == 0
@@ -71,14 +71,14 @@ def test_one_picture_is_answered_on_the_screen(folder, captioner, tmp_path, caps
     assert names == [str(folder / "scene_003.png"), str(folder / "scene_004.png")]
 
 
-def test_unreadable_pictures_are_told_and_counted(folder, captioner, tmp_path, capsys):
+def test_unreadable_images_are_told_and_counted(folder, captioner, tmp_path, capsys):
     (folder / "scene_001.png").write_bytes((folder / "scene_001.png").read_bytes()[:100])
-    (folder / "scene_002.png").write_text("no picture")
+    (folder / "scene_002.png").write_text("no image")
     output = tmp_path / "captions.jsonl"
     assert main(["caption", str(folder), "--model", captioner, "--output", str(output)]) == 1
     assert len(lines_of(output)) == 11
     err = capsys.readouterr().err
-    assert "scene_001.png" in err and "scene_002.png" in err and "2 picture(s) could not be read" in err
+    assert "scene_001.png" in err and "scene_002.png" in err and "2 image(s) could not be read" in err
 
 
 @pytest.mark.parametrize("torn", [False, True], ids=["", "last line cut off"])
@@ -88,8 +88,8 @@ def test_a_killed_run_is_resumed_without_duplicates(folder, captioner, tmp_path,
     assert main([*arguments, str(whole)]) == 0
     batches = caption.caption_batches
 
-    def killed_after_two(args, pictures):
-        for number, batch in enumerate(batches(args, pictures)):
+    def killed_after_two(args, images):
+        for number, batch in enumerate(batches(args, images)):
             if number == 2:
                 raise KeyboardInterrupt
             yield batch
@@ -141,7 +141,7 @@ def test_shards_are_the_whole_job_and_do_not_overlap(folder, captioner, tmp_path
     ("changed", "said"),
     [
         ({"input": "missing.png"}, "missing.png"),
-        ({"input": "notes.md"}, "no picture by its name"),
+        ({"input": "notes.md"}, "no image by its name"),
         ({"--model": "language"}, "is no captioner"),
         ({"--model": "nowhere"}, "nowhere"),
         ({"--output": "captions.xml"}, ".jsonl"),
@@ -151,10 +151,10 @@ def test_shards_are_the_whole_job_and_do_not_overlap(folder, captioner, tmp_path
         ({"--output": None, "--resume": ""}, "--output"),
     ],
 )
-def test_bad_input_is_answered(pictures, captioner, language_model, tmp_path, capsys, changed, said, monkeypatch):
+def test_bad_input_is_answered(images, captioner, language_model, tmp_path, capsys, changed, said, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "notes.md").write_text("")
-    given = {"input": str(pictures), "--model": captioner, "--output": "captions.jsonl"} | changed
+    given = {"input": str(images), "--model": captioner, "--output": "captions.jsonl"} | changed
     if given["--model"] == "language":
         given["--model"] = language_model
     arguments = ["caption", given.pop("input")]
@@ -173,8 +173,8 @@ def test_coco_results_need_numbers(folder, captioner, tmp_path, capsys):
     assert "other.png" in capsys.readouterr().err
 
 
-def test_lines_of_several_pictures_are_studies(folder, captioner, tmp_path, capsys):
-    """In a list; beside a line of one picture, and with a view that cannot be read."""
+def test_lines_of_several_images_are_studies(folder, captioner, tmp_path, capsys):
+    """In a list; beside a line of one image, and with a view that cannot be read."""
     lines = ["scene_003.png\tscene_004.png", "scene_005.png", "scene_006.png\tmissing.png"]
     (folder / "list.txt").write_text("\n".join(lines))
     output = tmp_path / "captions.jsonl"

@@ -26,8 +26,8 @@ def folder(tmp_path):
 def test_a_good_folder(folder, capsys):
     assert check(folder) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "train: 2 pictures",
-        "captions a picture: 1 to 2, mean 1.50",
+        "train: 2 images",
+        "captions per image: 1 to 2, mean 1.50",
         "words a caption: 2 to 3, mean 2.33",
         "Nothing is wrong.",
     ]
@@ -35,13 +35,13 @@ def test_a_good_folder(folder, capsys):
 
 def test_bad_rows_are_shown_with_their_lines(folder, capsys):
     (folder / "captions.txt").write_text("a.png\tA dog.\ngone.png\tA fox.\nbroken\nb.png\tA cat\n")
-    (folder / "b.png").write_bytes(b"no picture")
+    (folder / "b.png").write_bytes(b"no image")
     assert check(folder) == 1
     out = capsys.readouterr().out
-    assert "captions.txt:2: missing picture: there is no file" in out
+    assert "captions.txt:2: missing image: there is no file" in out
     assert "captions.txt:3: malformed row" in out
-    assert "captions.txt:4: unreadable picture" in out
-    assert out.endswith("Wrong: 1 x malformed row, 1 x missing picture, 1 x unreadable picture.\n")
+    assert "captions.txt:4: unreadable image" in out
+    assert out.endswith("Wrong: 1 x malformed row, 1 x missing image, 1 x unreadable image.\n")
     assert check(folder, "--show", 1) == 1
     assert "... and 2 more (--show 0 shows all)" in capsys.readouterr().out
     assert check(folder, "--json") == 1
@@ -54,7 +54,7 @@ def test_what_cannot_be_read_at_all(tmp_path, folder, capsys):
     assert "There is no folder" in capsys.readouterr().err
     assert check(folder, "--option", "colour=red") == 2
     assert "has no option colour" in capsys.readouterr().err
-    assert check(folder, "--option", "check_pictures") == 2
+    assert check(folder, "--option", "check_images") == 2
     assert "expected NAME=VALUE" in capsys.readouterr().err
 
 
@@ -63,4 +63,4 @@ def test_options_and_other_data_sets(folder, capsys):
         json.dumps({"images": [{"filename": "a.png", "split": "train", "sentences": [{"raw": "A dog", "sentid": 1}]}]})
     )
     assert check(folder, "--dataset", "flickr8k", "--option", "max-captions=1") == 0
-    assert "train: 1 pictures" in capsys.readouterr().out
+    assert "train: 1 images" in capsys.readouterr().out

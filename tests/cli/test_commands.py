@@ -42,8 +42,8 @@ def test_a_command_that_cannot_be_loaded_is_named(monkeypatch, capsys):
 def test_errors_are_told_in_one_line_or_with_the_place(monkeypatch, capsys, tmp_path):
     arguments = ["caption", str(tmp_path), "--model", "x"]
     assert cli.main(arguments) == 2
-    assert capsys.readouterr().err == f"hf-captioners caption: error: {tmp_path} has no pictures.\n"
-    with pytest.raises(ValueError, match="no pictures"):
+    assert capsys.readouterr().err == f"hf-captioners caption: error: {tmp_path} has no images.\n"
+    with pytest.raises(ValueError, match="no images"):
         cli.main(["--traceback", *arguments])
 
 
@@ -80,7 +80,7 @@ def test_a_recipe_stands_before_what_was_typed(tmp_path):
     )
     assert training.lr_scheduler_kwargs == {"factor": 0.5, "every_epochs": 2}
     assert (training.lr_scheduler_type, training.early_stopping_patience) == ("step_decay", None)
-    assert with_recipe(["picture.png", "recipe.yaml"]) == ["picture.png", "recipe.yaml"]
+    assert with_recipe(["image.png", "recipe.yaml"]) == ["image.png", "recipe.yaml"]
 
 
 @pytest.mark.parametrize(("content", "said"), [("- a\n- b\n", "holds a list"), ("a: [\n", "no YAML")])

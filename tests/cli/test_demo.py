@@ -35,7 +35,7 @@ def test_exit_status(figures, status, monkeypatch, tmp_path):
 
 
 def test_page(captioner, scenes, tmp_path):
-    """Pictures inside the file, a word for every word of a caption, both sides of the comparison."""
+    """Images inside the file, a word for every word of a caption, both sides of the comparison."""
     model, processor = (auto.from_pretrained(captioner) for auto in (AutoModelForImageTextToText, AutoProcessor))
     parts = Parts(None, 3.2, None, {"colour": 0.9, "shape": 0.8}, processor, scenes, scenes)
     runs = runs_of(1.0, 0.8, 0.3, model)

@@ -23,13 +23,13 @@ MORE = {
 
 
 @pytest.fixture
-def reader(tmp_path, monkeypatch, scenes, pictures):
+def reader(tmp_path, monkeypatch, scenes, images):
     """A folder in which all data sets of the page exist."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
     for name in ("coco", "iu_xray"):
         dataset_folders.make_folder(name, tmp_path / name, scenes)
     monkeypatch.setattr("hf_captioners.data.iu_xray.R2GEN_COUNTS", {"train": 4, "validation": 2, "test": 0})
-    (tmp_path / "my_pictures").symlink_to(pictures)
+    (tmp_path / "my_images").symlink_to(images)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

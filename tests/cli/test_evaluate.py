@@ -16,28 +16,28 @@ def evaluate(*arguments):
 
 
 @pytest.fixture
-def options(captioner, pictures, tmp_path):
-    return captioner, pictures, "--split", "train", "--device", "cpu", "--output", tmp_path / "figures.json"
+def options(captioner, images, tmp_path):
+    return captioner, images, "--split", "train", "--device", "cpu", "--output", tmp_path / "figures.json"
 
 
-def test_as_caption_and_score(options, captioner, pictures, tmp_path, capsys):
+def test_as_caption_and_score(options, captioner, images, tmp_path, capsys):
     each = tmp_path / "each.jsonl"
-    assert evaluate(*options, "--batch_size", "3", "--per_picture", each) == 0
+    assert evaluate(*options, "--batch_size", "3", "--per_image", each) == 0
     captions = tmp_path / "captions.jsonl"
     arguments = ("--model", captioner, "--device", "cpu", "--output", str(captions))
-    assert main(["caption", str(pictures), *arguments]) == 0
-    assert main(["score", str(captions), str(pictures), "--output", str(tmp_path / "scored.json")]) == 0
+    assert main(["caption", str(images), *arguments]) == 0
+    assert main(["score", str(captions), str(images), "--output", str(tmp_path / "scored.json")]) == 0
     figures = json.loads((tmp_path / "figures.json").read_text())
     assert figures == json.loads((tmp_path / "scored.json").read_text())
-    assert figures["pictures"] == 10
+    assert figures["images"] == 10
     assert len(each.read_text().splitlines()) == 10
     assert "cider_d" in capsys.readouterr().out
 
 
-def test_some_pictures_and_generation_options(options, tmp_path, capsys):
-    assert evaluate(*options, "--max_pictures", "4", "--num_beams", "1", "--max_new_tokens", "2") == 0
-    assert json.loads((tmp_path / "figures.json").read_text())["pictures"] == 4
-    assert "only the first 4 of 10 pictures" in capsys.readouterr().err
+def test_some_images_and_generation_options(options, tmp_path, capsys):
+    assert evaluate(*options, "--max_images", "4", "--num_beams", "1", "--max_new_tokens", "2") == 0
+    assert json.loads((tmp_path / "figures.json").read_text())["images"] == 4
+    assert "only the first 4 of 10 images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_studies_of_several_views(captioner, scenes, tmp_path, monkeypatch):
     options = iu_xray(tmp_path / "studies", [scenes[number] for number in range(6)])
     typed = ["--data_dir", tmp_path / "studies", "--split", "validation", "--data_options", *options]
     each = tmp_path / "each.jsonl"
-    assert evaluate(captioner, "iu_xray", *typed, "--batch_size", 2, "--device", "cpu", "--per_picture", each) == 0
+    assert evaluate(captioner, "iu_xray", *typed, "--batch_size", 2, "--device", "cpu", "--per_image", each) == 0
     pipe = ImageCaptioningPipeline(*load_captioner(captioner), device="cpu")
     views = [[scenes[number]["image"], scenes[(number + 1) % 6]["image"]] for number in (4, 5)]
     expected = [records[0]["generated_text"] for records in pipe(views)]

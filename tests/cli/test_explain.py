@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from hf_captioners.cli import main
-from hf_captioners.cli.attention_picture import GAP, LABEL, TILE, heat_of_words, paint
+from hf_captioners.cli.attention_image import GAP, LABEL, TILE, heat_of_words, paint
 from hf_captioners.data.vocabulary import karpathy_words
 from hf_captioners.training.starting import StartingPoint, start_captioner
 
@@ -26,34 +26,34 @@ def word_captioner(made, scenes, vision_model):
 
 
 @pytest.mark.parametrize("kind", ["captioner", "word_captioner"])
-def test_explain_own_caption(kind, request, pictures, tmp_path, capsys):
+def test_explain_own_caption(kind, request, images, tmp_path, capsys):
     model, output = request.getfixturevalue(kind), tmp_path / "maps.png"
-    assert main(["explain", str(pictures / "scene_000.png"), "--model", model, "--output", str(output)]) == 0
+    assert main(["explain", str(images / "scene_000.png"), "--model", model, "--output", str(output)]) == 0
     words = capsys.readouterr().out.splitlines()[0].split()
     columns = min(5, 1 + len(words))
     rows = -(-(1 + len(words)) // columns)
     assert Image.open(output).size == (columns * (TILE + GAP) + GAP, rows * (TILE + LABEL + GAP) + GAP)
 
 
-def test_explain_given_caption_at_places(word_captioner, pictures, scenes, tmp_path, capsys, monkeypatch):
-    """Hard attention by places; the file's name comes from the picture's."""
+def test_explain_given_caption_at_places(word_captioner, images, scenes, tmp_path, capsys, monkeypatch):
+    """Hard attention by places; the file's name comes from the image's."""
     caption = " ".join(karpathy_words(scenes[1]["captions"][0]))
     monkeypatch.chdir(tmp_path)
-    arguments = ["explain", str(pictures / "scene_001.png"), "--model", word_captioner]
+    arguments = ["explain", str(images / "scene_001.png"), "--model", word_captioner]
     assert main([*arguments, "--caption", caption, "--locations"]) == 0
     assert capsys.readouterr().out == f"{caption}\nWrote scene_001.attention.png.\n"
     assert main(arguments) == 2
     assert "scene_001.attention.png exists. Pass --overwrite" in capsys.readouterr().err
 
 
-def test_places_need_hard_attention(captioner, pictures, capsys):
-    assert main(["explain", str(pictures / "scene_000.png"), "--model", captioner, "--locations"]) == 2
+def test_places_need_hard_attention(captioner, images, capsys):
+    assert main(["explain", str(images / "scene_000.png"), "--model", captioner, "--locations"]) == 2
     assert "`--locations` needs a model of hard attention" in capsys.readouterr().err
 
 
-def test_missing_picture(captioner, capsys):
+def test_missing_image(captioner, capsys):
     assert main(["explain", "none.jpg", "--model", captioner]) == 2
-    assert "There is no picture none.jpg" in capsys.readouterr().err
+    assert "There is no image none.jpg" in capsys.readouterr().err
 
 
 def test_heat_lies_where_the_weight_is():

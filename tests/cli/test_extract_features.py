@@ -30,9 +30,9 @@ FAST = ["--use_cpu", "--disable_tqdm", "true", "--generation_num_beams", "1", "-
 TWO_STEPS = ["--max_steps", "2", "--per_device_train_batch_size", "4", "--validation_share", "0.3", *FAST]
 
 
-def extract(pictures, output, *model, **options):
+def extract(images, output, *model, **options):
     typed = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    return main(["extract-features", "--data_dir", str(pictures), "--output", str(output), "--cpu", *model, *typed])
+    return main(["extract-features", "--data_dir", str(images), "--output", str(output), "--cpu", *model, *typed])
 
 
 def contents(folder):
@@ -44,12 +44,12 @@ def vision(vision_model):
     return ["--vision_model", vision_model]
 
 
-def test_extracted_once_and_trained_on(pictures, language_model, vision, tmp_path, capsys):
-    assert extract(pictures, tmp_path / "features", *vision, batch_size=4) == 0
-    assert "train: 10 of 10 pictures computed" in capsys.readouterr().out
-    assert extract(pictures, tmp_path / "features", *vision) == 0
-    assert "train: 0 of 10 pictures computed" in capsys.readouterr().out
-    parts = ["--data_dir", str(pictures), "--language_model", language_model, *vision, *TWO_STEPS]
+def test_extracted_once_and_trained_on(images, language_model, vision, tmp_path, capsys):
+    assert extract(images, tmp_path / "features", *vision, batch_size=4) == 0
+    assert "train: 10 of 10 images computed" in capsys.readouterr().out
+    assert extract(images, tmp_path / "features", *vision) == 0
+    assert "train: 0 of 10 images computed" in capsys.readouterr().out
+    parts = ["--data_dir", str(images), "--language_model", language_model, *vision, *TWO_STEPS]
     assert (
         main(["train", *parts, "--features", str(tmp_path / "features"), "--output_dir", str(tmp_path / "run")]) == 0
     )
@@ -58,13 +58,13 @@ def test_extracted_once_and_trained_on(pictures, language_model, vision, tmp_pat
         "vision_model, layer -1, own grid"
     )
     capsys.readouterr()
-    assert main(["caption", str(pictures / "scene_000.png"), "--model", str(tmp_path / "run")]) == 0
+    assert main(["caption", str(images / "scene_000.png"), "--model", str(tmp_path / "run")]) == 0
     assert capsys.readouterr().out.strip()
 
 
 @pytest.mark.parametrize("form", ["bottom_up.tsv", "detections.hdf5", "att"])
-def test_bottom_up_features_of_others_are_trained_on(pictures, language_model, form, tmp_path, capsys):
-    ids = load_captions("caption_folder", data_dir=str(pictures))["train"]["image_id"]
+def test_bottom_up_features_of_others_are_trained_on(images, language_model, form, tmp_path, capsys):
+    ids = load_captions("caption_folder", data_dir=str(images))["train"]["image_id"]
     rng = np.random.default_rng(0)
     regions = {name: (rng.random((3, 8), dtype=np.float32), rng.random((3, 4), dtype=np.float32)) for name in ids}
     path = tmp_path / form
@@ -81,7 +81,7 @@ def test_bottom_up_features_of_others_are_trained_on(pictures, language_model, f
         path.write_text(
             "".join(f"{name}\t4\t4\t3\t{boxes}\t{features}\n" for name, (features, boxes) in coded.items())
         )
-    typed = ["train", "--data_dir", str(pictures), "--features", str(path), "--output_dir", str(tmp_path / "run")]
+    typed = ["train", "--data_dir", str(images), "--features", str(path), "--output_dir", str(tmp_path / "run")]
     assert main([*typed, "--language_model", language_model, *TWO_STEPS]) == 0
     assert load_captioner(str(tmp_path / "run"))[0].config.region_feature_size == 8
     typed[-1] = str(tmp_path / "other")
@@ -97,39 +97,39 @@ def test_one_source_is_opened_once_for_all_splits(tmp_path):
 
 
 def test_features_of_an_unknown_extractor_are_not_those_of_a_vision_model(
-    pictures, language_model, vision, tmp_path, capsys
+    images, language_model, vision, tmp_path, capsys
 ):
     (tmp_path / "att").mkdir()
-    for name in load_captions("caption_folder", data_dir=str(pictures))["train"]["image_id"]:
+    for name in load_captions("caption_folder", data_dir=str(images))["train"]["image_id"]:
         np.save(tmp_path / "att" / f"{name}.npy", np.ones((2, 16), np.float32))
-    parts = ["--data_dir", str(pictures), "--language_model", language_model, *vision, *TWO_STEPS]
+    parts = ["--data_dir", str(images), "--language_model", language_model, *vision, *TWO_STEPS]
     assert main(["train", *parts, "--features", str(tmp_path / "att"), "--output_dir", str(tmp_path / "run")]) == 2
     assert "features of an unknown extractor" in capsys.readouterr().err
 
 
-def test_features_of_another_vision_model_are_refused(pictures, language_model, vision, tmp_path, capsys):
+def test_features_of_another_vision_model_are_refused(images, language_model, vision, tmp_path, capsys):
     torch.manual_seed(5)
     config = ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32)
     ViTModel(config).save_pretrained(tmp_path / "other")
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "other")
-    assert extract(pictures, tmp_path / "features", "--vision_model", str(tmp_path / "other")) == 0
-    parts = ["--data_dir", str(pictures), "--language_model", language_model, *vision, *TWO_STEPS]
+    assert extract(images, tmp_path / "features", "--vision_model", str(tmp_path / "other")) == 0
+    parts = ["--data_dir", str(images), "--language_model", language_model, *vision, *TWO_STEPS]
     assert (
         main(["train", *parts, "--features", str(tmp_path / "features"), "--output_dir", str(tmp_path / "run")]) == 2
     )
     assert "not those of this captioner's vision part" in capsys.readouterr().err
-    assert extract(pictures, tmp_path / "features", *vision) == 2  # nor are they mixed
+    assert extract(images, tmp_path / "features", *vision) == 2  # nor are they mixed
     assert "Use another folder" in capsys.readouterr().err
 
 
-def test_a_captioner_of_detected_regions(pictures, language_model, detector, tmp_path, capsys):
-    assert extract(pictures, tmp_path / "features", "--detector", detector, top_k=4, kind="int8") == 0
+def test_a_captioner_of_detected_regions(images, language_model, detector, tmp_path, capsys):
+    assert extract(images, tmp_path / "features", "--detector", detector, top_k=4, kind="int8") == 0
     assert "largest rounding error 0.0" in capsys.readouterr().out
     store = FeatureStore(tmp_path / "features" / "train")
     assert len(store) == 10 and store.description.kind == "int8"
     regions = store["scene_003.png"]
     assert regions.features.shape == (4, 16) and regions.boxes.shape == (4, 4) and regions.scores.shape == (4,)
-    parts = ["--data_dir", str(pictures), "--language_model", language_model, *TWO_STEPS]
+    parts = ["--data_dir", str(images), "--language_model", language_model, *TWO_STEPS]
     assert (
         main(["train", *parts, "--features", str(tmp_path / "features"), "--output_dir", str(tmp_path / "run")]) == 0
     )
@@ -138,12 +138,12 @@ def test_a_captioner_of_detected_regions(pictures, language_model, detector, tmp
     assert model.config.region_extractor["name"].endswith("best 4 queries of score >= 0")
 
 
-def test_killed_and_repeated(pictures, vision, tmp_path, monkeypatch):
+def test_killed_and_repeated(images, vision, tmp_path, monkeypatch):
     """Shards of a run that was stopped in its third batch, and went on, are those of one that was not."""
     monkeypatch.setattr(
         "hf_captioners.data.feature_store_writer.FeatureStoreWriter", partial(FeatureStoreWriter, shard_bytes=1)
     )
-    assert extract(pictures, tmp_path / "whole", *vision, batch_size=3) == 0
+    assert extract(images, tmp_path / "whole", *vision, batch_size=3) == 0
     call, batches = GridExtractor.__call__, []
 
     def stopped_in_the_third(self, inputs):
@@ -154,9 +154,9 @@ def test_killed_and_repeated(pictures, vision, tmp_path, monkeypatch):
         return call(self, inputs)
 
     monkeypatch.setattr(GridExtractor, "__call__", stopped_in_the_third)
-    assert extract(pictures, tmp_path / "killed", *vision, batch_size=3) == 130
+    assert extract(images, tmp_path / "killed", *vision, batch_size=3) == 130
     assert len(FeatureStore(tmp_path / "killed" / "train")) == 6
-    assert extract(pictures, tmp_path / "killed", *vision, batch_size=3) == 0
+    assert extract(images, tmp_path / "killed", *vision, batch_size=3) == 0
     assert batches == [3, 3, 3, 3]
     assert contents(tmp_path / "killed" / "train") == contents(tmp_path / "whole" / "train")
 
@@ -172,32 +172,32 @@ def test_killed_and_repeated(pictures, vision, tmp_path, monkeypatch):
         ({"output": __file__}, "is a file"),
     ],
 )
-def test_bad_input_is_answered(pictures, vision_model, tmp_path, capsys, changed, said):
-    given = {"data_dir": pictures, "output": tmp_path / "features", "vision_model": vision_model} | changed
+def test_bad_input_is_answered(images, vision_model, tmp_path, capsys, changed, said):
+    given = {"data_dir": images, "output": tmp_path / "features", "vision_model": vision_model} | changed
     typed = [text for name, value in given.items() for text in (f"--{name}", str(value))]
     assert main(["extract-features", "--cpu", *typed]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_features_that_are_not_there(pictures, language_model, vision, tmp_path, capsys):
-    parts = ["--data_dir", str(pictures), "--language_model", language_model, *vision, *TWO_STEPS]
+def test_features_that_are_not_there(images, language_model, vision, tmp_path, capsys):
+    parts = ["--data_dir", str(images), "--language_model", language_model, *vision, *TWO_STEPS]
     missing = [*parts, "--features", str(tmp_path / "nowhere"), "--output_dir", str(tmp_path / "run")]
     assert main(["train", *missing]) == 2
     assert "extract-features ... --split train" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_two_processes_share_the_pictures(pictures, vision, tmp_path):
-    assert extract(pictures, tmp_path / "one", *vision, kind="float32", batch_size=1) == 0
+def test_two_processes_share_the_images(images, vision, tmp_path):
+    assert extract(images, tmp_path / "one", *vision, kind="float32", batch_size=1) == 0
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    typed = ["extract-features", "--data_dir", str(pictures), "--output", str(tmp_path / "two"), *vision]
+    typed = ["extract-features", "--data_dir", str(images), "--output", str(tmp_path / "two"), *vision]
     typed += ["--cpu", "--kind", "float32", "--batch_size", "1"]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*launch, "-m", "hf_captioners.cli", *typed], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "5 of 10" not in done.stderr and "train: 5 of 10 pictures computed by this process" in done.stdout
+    assert "5 of 10" not in done.stderr and "train: 5 of 10 images computed by this process" in done.stdout
     one, two = FeatureStore(tmp_path / "one" / "train"), FeatureStore(tmp_path / "two" / "train")
     assert sorted(one) == sorted(two) and len(list(Path(tmp_path, "two", "train").glob("regions-00[01]-*"))) == 2
     for image_id in one:

@@ -14,13 +14,13 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory, pictures, language_model, vision_model):
+def reader(tmp_path_factory, images, language_model, vision_model):
     """A folder in which all names of the README exist, and a captioner trained as it says."""
     folder = tmp_path_factory.mktemp("reader")
     (folder / "holiday").mkdir()
     Image.new("RGB", (48, 40), "red").save(folder / "photo.jpg")
     Image.new("RGB", (48, 40), "blue").save(folder / "holiday" / "beach.jpg")
-    (folder / "my_pictures").symlink_to(pictures)
+    (folder / "my_images").symlink_to(images)
     return {
         "folder": folder,
         "names": {
@@ -39,7 +39,7 @@ def with_local_names(text: str, reader) -> str:
 
 
 def test_first_screen():
-    """What it is, the two commands, and five lines that caption a picture."""
+    """What it is, the two commands, and five lines that caption an image."""
     first = "\n".join(README.splitlines()[:22])
     assert "make demo" in first and "make test" in first and 'pipeline("image-captioning"' in first
     assert len([line for line in BLOCKS[1][1].splitlines() if line.strip()]) <= 5

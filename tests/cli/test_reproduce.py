@@ -34,7 +34,7 @@ with open(output.parents[2] / "calls.txt", "a") as file:
     file.write(" ".join(arguments) + "\\n")
 if [text for text in arguments if text.startswith("srau_threshold")][-1].endswith("0.9"):
     sys.exit("srau_threshold is 0.9, expected at least 0.0 and below 0.5")
-figures = {"cider_d": 0.4 + 0.1 * int(value("--seed")), "bleu_4": 0.2, "pictures": 3}
+figures = {"cider_d": 0.4 + 0.1 * int(value("--seed")), "bleu_4": 0.2, "images": 3}
 (output / "test_results.json").write_text(json.dumps(figures))
 (output / "card_facts.json").write_text("{}")
 """
@@ -66,7 +66,7 @@ def calls(output):
 
 def test_rows_seeds_and_what_failed(toy, capsys):
     typed, output = toy
-    assert main([*typed, "--table", "7", "--data", "pictures"]) == 1
+    assert main([*typed, "--table", "7", "--data", "images"]) == 1
     printed = capsys.readouterr().out
     assert "| 7 | gates open | 1% | measured, 2 runs | 20.0 ± 0.00 | 45.0 ± 7.07 |" in printed
     assert "| | | | published | 19.5 | 48.2 ± 1.50 |" in printed
@@ -80,7 +80,7 @@ def test_rows_seeds_and_what_failed(toy, capsys):
     ]
     assert "below 0.5" in lines[2]["error"]
     assert float(lines[1]["cider_d"]) == pytest.approx(0.5)
-    assert "--train_share 0.01 --data_dir pictures --seed 1" in lines[1]["arguments"]
+    assert "--train_share 0.01 --data_dir images --seed 1" in lines[1]["arguments"]
     assert "--model_config encoder_layers=2 srau_threshold=0.2" in lines[1]["arguments"]
     assert not any("--resume" in call for call in calls(output)), "there was nothing to go on from"
 
@@ -282,7 +282,7 @@ def test_a_recipe_runs_two_steps(name, regime, language_model, vision_model, tmp
     assert main(["train", *typed]) == 0
     assert json.loads((output / "trainer_state.json").read_text())["global_step"] == 2
     figures = json.loads((output / "test_results.json").read_text())
-    assert figures["pictures"] == 4
+    assert figures["images"] == 4
     assert 0 <= figures["bleu_1"] <= 1
     drawn = json.loads((output / "subset.json").read_text())
     assert len(drawn["ids"]) == (30 if drawn["unit"] == "caption" else 6)

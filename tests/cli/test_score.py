@@ -34,30 +34,30 @@ def test_table(files, capsys):
     expected = compute_caption_metrics(list(PREDICTIONS.values()), list(REFERENCES.values()))
     for name in expected["variants"]:
         assert any(line.split()[:2] == [name, f"{expected[name]:.4f}"] for line in out.splitlines()), name
-    assert "3 pictures, tokenizer ptb" in out
-    assert "the references of this set: 3 pictures" in out
+    assert "3 images, tokenizer ptb" in out
+    assert "the references of this set: 3 images" in out
     assert not err
 
 
 def test_json_and_files(files, capsys, tmp_path):
-    arguments = ("--format", "json", "--output", tmp_path / "all.json", "--per_picture", tmp_path / "each.jsonl")
+    arguments = ("--format", "json", "--output", tmp_path / "all.json", "--per_image", tmp_path / "each.jsonl")
     assert score(*files, *arguments, "--metrics", "cider_d", "rouge_l") == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures == json.loads((tmp_path / "all.json").read_text())
-    assert figures["pictures"] == 3 and figures["missing"] == figures["extra"] == []
+    assert figures["images"] == 3 and figures["missing"] == figures["extra"] == []
     rows = [json.loads(line) for line in (tmp_path / "each.jsonl").read_text().splitlines()]
     assert [row["image_id"] for row in rows] == ["1", "2", "3"]
     assert rows[0]["references"] == ["A man riding a horse"]
     assert sum(row["cider_d"] for row in rows) / 3 == pytest.approx(figures["cider_d"])
 
 
-def test_pictures_of_one_file_only_are_told(files, capsys):
+def test_images_of_one_file_only_are_told(files, capsys):
     predictions, references = files
     predictions.write_text(json.dumps([{"image_id": 1, "caption": "a man"}, {"image_id": 9, "caption": "a"}]))
     assert score(predictions, references, "--metrics", "bleu") == 1
     err = capsys.readouterr().err
-    assert "2 picture(s) have no prediction: 2, 3" in err
-    assert "1 picture(s) have no references: 9" in err
+    assert "2 image(s) have no prediction: 2, 3" in err
+    assert "1 image(s) have no references: 9" in err
 
 
 def test_baseline(files, tmp_path, capsys):
@@ -72,17 +72,17 @@ def test_baseline(files, tmp_path, capsys):
     assert "+0.0000" in line and "p = 1.0000: may be chance" in line
 
 
-def test_only_pictures_of_both_systems_are_compared(files, tmp_path, capsys):
+def test_only_images_of_both_systems_are_compared(files, tmp_path, capsys):
     other = tmp_path / "other.jsonl"
     other.write_text('{"image_id": 1, "caption": "a cat"}\n{"image_id": 2, "caption": "dogs"}\n')
     assert score(*files, "--baseline", other, "--format", "json") == 1
-    assert json.loads(capsys.readouterr().out)["pictures"] == 2
+    assert json.loads(capsys.readouterr().out)["images"] == 2
 
 
 def test_saved_frequencies(files, tmp_path, capsys):
     DocumentFrequency.per_image(list(REFERENCES.values())).save(tmp_path / "df.npz")
     assert score(*files, "--document_frequency", tmp_path / "df.npz", "--metrics", "cider_d") == 0
-    assert "a given corpus: 3 pictures" in capsys.readouterr().out
+    assert "a given corpus: 3 images" in capsys.readouterr().out
 
 
 def test_meteor_without_tables(files, capsys):

@@ -1,4 +1,4 @@
-"""`hf-captioners train` on a folder of drawn pictures."""
+"""`hf-captioners train` on a folder of drawn images."""
 
 import json
 import shutil
@@ -22,28 +22,28 @@ def log_of(output):
     return json.loads(Path(output, "trainer_state.json").read_text())["log_history"]
 
 
-def test_from_a_folder_to_a_captioner(pictures, parts, tmp_path, capsys):
+def test_from_a_folder_to_a_captioner(images, parts, tmp_path, capsys):
     output = tmp_path / "run"
-    arguments = ["train", "--train_dir", str(pictures), "--output_dir", str(output), "--validation_share", "0.3"]
+    arguments = ["train", "--train_dir", str(images), "--output_dir", str(output), "--validation_share", "0.3"]
     assert main([*arguments, *parts, "--num_train_epochs", "2", "--model_config", "encoder_layers=2"]) == 0
     assert "Best evaluation, at epoch" in capsys.readouterr().out
     model, processor = load_captioner(str(output))
     assert model.config.encoder_layers == 2
     assert (model.generation_config.num_beams, model.generation_config.max_new_tokens) == (5, 20)
     assert [entry["epoch"] for entry in log_of(output) if "eval_cider_d" in entry] == [1.0, 2.0]
-    assert main(["caption", str(pictures / "scene_000.png"), "--model", str(output)]) == 0
+    assert main(["caption", str(images / "scene_000.png"), "--model", str(output)]) == 0
     assert capsys.readouterr().out.strip()
 
 
-def test_pictures_held_out_are_told(pictures, parts, tmp_path, caplog):
-    arguments = ["train", "--train_dir", str(pictures), "--output_dir", str(tmp_path / "run")]
+def test_images_held_out_are_told(images, parts, tmp_path, caplog):
+    arguments = ["train", "--train_dir", str(images), "--output_dir", str(tmp_path / "run")]
     assert main([*arguments, *parts, "--max_steps", "1", "--validation_share", "0.3"]) == 0
     assert "3 of 10 were held out at random (seed 42)" in caplog.text
 
 
-def test_split_folders_and_a_recipe(pictures, language_model, vision_model, tmp_path):
+def test_split_folders_and_a_recipe(images, language_model, vision_model, tmp_path):
     for split in ("train", "val"):
-        shutil.copytree(pictures, tmp_path / "data" / split)
+        shutil.copytree(images, tmp_path / "data" / split)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
         f"train_dir: {tmp_path}/data\nlanguage_model: {language_model}\nvision_model: {vision_model}\n"
@@ -57,31 +57,31 @@ def test_split_folders_and_a_recipe(pictures, language_model, vision_model, tmp_
     assert max(entry["epoch"] for entry in log_of(tmp_path / "run")) == 1.0
 
 
-def test_fields_typed_behind_a_recipe_are_added_to_its_fields(pictures, parts, tmp_path):
+def test_fields_typed_behind_a_recipe_are_added_to_its_fields(images, parts, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("max_steps: 1\nmodel_config: {srau_threshold: 0.3, encoder_layers: 2}\n")
-    arguments = ["--train_dir", str(pictures), "--output_dir", str(tmp_path / "run"), "--validation_share", "0.3"]
+    arguments = ["--train_dir", str(images), "--output_dir", str(tmp_path / "run"), "--validation_share", "0.3"]
     assert main(["train", str(recipe), *arguments, *parts, "--model_config", "encoder_layers=1"]) == 0
     config = load_captioner(str(tmp_path / "run"))[0].config
     assert (config.srau_threshold, config.encoder_layers) == (0.3, 1)
 
 
-def test_how_captions_are_written_is_typed_and_saved(pictures, parts, tmp_path):
-    arguments = ["--train_dir", str(pictures), "--validation_share", "0.3", *parts, "--max_steps", "1"]
+def test_how_captions_are_written_is_typed_and_saved(images, parts, tmp_path):
+    arguments = ["--train_dir", str(images), "--validation_share", "0.3", *parts, "--max_steps", "1"]
     typed = ["--processor_config", "drop_final_punctuation=false", "lowercase=false"]
     assert main(["train", *arguments, "--output_dir", str(tmp_path / "first"), *typed]) == 0
     processor = load_captioner(str(tmp_path / "first"))[1]
     assert (processor.drop_final_punctuation, processor.lowercase) == (False, False)
     assert processor.drop_punctuation is False
     again = ["--model", str(tmp_path / "first"), "--processor_config", "lowercase=true"]
-    arguments = ["--train_dir", str(pictures), "--validation_share", "0.3", *FAST, "--max_steps", "1"]
+    arguments = ["--train_dir", str(images), "--validation_share", "0.3", *FAST, "--max_steps", "1"]
     assert main(["train", *arguments, *again, "--output_dir", str(tmp_path / "second")]) == 0
     processor = load_captioner(str(tmp_path / "second"))[1]
     assert (processor.drop_final_punctuation, processor.lowercase) == (False, True)
 
 
-def test_what_a_captioner_replaces_is_told(pictures, parts, tmp_path, caplog):
-    arguments = ["train", "--train_dir", str(pictures), "--validation_share", "0.3", *parts, "--max_steps", "1"]
+def test_what_a_captioner_replaces_is_told(images, parts, tmp_path, caplog):
+    arguments = ["train", "--train_dir", str(images), "--validation_share", "0.3", *parts, "--max_steps", "1"]
     assert main([*arguments, "--output_dir", str(tmp_path / "first")]) == 0
     assert "not used" not in caplog.text
     again = ["--model", str(tmp_path / "first"), "--output_dir", str(tmp_path / "second"), "--image_size", "64"]
@@ -89,20 +89,20 @@ def test_what_a_captioner_replaces_is_told(pictures, parts, tmp_path, caplog):
     assert "so these are not used: --language_model, --vision_model, --image_size." in caplog.text
 
 
-def test_metrics_that_cannot_be_computed_are_told_before_training(pictures, parts, tmp_path, capsys, monkeypatch):
+def test_metrics_that_cannot_be_computed_are_told_before_training(images, parts, tmp_path, capsys, monkeypatch):
     def no_tables(*args, **kwargs):
         raise FileNotFoundError("METEOR needs tables")
 
     monkeypatch.setattr("hf_captioners.metrics.compute.Meteor", no_tables)
-    arguments = ["train", "--train_dir", str(pictures), "--output_dir", str(tmp_path / "run"), *parts]
+    arguments = ["train", "--train_dir", str(images), "--output_dir", str(tmp_path / "run"), *parts]
     assert main([*arguments, "--test_split", "train", "--test_metrics", "meteor"]) == 2
     assert "METEOR needs tables" in capsys.readouterr().err
     assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
-def test_an_earlier_run_is_resumed_or_left_alone(pictures, parts, tmp_path, capsys):
-    arguments = ["train", "--train_dir", str(pictures), "--output_dir", str(tmp_path / "run"), *parts]
-    arguments += ["--validation_dir", str(pictures)]
+def test_an_earlier_run_is_resumed_or_left_alone(images, parts, tmp_path, capsys):
+    arguments = ["train", "--train_dir", str(images), "--output_dir", str(tmp_path / "run"), *parts]
+    arguments += ["--validation_dir", str(images)]
     assert main([*arguments, "--resume", "--num_train_epochs", "1"]) == 0
     assert "starting anew" in capsys.readouterr().out
     assert main([*arguments, "--num_train_epochs", "2"]) == 2
@@ -112,8 +112,8 @@ def test_an_earlier_run_is_resumed_or_left_alone(pictures, parts, tmp_path, caps
     assert [entry["epoch"] for entry in log_of(tmp_path / "run") if "eval_cider_d" in entry] == [1.0, 2.0]
 
 
-def test_a_run_goes_on_from_a_named_checkpoint(pictures, parts, tmp_path, capsys):
-    arguments = ["train", "--train_dir", str(pictures), "--validation_dir", str(pictures), *parts]
+def test_a_run_goes_on_from_a_named_checkpoint(images, parts, tmp_path, capsys):
+    arguments = ["train", "--train_dir", str(images), "--validation_dir", str(images), *parts]
     first, second = tmp_path / "first", tmp_path / "second"
     assert main([*arguments, "--output_dir", str(first), "--num_train_epochs", "2"]) == 0
     whole = log_of(first)
@@ -152,11 +152,11 @@ def test_a_run_goes_on_from_a_named_checkpoint(pictures, parts, tmp_path, capsys
         ({"validation_share": "0.01"}, "at least 2"),
     ],
 )
-def test_bad_input_is_answered(pictures, language_model, vision_model, tmp_path, capsys, changed, said):
+def test_bad_input_is_answered(images, language_model, vision_model, tmp_path, capsys, changed, said):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
     given = {
-        "train_dir": str(pictures),
+        "train_dir": str(images),
         "language_model": language_model,
         "vision_model": vision_model,
         "output_dir": str(tmp_path / "run"),
@@ -176,7 +176,7 @@ def test_bad_input_is_answered(pictures, language_model, vision_model, tmp_path,
     assert said in capsys.readouterr().err
 
 
-def test_a_timm_backbone_with_its_own_picture_preparation(language_model, tmp_path):
+def test_a_timm_backbone_with_its_own_image_preparation(language_model, tmp_path):
     import timm
 
     backbone = timm.create_model("test_resnet", num_classes=0)

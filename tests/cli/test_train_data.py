@@ -12,7 +12,7 @@ from hf_captioners.data import list_datasets, load_captions
 from hf_captioners.data.feature_store import FeatureStore
 from hf_captioners.hub.cards import FIGURE_NAMES
 from hf_captioners.named_values import read_named_values
-from hf_captioners.training.feature_cache import picture_keys
+from hf_captioners.training.feature_cache import image_keys
 
 FOLDERS = importlib.util.spec_from_file_location("dataset_folders", Path(__file__).with_name("dataset_folders.py"))
 dataset_folders = importlib.util.module_from_spec(FOLDERS)
@@ -38,7 +38,7 @@ def test_two_steps_on_every_data_set(name, scenes, parts, tmp_path, capsys):
     assert "Best evaluation" in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "trainer_state.json").read_text())["global_step"] == 2
     captions = [json.loads(line) for line in next(Path(tmp_path, "run/captions").glob("*.jsonl")).open()]
-    assert len(captions) == 2, "the two validation pictures"
+    assert len(captions) == 2, "the two validation images"
 
 
 @pytest.mark.parametrize("name", list_datasets())
@@ -53,9 +53,9 @@ def test_streams_give_the_same_rows_in_the_same_order(name, scenes, tmp_path):
 
 
 def comparable(row):
-    """A row with the pixels of its pictures in their place."""
+    """A row with the pixels of its images in their place."""
     shown = row["images"] if "images" in row else [row["image"]]
-    pixels = [(picture.mode, picture.size, picture.tobytes()) for picture in shown]
+    pixels = [(image.mode, image.size, image.tobytes()) for image in shown]
     return {**row, "image": None, "images": pixels}
 
 
@@ -89,7 +89,7 @@ def test_the_end_of_a_run_is_tested(scenes, parts, tmp_path, capsys):
     more = ["--test_split", "validation", "--test_metrics", "rouge_l", "cider_d", "--test_tokenizer", "none"]
     assert main(["train", *folder, *parts, *TWO_STEPS, *output, *more]) == 0
     figures = json.loads((tmp_path / "run" / "test_results.json").read_text())
-    assert figures["pictures"] == 2
+    assert figures["images"] == 2
     assert {"rouge_l", "cider_d"} <= figures.keys()
     assert figures["tokenizer"] == "none"
     card = (tmp_path / "run" / "README.md").read_text()
@@ -138,7 +138,7 @@ def test_both_views_of_a_study_are_learned_from(scenes, parts, tmp_path):
     options = {"protocol": "r2gen", "allow_partial": True}
     rows = load_captions("iu_xray", tmp_path / "data", "train", **options)
     store = FeatureStore(folder)
-    keys = picture_keys(rows.select_columns(["images"]))
+    keys = image_keys(rows.select_columns(["images"]))
     assert [store[key].features.shape for key in keys] == [(32, 16)] * 4  # twice 16 cells
     first, second = store[keys[0]].features, store[keys[1]].features
     assert (first[16:] == second[:16]).all()  # the second view of one study is the first of the next
@@ -160,9 +160,9 @@ def test_bad_input_is_answered(parts, tmp_path, capsys, typed, said):
     assert said in capsys.readouterr().err
 
 
-def test_a_folder_that_another_run_writes_to_is_left_alone(pictures, parts, tmp_path, capsys, monkeypatch):
+def test_a_folder_that_another_run_writes_to_is_left_alone(images, parts, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("hf_captioners.cli.output_files.PATIENCE", 0.1)
-    typed = ["train", "--train_dir", str(pictures), *parts, *TWO_STEPS, "--validation_share", "0.3"]
+    typed = ["train", "--train_dir", str(images), *parts, *TWO_STEPS, "--validation_share", "0.3"]
     (tmp_path / "run").mkdir()
     with FileLock(tmp_path / "run" / ".run.lock"):
         assert main([*typed, "--output_dir", str(tmp_path / "run")]) == 2

@@ -11,9 +11,9 @@ FAST = ["--use_cpu", "--disable_tqdm", "true", "--generation_num_beams", "1", "-
 
 
 @pytest.fixture
-def command(pictures, language_model, vision_model, tmp_path):
+def command(images, language_model, vision_model, tmp_path):
     parts = ["--language_model", language_model, "--vision_model", vision_model]
-    places = ["--train_dir", str(pictures), "--validation_dir", str(pictures), "--output_dir", str(tmp_path / "run")]
+    places = ["--train_dir", str(images), "--validation_dir", str(images), "--output_dir", str(tmp_path / "run")]
     return ["train", *places, *parts, *FAST, "--evaluate_loss", "false"]
 
 

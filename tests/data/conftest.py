@@ -1,4 +1,4 @@
-"""Pictures made by code, and a cache for each test."""
+"""Images made by code, and a cache for each test."""
 
 from functools import partial
 
@@ -22,8 +22,8 @@ def load(tmp_path):
 
 
 @pytest.fixture
-def picture():
-    """Write a small picture whose colours depend on its name."""
+def image():
+    """Write a small image whose colours depend on its name."""
 
     def write(path, size=(24, 16), mode="RGB"):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -47,9 +47,9 @@ def test_streams_can_be_resumed(stream):
     assert first + ids(stream) == ids(load_captions("scenes", streaming=True, **SMALL))
 
 
-def test_a_copy_on_disk_keeps_its_pictures(load, tmp_path, picture):
+def test_a_copy_on_disk_keeps_its_images(load, tmp_path, image):
     for name in ("a.png", "b.jpg"):
-        picture(tmp_path / "own" / name)
+        image(tmp_path / "own" / name)
     (tmp_path / "own" / "captions.txt").write_text("a.png\tA dog\nb.jpg\tA cat\n")
     dataset = load("caption_folder", tmp_path / "own", "train")
     expected = [row["image"].tobytes() for row in dataset]
@@ -74,14 +74,14 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(load, monkeypatch, tmp_pa
     assert len(load("scenes", **SMALL)) == 150
 
 
-def test_passes_over_a_stream_note_a_problem_once(load, tmp_path, picture):
-    picture(tmp_path / "own" / "a.png")
+def test_passes_over_a_stream_note_a_problem_once(load, tmp_path, image):
+    image(tmp_path / "own" / "a.png")
     (tmp_path / "own" / "captions.txt").write_text("a.png\tA dog\ngone.png\tA cat\nbroken\n")
     report = DataReport()
     stream = load("caption_folder", tmp_path / "own", "train", streaming=True, report=report)
     for _ in range(3):
         assert ids(stream) == ["a.png"]
-    assert report.counts() == {"malformed row": 1, "missing picture": 1} and report.kept == {"train": 3}
+    assert report.counts() == {"malformed row": 1, "missing image": 1} and report.kept == {"train": 3}
 
 
 def test_every_data_set_says_its_options():

@@ -66,7 +66,7 @@ def test_parquet_shards(parquet, load, streaming):
     assert report.kept == {"train": 2}
     assert [(problem.kind, problem.line) for problem in report.problems] == [
         ("missing caption", 2),
-        ("missing picture", 3),
+        ("missing image", 3),
     ]
     with pytest.raises(BadRowsError, match=r"parquet/train:2: missing caption: no text in alt, more"):
         list(load("by_columns", split="train", streaming=streaming, strict=True, **parquet))
@@ -77,7 +77,7 @@ def test_webdataset_shards(tmp_path, load, streaming):
     for shard in range(2):
         with tarfile.open(tmp_path / f"{shard}.tar", "w") as archive:
             for number in range(3):
-                for suffix, content in (("png", png(number)), ("txt", f"Picture {shard} {number}".encode())):
+                for suffix, content in (("png", png(number)), ("txt", f"Image {shard} {number}".encode())):
                     member = tarfile.TarInfo(f"{shard}{number}.{suffix}")
                     member.size = len(content)
                     archive.addfile(member, io.BytesIO(content))
@@ -85,7 +85,7 @@ def test_webdataset_shards(tmp_path, load, streaming):
     loaded = load("by_columns", streaming=streaming, image_column="png", caption_columns=["txt"], **options)
     rows = list(loaded["train"])
     assert [row["captions"] for row in rows] == [
-        [f"Picture {shard} {number}"] for shard in range(2) for number in range(3)
+        [f"Image {shard} {number}"] for shard in range(2) for number in range(3)
     ]
     assert rows[0]["image_id"] == "00" and rows[0]["image"].size == (9, 8)
 

@@ -20,9 +20,9 @@ def jsonl(rows):
 
 
 @pytest.fixture
-def folder(tmp_path, picture):
+def folder(tmp_path, image):
     for name in CAPTIONS:
-        picture(tmp_path / "own" / name)
+        image(tmp_path / "own" / name)
     return tmp_path / "own"
 
 
@@ -98,56 +98,56 @@ def test_json_of_coco_and_list_of_objects(folder, load):
     wrong["annotations"].append({"image_id": 99, "id": 1, "caption": "?"})
     (folder / "annotations.json").write_text(json.dumps(wrong))
     load("caption_folder", folder, report=report)
-    assert report.counts() == {"missing picture": 1} and "annotation 4 is of image 99" in report.problems[0].message
+    assert report.counts() == {"missing image": 1} and "annotation 4 is of image 99" in report.problems[0].message
     (folder / "annotations.json").write_text('{"a": 1}')
     with pytest.raises(ValueError, match="annotations.json has another form"):
         load("caption_folder", folder)
 
 
-def test_text_files_beside_pictures(folder, load, picture):
+def test_text_files_beside_images(folder, load, image):
     for name, captions in CAPTIONS.items():
         write_lines((folder / name).with_suffix(".txt"), captions)
-    picture(folder / "deep" / "c.png")
+    image(folder / "deep" / "c.png")
     write_lines(folder / "deep" / "c.txt", ["A fox."])
-    picture(folder / "bare.png")
+    image(folder / "bare.png")
     report = DataReport()
     dataset = load("caption_folder", folder, "train", report=report)
     assert captions_of(dataset) == CAPTIONS | {"deep/c.png": ["A fox."]}
-    assert report.counts() == {"picture without caption": 1}
+    assert report.counts() == {"image without caption": 1}
     write_lines(folder / "a.txt", ["A changed dog."])
     assert load("caption_folder", folder, "train")["captions"][0] == ["A changed dog."]
 
 
-def test_nested_folders_with_a_table_each(tmp_path, picture, load):
+def test_nested_folders_with_a_table_each(tmp_path, image, load):
     for place in ("train/dogs", "train/cats/old", "val"):
-        picture(tmp_path / place / "same.png")
-        write_lines(tmp_path / place / "captions.txt", [f"same.png\tPicture of {place}"])
+        image(tmp_path / place / "same.png")
+        write_lines(tmp_path / place / "captions.txt", [f"same.png\tImage of {place}"])
     loaded = load("caption_folder", tmp_path, strict=True)
     assert captions_of(loaded["train"]) == {
-        "cats/old/same.png": ["Picture of train/cats/old"],
-        "dogs/same.png": ["Picture of train/dogs"],
+        "cats/old/same.png": ["Image of train/cats/old"],
+        "dogs/same.png": ["Image of train/dogs"],
     }
-    assert captions_of(loaded["validation"]) == {"same.png": ["Picture of val"]}
+    assert captions_of(loaded["validation"]) == {"same.png": ["Image of val"]}
 
 
-def test_nested_folders_without_splits_are_train(tmp_path, picture, load):
+def test_nested_folders_without_splits_are_train(tmp_path, image, load):
     for place in ("dogs", "cats"):
-        picture(tmp_path / place / "same.png")
-        write_lines(tmp_path / place / "captions.txt", [f"same.png\tA picture of {place}"])
+        image(tmp_path / place / "same.png")
+        write_lines(tmp_path / place / "captions.txt", [f"same.png\tA image of {place}"])
     loaded = load("caption_folder", tmp_path, strict=True)
     assert {split: rows["image_id"][:] for split, rows in loaded.items()} == {
         "train": ["cats/same.png", "dogs/same.png"]
     }
 
 
-def test_a_split_folder_without_table_is_an_error(tmp_path, picture, load):
-    picture(tmp_path / "train" / "a.png")
+def test_a_split_folder_without_table_is_an_error(tmp_path, image, load):
+    image(tmp_path / "train" / "a.png")
     write_lines(tmp_path / "train" / "captions.txt", ["a.png\tA dog"])
-    picture(tmp_path / "test" / "b.png")
-    with pytest.raises(FileNotFoundError, match=r"test has 1 pictures and no metadata.jsonl"):
+    image(tmp_path / "test" / "b.png")
+    with pytest.raises(FileNotFoundError, match=r"test has 1 images and no metadata.jsonl"):
         load("caption_folder", tmp_path)
-    picture(tmp_path / "val" / "b.png")
-    picture(tmp_path / "dev" / "b.png")
+    image(tmp_path / "val" / "b.png")
+    image(tmp_path / "dev" / "b.png")
     with pytest.raises(ValueError, match="two folders for one split: dev, test, train, val"):
         load("caption_folder", tmp_path)
 
@@ -175,10 +175,10 @@ def test_source_columns_are_kept_with_their_types(folder, load):
     assert dataset["file_name"][:] == ["a.png", "b.png"]
 
 
-def test_splits_by_folder(tmp_path, picture, load):
+def test_splits_by_folder(tmp_path, image, load):
     for split in ("train", "val", "test"):
-        picture(tmp_path / "own" / split / "images" / f"{split}.png")
-        write_lines(tmp_path / "own" / split / "captions.txt", [f"{split}.png\tA {split} picture."])
+        image(tmp_path / "own" / split / "images" / f"{split}.png")
+        write_lines(tmp_path / "own" / split / "captions.txt", [f"{split}.png\tA {split} image."])
     loaded = load("caption_folder", tmp_path / "own")
     assert {split: rows["image_id"][:] for split, rows in loaded.items()} == {
         "train": ["train.png"],
@@ -191,10 +191,10 @@ def test_splits_by_folder(tmp_path, picture, load):
 
 
 @pytest.mark.parametrize("by", ["column", "path"])
-def test_splits_of_one_table(tmp_path, picture, load, by):
+def test_splits_of_one_table(tmp_path, image, load, by):
     rows = []
     for split in ("train", "val"):
-        picture(tmp_path / "own" / split / f"{split}.png")
+        image(tmp_path / "own" / split / f"{split}.png")
         name = f"{split}/{split}.png"
         rows.append({"file_name": name, "captions": ["x"]} | ({"split": split} if by == "column" else {}))
     write_lines(tmp_path / "own" / "metadata.jsonl", jsonl(rows))
@@ -208,18 +208,18 @@ def test_splits_of_one_table(tmp_path, picture, load, by):
 BAD_ROWS = {
     "malformed row": (["no json"], "no JSON"),
     "missing caption": (jsonl([{"file_name": "b.png", "captions": ["  "]}]), "expected text in captions, found '  '"),
-    "missing picture": (jsonl([{"file_name": "gone.png", "captions": ["x"]}]), "there is no file .*gone.png"),
+    "missing image": (jsonl([{"file_name": "gone.png", "captions": ["x"]}]), "there is no file .*gone.png"),
     "duplicate": (jsonl([{"file_name": "a.png", "captions": ["x"]}]), "'a.png' stands in line 1 already"),
-    "unreadable picture": (jsonl([{"file_name": "cut.jpg", "captions": ["x"]}]), "cut.jpg is empty, corrupt"),
+    "unreadable image": (jsonl([{"file_name": "cut.jpg", "captions": ["x"]}]), "cut.jpg is empty, corrupt"),
 }
 
 
 @pytest.mark.parametrize("kind", BAD_ROWS)
-def test_bad_rows_are_reported_with_file_and_line(folder, load, picture, kind, caplog):
+def test_bad_rows_are_reported_with_file_and_line(folder, load, image, kind, caplog):
     rows, message = BAD_ROWS[kind]
-    whole = picture(folder / "whole.jpg", size=(200, 200)).read_bytes()
+    whole = image(folder / "whole.jpg", size=(200, 200)).read_bytes()
     (folder / "whole.jpg").unlink()
-    if kind == "unreadable picture":
+    if kind == "unreadable image":
         (folder / "cut.jpg").write_bytes(whole[: len(whole) // 2])
     good = jsonl({"file_name": name, "captions": captions} for name, captions in CAPTIONS.items())
     good = good[:1] if kind == "missing caption" else good
@@ -243,26 +243,26 @@ def test_bad_rows_are_reported_with_file_and_line(folder, load, picture, kind, c
 
 def test_strict_stops_a_first_build(folder, load):
     write_lines(folder / "captions.txt", ["a.png\tA dog.", "gone.png\tA cat.", "b.png\tC"])
-    with pytest.raises(BadRowsError, match=r"captions.txt:2: missing picture"):
+    with pytest.raises(BadRowsError, match=r"captions.txt:2: missing image"):
         load("caption_folder", folder, strict=True)
 
 
-def test_pictures_that_nobody_names_are_reported(folder, load):
+def test_images_that_nobody_names_are_reported(folder, load):
     write_lines(folder / "captions.txt", ["a.png\tA dog."])
     report = DataReport()
     load("caption_folder", folder, report=report)
-    assert report.counts() == {"picture without caption": 1}
+    assert report.counts() == {"image without caption": 1}
     assert report.problems[0].file == str(folder / "b.png")
 
 
-def test_picture_in_two_splits_is_reported_and_kept(tmp_path, picture, load):
+def test_image_in_two_splits_is_reported_and_kept(tmp_path, image, load):
     for split in ("train", "test"):
-        picture(tmp_path / split / "same.png")
+        image(tmp_path / split / "same.png")
         write_lines(tmp_path / split / "captions.txt", ["same.png\tA dog."])
     report = DataReport()
     loaded = load("caption_folder", tmp_path, report=report)
     assert {split: len(rows) for split, rows in loaded.items()} == {"train": 1, "test": 1}
-    assert report.counts() == {"picture in two splits": 1}
+    assert report.counts() == {"image in two splits": 1}
 
 
 def test_csv_with_too_many_fields_names_the_line(folder, load):
@@ -299,9 +299,9 @@ def test_mixed_types_name_both_lines(folder, load):
 
 def test_errors_say_what_to_do(tmp_path, folder, load):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(FileNotFoundError, match="has 0 pictures and no metadata.jsonl"):
+    with pytest.raises(FileNotFoundError, match="has 0 images and no metadata.jsonl"):
         load("caption_folder", tmp_path / "empty")
-    with pytest.raises(FileNotFoundError, match="has 2 pictures and no metadata.jsonl"):
+    with pytest.raises(FileNotFoundError, match="has 2 images and no metadata.jsonl"):
         load("caption_folder", folder)
     with pytest.raises(FileNotFoundError, match="There is no folder"):
         load("caption_folder", tmp_path / "nowhere")
@@ -343,7 +343,7 @@ def test_flickr8k_photographs(material, load):
     assert report.problems == []
     assert {len(captions) for rows in loaded.values() for captions in rows["captions"]} == {5}
     assert loaded["train"][0]["image"].size == (224, 224)
-    streamed = load("caption_folder", material / "flickr8k", "validation", streaming=True, check_pictures=False)
+    streamed = load("caption_folder", material / "flickr8k", "validation", streaming=True, check_images=False)
     assert [row["captions"] for row in streamed] == loaded["validation"]["captions"][:]
 
 

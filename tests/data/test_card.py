@@ -7,15 +7,15 @@ from hf_captioners.data import DataReport
 from hf_captioners.data.card import dataset_card
 
 
-def test_card_of_a_folder(load, tmp_path, picture):
-    picture(tmp_path / "own" / "a.png")
+def test_card_of_a_folder(load, tmp_path, image):
+    image(tmp_path / "own" / "a.png")
     (tmp_path / "own" / "captions.txt").write_text("a.png\tA dog runs\na.png\tA dog\ngone.png\tA cat\n")
     report = DataReport()
     card = dataset_card("caption_folder", load("caption_folder", tmp_path / "own", report=report), report)
     metadata = yaml.safe_load(card.split("---")[1])
     assert metadata["task_ids"] == ["image-captioning"] and metadata["size_categories"] == ["n<1K"]
     assert "| train | 1 | 2 | 2 to 2 | 2 to 3, mean 2.5 |" in card
-    assert "Reported while loading: 1 x missing picture." in card
+    assert "Reported while loading: 1 x missing image." in card
     assert str(tmp_path) not in card, "no path of this machine is told"
 
 
@@ -29,7 +29,7 @@ def test_card_tells_the_protocol(load):
 
 
 def test_card_of_a_seeded_split_says_so(material, load):
-    options = {"protocol": "visualgpt", "with_pictures": False}
+    options = {"protocol": "visualgpt", "with_images": False}
     report = DataReport()
     card = dataset_card("iu_xray", load("iu_xray", material / "iu_xray", report=report, **options), report, **options)
     assert "drawn by seed" in card and "never published" in card and "`seed=0`" in card

@@ -12,14 +12,14 @@ import pytest
 from hf_captioners.data import BadRowsError, DataReport
 
 # id -> (folder, part, captions)
-PICTURES = {
+IMAGES = {
     9: ("train2014", "train", ["A meal. ", "Bins of food\n", "Trays", "Food", "Lunch", "A sixth"]),
     25: ("train2014", "train", ["A giraffe eats.", "Tall"]),
     42: ("val2014", "restval", ["A dog on shoes."]),
     73: ("val2014", "val", ["A motorbike.", "Parked"]),
     74: ("val2014", "test", ["A sleeping dog."]),
 }
-TEST_PICTURE = 191
+TEST_IMAGE = 191
 TOKENS = {"A meal. ": ["a", "meal"]}
 
 
@@ -47,13 +47,13 @@ def karpathy():
                     for i, raw in enumerate(captions)
                 ],
             }
-            for number, (image_id, (folder, part, captions)) in enumerate(PICTURES.items())
+            for number, (image_id, (folder, part, captions)) in enumerate(IMAGES.items())
         ],
     }
 
 
 def official(folder):
-    chosen = {image_id: captions for image_id, (where, _, captions) in PICTURES.items() if where == folder}
+    chosen = {image_id: captions for image_id, (where, _, captions) in IMAGES.items() if where == folder}
     annotations = [
         {"image_id": image_id, "id": caption_id(image_id, i), "caption": caption}
         for image_id, captions in chosen.items()
@@ -69,26 +69,26 @@ def dump(path, content):
 
 
 @pytest.fixture
-def pictures(tmp_path, picture):
-    for image_id, (folder, _, _) in PICTURES.items():
-        picture(tmp_path / "coco" / folder / name_of(image_id, folder))
-    picture(tmp_path / "coco" / "test2014" / name_of(TEST_PICTURE, "test2014"))
+def images(tmp_path, image):
+    for image_id, (folder, _, _) in IMAGES.items():
+        image(tmp_path / "coco" / folder / name_of(image_id, folder))
+    image(tmp_path / "coco" / "test2014" / name_of(TEST_IMAGE, "test2014"))
     return tmp_path / "coco"
 
 
 @pytest.fixture
-def karpathy_folder(pictures):
-    dump(pictures / "dataset_coco.json", karpathy())
-    return pictures
+def karpathy_folder(images):
+    dump(images / "dataset_coco.json", karpathy())
+    return images
 
 
 @pytest.fixture
-def official_folder(pictures):
+def official_folder(images):
     for part in ("train", "val"):
-        dump(pictures / "annotations" / f"captions_{part}2014.json", official(f"{part}2014"))
-    image = {"id": TEST_PICTURE, "file_name": name_of(TEST_PICTURE, "test2014"), "height": 16, "width": 24}
-    dump(pictures / "annotations" / "image_info_test2014.json", {"images": [image]})
-    return pictures
+        dump(images / "annotations" / f"captions_{part}2014.json", official(f"{part}2014"))
+    image = {"id": TEST_IMAGE, "file_name": name_of(TEST_IMAGE, "test2014"), "height": 16, "width": 24}
+    dump(images / "annotations" / "image_info_test2014.json", {"images": [image]})
+    return images
 
 
 def captions_by_split(loaded):
@@ -99,9 +99,9 @@ def captions_by_split(loaded):
 
 
 KARPATHY = {
-    "train": {image_id: PICTURES[image_id][2] for image_id in (9, 25, 42)},
-    "validation": {73: PICTURES[73][2]},
-    "test": {74: PICTURES[74][2]},
+    "train": {image_id: IMAGES[image_id][2] for image_id in (9, 25, 42)},
+    "validation": {73: IMAGES[73][2]},
+    "test": {74: IMAGES[74][2]},
 }
 
 
@@ -139,15 +139,15 @@ def test_references_cut_and_laid_out(karpathy_folder, load):
         load("coco", karpathy_folder, max_captions=0)
 
 
-def test_official_split_has_test_pictures_without_captions(official_folder, load):
+def test_official_split_has_test_images_without_captions(official_folder, load):
     loaded = load("coco", official_folder, official=True, strict=True)
     assert {split: rows["image_id"][:] for split, rows in loaded.items()} == {
         "train": ["9", "25"],
         "validation": ["42", "73", "74"],
-        "test": [str(TEST_PICTURE)],
+        "test": [str(TEST_IMAGE)],
     }
     assert loaded["test"][0]["captions"] == [] and loaded["test"][0]["image"].size == (24, 16)
-    assert loaded["train"][0]["captions"] == PICTURES[9][2], "captions by ascending annotation id"
+    assert loaded["train"][0]["captions"] == IMAGES[9][2], "captions by ascending annotation id"
 
 
 @pytest.mark.parametrize("form", ["json", "npy", "txt"])
@@ -158,7 +158,7 @@ def test_split_lists_give_karpathys_split(official_folder, tmp_path, load, form)
         lists = lists / "ids.json"
         dump(lists, {"val": [73], "test": [74]})
     for part in ("train", "restval", "val", "test"):
-        chosen = {i: value for i, value in PICTURES.items() if value[1] == part}
+        chosen = {i: value for i, value in IMAGES.items() if value[1] == part}
         if form == "npy":
             ids = [caption_id(i, k) for i, (_, _, captions) in chosen.items() for k in range(len(captions))]
             np.save(lists / f"coco_{'dev' if part == 'val' else part}_ids.npy", np.array(ids))
@@ -168,8 +168,8 @@ def test_split_lists_give_karpathys_split(official_folder, tmp_path, load, form)
     assert captions_by_split(load("coco", official_folder, split_lists=lists)) == KARPATHY
 
 
-def test_annotation_id_lists_can_part_the_captions_of_a_picture(official_folder, tmp_path, load):
-    """M2's lists name captions, not pictures: a low-data list may hold one caption of a picture."""
+def test_annotation_id_lists_can_part_the_captions_of_an_image(official_folder, tmp_path, load):
+    """M2's lists name captions, not images: a low-data list may hold one caption of an image."""
     np.save(tmp_path / "coco_train_ids.npy", np.array([91, 93]))
     loaded = load("coco", official_folder, split_lists=tmp_path)
     assert captions_by_split(loaded) == {"train": {9: ["Bins of food\n", "Food"]}}
@@ -198,7 +198,7 @@ def test_bad_entries_are_reported(official_folder, load):
     loaded = load("coco", official_folder, official=True, report=report)
     assert report.kept == {"train": 1, "validation": 3, "test": 1} and len(loaded["validation"]) == 3
     assert report.counts() == {
-        "missing picture": 2,
+        "missing image": 2,
         "duplicate": 2,
         "missing caption": 2,
         "malformed row": 2,
@@ -223,18 +223,18 @@ def test_errors_name_the_file_that_is_missing(tmp_path, official_folder, load):
     del content["images"][2]["filename"]
     dump(tmp_path / "dataset_coco.json", content)
     report = DataReport()
-    load("coco", tmp_path, with_pictures=False, report=report)
+    load("coco", tmp_path, with_images=False, report=report)
     assert [(problem.line, problem.kind) for problem in report.problems] == [(k, "malformed row") for k in (2, 3)]
 
 
 def test_real_excerpts_agree(material, tmp_path, load):
-    """Both forms of 300 real pictures give the same captions; only blanks at the ends may differ, and do not."""
+    """Both forms of 300 real images give the same captions; only blanks at the ends may differ, and do not."""
     source = material / "coco_formats"
     for name in ("dataset_coco", "captions_train2014", "captions_val2014"):
         (tmp_path / f"{name}.json").write_bytes(gzip.decompress((source / f"{name}.excerpt.json.gz").read_bytes()))
-    karpathy_rows = load("coco", tmp_path, with_pictures=False)
+    karpathy_rows = load("coco", tmp_path, with_images=False)
     assert {split: len(rows) for split, rows in karpathy_rows.items()} == {"train": 258, "validation": 17, "test": 25}
-    lists = load("coco", tmp_path, with_pictures=False, split_lists=source / "karpathy_split_ids.json.gz")
+    lists = load("coco", tmp_path, with_images=False, split_lists=source / "karpathy_split_ids.json.gz")
     for split, rows in karpathy_rows.items():
         other = dict(zip(lists[split]["image_id"], lists[split]["captions"], strict=True))
         for image_id, captions in zip(rows["image_id"], rows["captions"], strict=True):
@@ -252,6 +252,6 @@ def test_the_complete_official_files(tmp_path, load):
             member = f"coco/annotations/captions_{part}2014.json"
             dump_path = tmp_path / f"captions_{part}2014.json"
             dump_path.write_bytes(archive.read(member))
-    loaded = load("coco", tmp_path, official=True, with_pictures=False)
+    loaded = load("coco", tmp_path, official=True, with_images=False)
     counts = {split: (len(rows), sum(map(len, rows["captions"]))) for split, rows in loaded.items()}
     assert counts == {"train": (82_783, 414_113), "validation": (40_504, 202_654)}

@@ -9,12 +9,12 @@ import datasets
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 
 
-def prepare(folder, picture):
+def prepare(folder, image):
     """Make what the page assumes to be there."""
     for split in ("train", "validation"):
-        picture(folder / "my_pictures" / split / "001.jpg")
+        image(folder / "my_images" / split / "001.jpg")
         line = {"file_name": "001.jpg", "captions": ["A dog runs on the beach.", "A wet dog."]}
-        (folder / "my_pictures" / split / "metadata.jsonl").write_text(json.dumps(line) + "\n")
+        (folder / "my_images" / split / "metadata.jsonl").write_text(json.dumps(line) + "\n")
     entries = [
         {
             "filename": f"COCO_val2014_{number:012d}.jpg",
@@ -29,13 +29,13 @@ def prepare(folder, picture):
     (folder / "coco" / "dataset_coco.json").write_text(json.dumps({"images": entries}))
     (folder / "cc").mkdir()
     (folder / "cc" / "Validation_GCC-1.1.0-Validation.tsv").write_text("a dog\thttp://127.0.0.1:9/dog.jpg\n")
-    photos = {"photo": [str(folder / "my_pictures" / "train" / "001.jpg")], "alt": ["A dog."]}
+    photos = {"photo": [str(folder / "my_images" / "train" / "001.jpg")], "alt": ["A dog."]}
     made = datasets.Dataset.from_dict(photos).cast_column("photo", datasets.Image())
     made.to_parquet(folder / "shards" / "train-0.parquet")
 
 
-def test_every_block_runs(tmp_path, picture, monkeypatch, capsys):
-    prepare(tmp_path, picture)
+def test_every_block_runs(tmp_path, image, monkeypatch, capsys):
+    prepare(tmp_path, image)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "cache"))
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
@@ -46,7 +46,7 @@ def test_every_block_runs(tmp_path, picture, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "['A dog runs on the beach.', 'A wet dog.']" in printed and "001.jpg (24, 16)" in printed
     assert "{'train': 2, 'validation': 1, 'test': 1}" in printed
-    assert "0 of 1 pictures are here (0.0%); 1 x no connection" in printed
+    assert "0 of 1 images are here (0.0%); 1 x no connection" in printed
     assert "(16, 3)" in printed and len(names["labelled"]) == 100 and len(names["texts"]) == 500
     assert len(names["small"]) == 1 and next(iter(names["shards"]["train"]))["captions"] == ["A dog."]
     assert names["batch"]["region_features"].shape == (8, 16, 3)

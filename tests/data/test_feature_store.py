@@ -119,7 +119,7 @@ def test_killed_at_twenty_moments_and_resumed(tmp_path):
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
-def test_pictures_computed_together_lie_in_one_shard(tmp_path):
+def test_images_computed_together_lie_in_one_shard(tmp_path):
     """So that whoever goes on after a kill forms the same batches."""
     with FeatureStoreWriter(tmp_path, SMALL, shard_bytes=1) as writer:
         for first in range(0, 10, 4):
@@ -216,12 +216,12 @@ def test_features_of_another_extractor_are_refused(tmp_path):
         FeatureStoreWriter(tmp_path, StoreDescription("vit", "r1", 16))
 
 
-def test_wrong_regions_and_missing_pictures(tmp_path):
+def test_wrong_regions_and_missing_images(tmp_path):
     good = regions_of(0)
     with FeatureStoreWriter(tmp_path, SMALL) as writer:
         writer.add("0", good)
         for image_id, regions, message in (
-            ("0", good, "has the picture 0 already"),
+            ("0", good, "has the image 0 already"),
             ("1", Regions(good.features[:, :3], good.boxes), r"expected \[R, 16\]"),
             ("1", Regions(good.features[:0], good.boxes[:0]), "with at least one region"),
             ("1", Regions(good.features * np.nan, good.boxes), "not all finite"),
@@ -230,9 +230,9 @@ def test_wrong_regions_and_missing_pictures(tmp_path):
             with pytest.raises(ValueError, match=message):
                 writer.add(image_id, regions)
     store = FeatureStore(tmp_path)
-    with pytest.raises(MissingRegionsError, match="no regions of the picture '1'; it has 1 pictures"):
+    with pytest.raises(MissingRegionsError, match="no regions of the image '1'; it has 1 images"):
         store["1"]
-    with pytest.raises(MissingRegionsError, match="no regions of the picture '1'"):
+    with pytest.raises(MissingRegionsError, match="no regions of the image '1'"):
         store.read_batch(["0", "1"], 3)
     with pytest.raises(ValueError, match=r"`out` is float32 \(1, 2, 3\); expected float32 \(1, 3, 16\)"):
         store.read_batch(["0"], 3, out=np.zeros((1, 2, 3), np.float32))
@@ -255,7 +255,7 @@ def test_memory_stays_flat_while_writing(tmp_path):
             writer.add(str(number), Regions(features))
             if number in (4_000, 19_999):
                 peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    assert peaks[1] - peaks[0] < 20, f"{peaks[1] - peaks[0]:.0f} MiB more after 16,000 pictures of 4 KiB"
+    assert peaks[1] - peaks[0] < 20, f"{peaks[1] - peaks[0]:.0f} MiB more after 16,000 images of 4 KiB"
 
 
 @pytest.mark.slow
@@ -299,5 +299,5 @@ def test_faster_than_the_released_reader(tmp_path):
 
     assert all((released(ids) == stored(ids)).all() for ids in batches)
     ours, theirs = rate(stored), rate(released)
-    print(f"{ours:,.0f} against {theirs:,.0f} pictures/s: {ours / theirs:.1f} times")
+    print(f"{ours:,.0f} against {theirs:,.0f} images/s: {ours / theirs:.1f} times")
     assert ours >= 7 * theirs

@@ -28,10 +28,10 @@ def captions_of(loaded):
 
 
 @pytest.fixture
-def folder(tmp_path, picture):
+def folder(tmp_path, image):
     for names in NAMES.values():
         for name in names:
-            picture(tmp_path / "flickr" / "Images" / name)
+            image(tmp_path / "flickr" / "Images" / name)
     return tmp_path / "flickr"
 
 
@@ -40,7 +40,7 @@ def test_token_files(folder, load, name):
     lines = [
         f"{n}#{k}\t{c}" for part in expected().values() for n, captions in part.items() for k, c in enumerate(captions)
     ]
-    # the original has captions of a picture that does not exist; no list names it
+    # the original has captions of an image that does not exist; no list names it
     lines.append("2258277193_586949ec62.jpg.1#0\tA ghost .")
     (folder / TOKEN_FILES[name]).write_text("\r\n".join(lines) + "\r\n")
     for split, list_name in LISTS[name].items():
@@ -87,7 +87,7 @@ def test_errors_name_what_is_missing(folder, load):
     with pytest.raises(FileNotFoundError, match="no dataset_flickr8k.json and no token file such as"):
         load("flickr8k", folder)
     (folder / "Flickr8k.token.txt").write_text("1_a.jpg#0\tOne .\n")
-    with pytest.raises(FileNotFoundError, match="no lists of pictures: expected .*trainImages.txt"):
+    with pytest.raises(FileNotFoundError, match="no lists of images: expected .*trainImages.txt"):
         load("flickr8k", folder)
     (folder / "Flickr8k.lemma.token.txt").write_text("x")
     with pytest.raises(
@@ -103,8 +103,8 @@ def test_real_token_file(material, tmp_path, load):
     for part in ("train", "dev"):
         (tmp_path / f"Flickr_8k.{part}Images.txt").write_bytes((source / f"Flickr_8k.{part}Images.txt").read_bytes())
     report = DataReport()
-    loaded = load("flickr8k", tmp_path, with_pictures=False, report=report)
+    loaded = load("flickr8k", tmp_path, with_images=False, report=report)
     assert {split: len(rows) for split, rows in loaded.items()} == {"train": 6000, "validation": 1000}
     assert report.problems == []
-    folders = load("caption_folder", source, check_pictures=False)
+    folders = load("caption_folder", source, check_images=False)
     assert captions_of(loaded) == captions_of(folders), "7,000 x 5 captions in the same order"

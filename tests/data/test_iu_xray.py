@@ -12,7 +12,7 @@ from hf_captioners.data.iu_xray import FEW_VIEWS, NO_TEXT
 from hf_captioners.data.iu_xray_cleaning import clean_report, without_marks
 from hf_captioners.data.iu_xray_studies import uid_of
 
-# uid -> findings, impression, [(picture without suffix, projection)]
+# uid -> findings, impression, [(image without suffix, projection)]
 STUDIES = {
     1: (
         "Heart is normal, XXXX clear.",
@@ -26,7 +26,7 @@ STUDIES = {
 XML = """<?xml version="1.0" encoding="utf-8"?>
 <eCitation><meta type="rr"/><uId id="CXR{uid}"/><MedlineCitation><Article>
 <Abstract>{sections}</Abstract></Article></MedlineCitation><MeSH><major>normal</major><automatic>x</automatic></MeSH>
-{pictures}</eCitation>"""
+{images}</eCitation>"""
 
 
 def xml_of(uid, backwards):
@@ -38,8 +38,8 @@ def xml_of(uid, backwards):
         f'<AbstractText Label="{name}">{text}</AbstractText>' if text else f'<AbstractText Label="{name}"/>'
         for name, text in sections
     )
-    pictures = "".join(f'<parentImage id="CXR{name}"><caption/><url>x</url></parentImage>' for name, _ in views)
-    return XML.format(uid=uid, sections=texts, pictures=pictures)
+    images = "".join(f'<parentImage id="CXR{name}"><caption/><url>x</url></parentImage>' for name, _ in views)
+    return XML.format(uid=uid, sections=texts, images=images)
 
 
 @pytest.fixture(params=["csv", "xml", "tgz"])
@@ -48,12 +48,12 @@ def form(request):
 
 
 @pytest.fixture
-def folder(tmp_path, picture, form):
-    """The same studies in each form; the pictures bear the names of the original archive."""
+def folder(tmp_path, image, form):
+    """The same studies in each form; the images bear the names of the original archive."""
     root = tmp_path / "iu"
     for _, _, views in STUDIES.values():
         for name, _ in views:
-            picture(root / "NLMCXR_png" / f"CXR{name}.png")
+            image(root / "NLMCXR_png" / f"CXR{name}.png")
     if form == "csv":
         write_csv(root)
     elif form == "xml":
@@ -78,7 +78,7 @@ def write_csv(root):
     ]
     header = "\ufeffuid,MeSH,Problems,image,indication,comparison,findings,impression"
     (root / "indiana_reports.csv").write_text("\r\n".join([header, *rows]) + "\r\n", encoding="utf-8")
-    views = [f"{uid},{name}.dcm.png,{side}" for uid, (_, _, pictures) in STUDIES.items() for name, side in pictures]
+    views = [f"{uid},{name}.dcm.png,{side}" for uid, (_, _, images) in STUDIES.items() for name, side in images]
     (root / "indiana_projections.csv").write_text("\n".join(["uid,filename,projection", *views]) + "\n")
 
 
@@ -119,7 +119,7 @@ def test_a_missing_view_is_reported(folder, load):
     with pytest.raises(ValueError, match=r"should have \{'test': 2\} rows and has \{'test': 1\}.*allow_partial=True"):
         load("iu_xray", folder, protocol="all-as-test")
     loaded = load("iu_xray", folder, protocol="all-as-test", allow_partial=True, report=report)
-    assert loaded["test"]["image_id"][:] == ["CXR1"] and report.counts() == {"missing picture": 1}
+    assert loaded["test"]["image_id"][:] == ["CXR1"] and report.counts() == {"missing image": 1}
 
 
 def r2gen(root, parts, **changes):
@@ -140,7 +140,7 @@ def r2gen(root, parts, **changes):
     (root / "annotation.json").write_text(json.dumps(content))
 
 
-def test_r2gen_file_must_be_whole(tmp_path, picture, load):
+def test_r2gen_file_must_be_whole(tmp_path, image, load):
     # in one copy that is around, the key of the test part is four blanks
     r2gen(
         tmp_path / "iu",
@@ -148,7 +148,7 @@ def test_r2gen_file_must_be_whole(tmp_path, picture, load):
     )
     for name in ("CXR7_IM-1", "CXR8_IM-2-0001", "CXR1_1_IM-0001"):
         for view in (0, 1):
-            picture(tmp_path / "iu" / "images" / name / f"{view}.png")
+            image(tmp_path / "iu" / "images" / name / f"{view}.png")
     with pytest.raises(
         ValueError, match=r"should have \{'train': 2069, 'validation': 296, 'test': 590\} rows and has"
     ):
@@ -161,7 +161,7 @@ def test_r2gen_file_must_be_whole(tmp_path, picture, load):
 def test_files_of_r2gens_form_with_other_numbers(tmp_path, load):
     r2gen(tmp_path / "iu", [("train", "train", ["17", "18"]), ("dev", "dev", ["19"])], image_path="one.png")
     report = DataReport()
-    loaded = load("iu_xray", tmp_path / "iu", allow_partial=True, with_pictures=False, report=report)
+    loaded = load("iu_xray", tmp_path / "iu", allow_partial=True, with_images=False, report=report)
     assert loaded["train"]["image_id"][:] == ["17", "18"] and loaded["train"]["file_names"][0] == ["one.png"]
     assert report.counts() == {"malformed row": 1} and "19 is of the split 'dev'" in report.problems[0].message
 
@@ -223,7 +223,7 @@ def test_real_reports_are_cleaned_exactly(material):
 
 def test_real_files(material, load):
     source = material / "iu_xray"
-    options = {"with_pictures": False, "strict": True}
+    options = {"with_images": False, "strict": True}
     loaded = load("iu_xray", source, **options)
     assert {split: len(rows) for split, rows in loaded.items()} == {"train": 2069, "validation": 296, "test": 590}
     assert all(len(names) == 2 for rows in loaded.values() for names in rows["file_names"])

@@ -100,7 +100,7 @@ def test_tsv_in_parts_with_repeats(tmp_path, records):
     assert source.repeated == 1
     assert_same(source, records)
     write_tsv(parts[0], {first: (records[first][0] + 1, records[first][1])})
-    with pytest.raises(ValueError, match=r"a.tsv.1:1: the picture 391895 comes twice with different regions"):
+    with pytest.raises(ValueError, match=r"a.tsv.1:1: the image 391895 comes twice with different regions"):
         BottomUpTsv(parts)
 
 
@@ -166,11 +166,11 @@ def test_hdf5_of_dlct(tmp_path, records):
     assert DetectionsHdf5(path)["391895"].boxes.tobytes() == records["391895"][1].tobytes(), "normalised already"
 
 
-def test_missing_pictures_are_never_invented(tmp_path, records):
+def test_missing_images_are_never_invented(tmp_path, records):
     folder = write_folder(tmp_path / "bu", records)
     for source in (BottomUpTsv(write_tsv(tmp_path / "x.tsv", records)), RegionFolder(folder / "att")):
         assert "5" not in source and source.get("5") is None
-        with pytest.raises(MissingRegionsError, match="has no regions of the picture '5'; it has 3 pictures"):
+        with pytest.raises(MissingRegionsError, match="has no regions of the image '5'; it has 3 images"):
             source["5"]
 
 

@@ -19,9 +19,9 @@ def dataset(load):
 
 
 def mean_colours(seen):
-    def extract(pictures):
-        seen.append(len(pictures))
-        return [Regions(np.asarray(picture, np.float32).mean(axis=0)) for picture in pictures]
+    def extract(images):
+        seen.append(len(images))
+        return [Regions(np.asarray(image, np.float32).mean(axis=0)) for image in images]
 
     return extract
 
@@ -40,23 +40,23 @@ def test_computed_once_and_read_beside_captions(dataset, tmp_path):
     assert [entry["features"].shape for entry in beside[:2]["regions"]] == [(32, 3), (32, 3)]
 
 
-def test_missing_pictures_raise_or_are_counted(dataset, tmp_path):
+def test_missing_images_raise_or_are_counted(dataset, tmp_path):
     with FeatureStoreWriter(tmp_path, DESCRIPTION) as writer:
         store_regions(dataset.select(range(5)), mean_colours([]), writer)
     store = FeatureStore(tmp_path)
-    with pytest.raises(MissingRegionsError, match="no regions of 7 of 12 pictures, such as train-0-000005"):
+    with pytest.raises(MissingRegionsError, match="no regions of 7 of 12 images, such as train-0-000005"):
         with_regions(dataset, store)
     report = DataReport()
     assert len(with_regions(dataset, store, allow_missing=True, report=report)) == 5
-    assert report.counts() == {"missing picture": 7}
-    with pytest.raises(ValueError, match="regions of none of the 7 pictures"):
+    assert report.counts() == {"missing image": 7}
+    with pytest.raises(ValueError, match="regions of none of the 7 images"):
         with_regions(dataset.select(range(5, 12)), store, allow_missing=True)
 
 
 def test_views_of_a_row_become_one_set_of_regions(dataset, tmp_path):
-    pictures = dataset["image"]
+    images = dataset["image"]
     rows = Dataset.from_dict(
-        {"image_id": ["a", "b"], "images": [pictures[:2], pictures[2:3]], "captions": [["x"], ["y"]]},
+        {"image_id": ["a", "b"], "images": [images[:2], images[2:3]], "captions": [["x"], ["y"]]},
         features=Features({"image_id": Value("string"), "images": List(Image()), "captions": List(Value("string"))}),
     )
     seen = []
@@ -65,11 +65,11 @@ def test_views_of_a_row_become_one_set_of_regions(dataset, tmp_path):
     assert seen == [3]
     store = FeatureStore(tmp_path)
     assert [len(store[name].features) for name in "ab"] == [64, 32]
-    np.testing.assert_allclose(store["a"].features[32:], np.asarray(pictures[1], np.float32).mean(axis=0))
+    np.testing.assert_allclose(store["a"].features[32:], np.asarray(images[1], np.float32).mean(axis=0))
     assert with_regions(rows, store).column_names == ["image_id", "captions"]
 
 
-def test_rows_of_one_picture_are_computed_once(dataset, tmp_path):
+def test_rows_of_one_image_are_computed_once(dataset, tmp_path):
     seen = []
     with FeatureStoreWriter(tmp_path, DESCRIPTION) as writer:
         ids = [str(row // 3) for row in range(12)]
@@ -90,11 +90,11 @@ def test_a_stream_and_workers(dataset, tmp_path):
     assert shards[0] == shards[1]
 
 
-def test_pictures_that_cannot_be_read_are_named(tmp_path):
-    (tmp_path / "broken.jpg").write_bytes(b"no picture")
+def test_images_that_cannot_be_read_are_named(tmp_path):
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
     rows = Dataset.from_dict({"image_id": ["p1", "p2"], "image": [str(tmp_path / "broken.jpg"), None]})
     rows = rows.cast_column("image", Image())
-    for row, message in ((0, r"picture p1 \(row 0\) cannot be read"), (1, "row p2 has no picture")):
+    for row, message in ((0, r"image p1 \(row 0\) cannot be read"), (1, "row p2 has no image")):
         with (
             FeatureStoreWriter(tmp_path / "store", DESCRIPTION) as writer,
             pytest.raises(ValueError, match=message),

@@ -15,8 +15,8 @@ import hashlib, json, sys
 from hf_captioners.data.scenes import draw_example
 found = []
 for split in ("train", "validation"):
-    scene, picture, captions = draw_example(3, 5, split, 64)
-    found.append([scene.describe(), captions, hashlib.sha256(picture.tobytes()).hexdigest()])
+    scene, image, captions = draw_example(3, 5, split, 64)
+    found.append([scene.describe(), captions, hashlib.sha256(image.tobytes()).hexdigest()])
 print(json.dumps(found))
 """
 SMALL = {"train": 40, "validation": 20, "test": 20}
@@ -33,8 +33,8 @@ def test_the_same_in_another_process():
     ).stdout
     here = []
     for split in ("train", "validation"):
-        scene, picture, captions = draw_example(3, 5, split, 64)
-        here.append([scene.describe(), captions, hashlib.sha256(picture.tobytes()).hexdigest()])
+        scene, image, captions = draw_example(3, 5, split, 64)
+        here.append([scene.describe(), captions, hashlib.sha256(image.tobytes()).hexdigest()])
     assert json.loads(output) == here
 
 
@@ -53,7 +53,7 @@ def test_splits_share_nothing():
             "description": {scene.describe() for scene, _, _ in part},
             "contents": {scene.contents() for scene, _, _ in part},
             "caption": {caption for _, _, captions in part for caption in captions},
-            "picture": {picture.tobytes() for _, picture, _ in part},
+            "image": {image.tobytes() for _, image, _ in part},
         }
         for split, part in parts.items()
     }
@@ -61,7 +61,7 @@ def test_splits_share_nothing():
         for what in seen[split]:
             assert not seen[split][what] & seen[other][what], (split, other, what)
     assert not texts & (seen["validation"]["caption"] | seen["test"]["caption"])
-    assert all(len(seen[split]["picture"]) == 800 for split in seen), "every picture differs from every other"
+    assert all(len(seen[split]["image"]) == 800 for split in seen), "every image differs from every other"
 
 
 def test_five_different_captions_that_fit():
@@ -98,14 +98,14 @@ def test_labels_can_be_seen_and_leak_nothing():
 def test_wrong_options_are_named(load):
     with pytest.raises(ValueError, match="`image_size` is 8; expected 32 to 512"):
         load("scenes", image_size=8)
-    with pytest.raises(ValueError, match="`num_images` is .*'dev'.*expected at least one picture"):
+    with pytest.raises(ValueError, match="`num_images` is .*'dev'.*expected at least one image"):
         load("scenes", num_images={"dev": 3})
-    with pytest.raises(ValueError, match="expected at least one picture"):
+    with pytest.raises(ValueError, match="expected at least one image"):
         load("scenes", num_images={"train": 0})
 
 
-def test_captions_of_other_pictures_score_badly():
-    """CIDEr-D of a person's caption against the four others, and of the same captions dealt to other pictures."""
+def test_captions_of_other_images_score_badly():
+    """CIDEr-D of a person's caption against the four others, and of the same captions dealt to other images."""
     from hf_captioners.metrics import compute_caption_metrics
 
     captions = [found for _, _, found in drawn("validation", 300)]

@@ -34,7 +34,7 @@ def test_the_released_draw(case):
 
 
 @pytest.mark.parametrize("with_ids", [True, False])
-def test_captions_of_pictures_can_part(with_ids, tmp_path):
+def test_captions_of_images_can_part(with_ids, tmp_path):
     dataset = rows(with_ids)
     subset = draw_subset(dataset, 0.1, "caption", seed=3)
     part = subset.of(dataset)
@@ -55,14 +55,14 @@ def test_captions_of_pictures_can_part(with_ids, tmp_path):
     assert CaptionSubset.load(tmp_path / "list.json").of(dataset)["captions"][:] == part["captions"][:]
 
 
-def test_pictures_keep_all_their_captions():
+def test_images_keep_all_their_captions():
     dataset = rows(True)
-    part = draw_subset(dataset, 0.05, "picture").of(dataset)
+    part = draw_subset(dataset, 0.05, "image").of(dataset)
     assert len(part) == 10
     assert all(row["captions"] == dataset[int(row["image_id"][1:])]["captions"] for row in part)
 
 
-@pytest.mark.parametrize("unit", ["caption", "picture"])
+@pytest.mark.parametrize("unit", ["caption", "image"])
 def test_nested_and_independent_draws(unit):
     dataset = rows(True)
     nested = [set(draw_subset(dataset, share, unit, seed=1).ids) for share in PUBLISHED_SHARES]
@@ -80,8 +80,8 @@ def test_errors_say_what_is_wrong(tmp_path):
         draw_subset(dataset, 50)
     with pytest.raises(ValueError, match="`unit` is 'image'"):
         draw_subset(dataset, 0.5, "image")
-    subset = CaptionSubset("picture", 0.1, 0, "by hand", ("p1", "nobody"))
-    with pytest.raises(ValueError, match="lacks 1 of the 2 pictures of the subset, such as nobody"):
+    subset = CaptionSubset("image", 0.1, 0, "by hand", ("p1", "nobody"))
+    with pytest.raises(ValueError, match="lacks 1 of the 2 images of the subset, such as nobody"):
         subset.of(dataset)
     (tmp_path / "x.json").write_text("[]")
     with pytest.raises(ValueError, match="is no subset"):

@@ -9,7 +9,7 @@ from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArgument
 from hf_captioners.training.starting import load_captioner
 
 KINDS = {
-    "cross_entropy": (CaptioningTrainer, CaptioningTrainingArguments, {"captions_per_picture": 1}),
+    "cross_entropy": (CaptioningTrainer, CaptioningTrainingArguments, {"captions_per_image": 1}),
     "self_critical": (SCSTTrainer, SCSTArguments, {"num_samples": 2}),
 }
 

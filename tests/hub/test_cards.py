@@ -16,7 +16,7 @@ from hf_captioners.hub.card_facts import (
     PublishedFacts,
     SampleFacts,
     TrainingFacts,
-    sample_pictures,
+    sample_images,
 )
 from hf_captioners.hub.card_merging import read_card
 from hf_captioners.hub.cards import render_card
@@ -24,16 +24,16 @@ from hf_captioners.hub.cards import render_card
 DATA = {
     "name": "flickr8k",
     "split": "train",
-    "pictures": 600,
+    "images": 600,
     "captions": 3000,
-    "of_pictures": 6000,
+    "of_images": 6000,
     "licence": "research only",
     "citation": "Hodosh et al., JAIR 2013",
     "homepage": "example.org",
     "description": "Photographs of people and animals.",
 }
 SAMPLE = {
-    "picture": "1.jpg",
+    "image": "1.jpg",
     "file": "sample_eval_1.jpg",
     "caption": "a dog | runs",
     "references": ["A dog is running.", "A dog on grass."],
@@ -53,7 +53,7 @@ EVALUATION = {
     "figures": {"bleu_4": 0.2512345, "cider_d": 0.7, "loss": 2.25, "length": 9.5},
     "variants": {"bleu_4": "BLEU-4, closest reference length", "cider_d": "CIDEr-D (clipped, sigma 6)"},
     "tokenizer": "ptb",
-    "document_frequency": "the references of this set: 1000 pictures",
+    "document_frequency": "the references of this set: 1000 images",
     "generation": {"num_beams": 5, "max_new_tokens": 20},
     "samples": [SAMPLE],
 }
@@ -82,7 +82,7 @@ CHECKPOINT = {
     "model_type": "captioning_visualgpt",
     "parameters": 213400320,
     "vision": "resnet101",
-    "picture_size": (224, 224),
+    "image_size": (224, 224),
     "generation": {"num_beams": 5},
 }
 FIELDS = {
@@ -141,7 +141,7 @@ def test_everything_known_is_told():
         "# captioner\n",
         'pipeline(model="somebody/captioner", trust_remote_code=True)',
         "| parameters | 213,400,320 |",
-        "| pictures are brought to | 224 x 224 |",
+        "| images are brought to | 224 x 224 |",
         "## Evaluation on flickr8k (train)",
         "| CIDEr-D | 0.7000 | CIDEr-D (clipped, sigma 6) |",
         "| words a caption | 9.5000 | mean |",
@@ -151,7 +151,7 @@ def test_everything_known_is_told():
         "Reproduces row VisualGPT (tau = 0.2) of table 1 of `visualgpt`, regime 1%:\n",
         "| BLEU-4 | 25.2 ± 1.11 | 24.9 ± 0.88 |\n| CIDEr-D | 81.7 | 80.0 ± 2.00 |\n\n",
         "Measured as mean ± standard deviation over the seeds 0, 1, 2.",
-        "Learnt from 600 pictures (10.0% of 6,000) with 3,000 captions of flickr8k (train).",
+        "Learnt from 600 images (10.0% of 6,000) with 3,000 captions of flickr8k (train).",
         "Arguments that differ from the defaults: `learning_rate=0.0003`, `seed=7`.",
         "| 100 | 1.00 |  | 2.5000 |  | 0.6000 |",
         "| **200** | **2.00** | **2.1000** | **2.2500** | **0.2500** | **0.7000** |",
@@ -164,7 +164,7 @@ def test_everything_known_is_told():
     assert metadata["base_model"] == ["distilgpt2"] and metadata["license"] == "apache-2.0"
     assert metadata["language"] == "en" and metadata["metrics"] == ["bleu", "cider"]
     ((bleu, cider),) = (result["metrics"] for result in metadata["model-index"][0]["results"])
-    assert cider["args"]["document_frequency"] == "the references of this set: 1000 pictures"
+    assert cider["args"]["document_frequency"] == "the references of this set: 1000 images"
     assert "document_frequency" not in bleu["args"] and bleu["value"] == 0.251235
     (evaluation,) = ModelCard(card).data.eval_results[1:]
     assert (evaluation.metric_type, evaluation.dataset_name, evaluation.metric_value) == ("cider", "flickr8k", 0.7)
@@ -175,7 +175,7 @@ def test_captions_without_visual_scores_stand_alone():
     assert "not chosen:\n" in card and "| a dog \\| runs |" in card and "<sub>" not in card
 
 
-def test_a_row_of_one_run_and_pictures_that_are_not_shown():
+def test_a_row_of_one_run_and_images_that_are_not_shown():
     known = facts(TrainingFacts, {"evaluations.samples.visual_scores"})
     known.reproduces = PublishedFacts(row="[a]", published={"spice": [16.0]}, measured={"spice": [15.5]}, seeds=[3])
     card = render_card("captioner", checkpoint(), known)
@@ -227,8 +227,8 @@ def test_x_rays_come_with_a_warning(data):
 
 
 def test_other_kinds_of_checkpoints():
-    regions = render_card("a/b", checkpoint({"vision", "picture_size"}))
-    assert "processor(regions=[features]" in regions and "picture's region features" in regions
+    regions = render_card("a/b", checkpoint({"vision", "image_size"}))
+    assert "processor(regions=[features]" in regions and "image's region features" in regions
     foreign = render_card("a/b", CheckpointFacts(model_type="blip", vision="blip_vision_model"))
     assert 'pipeline("image-captioning", model="a/b")' in foreign and "custom_code" not in foreign
     adapter = render_card("a/b", CheckpointFacts(adapter_of="somebody/captioner"))
@@ -253,13 +253,13 @@ def test_facts_are_stored_and_read(tmp_path):
     known = facts(TrainingFacts)
     known.save(tmp_path)
     assert TrainingFacts.load(tmp_path) == known
-    assert sample_pictures(tmp_path) == [], "no such file"
+    assert sample_images(tmp_path) == [], "no such file"
     for name in ("sample_eval_1.jpg", "secret.jpg"):
         (tmp_path / name).write_bytes(b"")
-    assert sample_pictures(tmp_path) == [tmp_path / "sample_eval_1.jpg"]
+    assert sample_images(tmp_path) == [tmp_path / "sample_eval_1.jpg"]
     known.evaluations[0].samples[0].file = "secret.jpg"
     known.save(tmp_path)
-    assert sample_pictures(tmp_path) == [], "only files that training writes"
+    assert sample_images(tmp_path) == [], "only files that training writes"
     assert TrainingFacts.load(tmp_path / "elsewhere") is None
     (tmp_path / "card_facts.json").write_text('{"evaluations": 3}')
     with pytest.raises(ValueError, match="not the form that training writes"):

@@ -1,4 +1,4 @@
-"""`load_captions(...).push_to_hub(...)` and back gives the same rows, pictures included."""
+"""`load_captions(...).push_to_hub(...)` and back gives the same rows, images included."""
 
 import json
 import os
@@ -27,16 +27,16 @@ def digests(rows):
 name, folder, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 loaded = load_captions(name, folder, **options)
 before = {split: list(digests(rows)) for split, rows in loaded.items()}
-loaded.push_to_hub("tester/pictures", private=True)
+loaded.push_to_hub("tester/images", private=True)
 shutil.rmtree(folder)  # whoever loads them has nothing else
-again = datasets.load_dataset("tester/pictures")
+again = datasets.load_dataset("tester/images")
 after = {split: list(digests(rows)) for split, rows in again.items()}
 assert after == before, (before, after)
 assert {split: rows.features for split, rows in again.items()} == {s: rows.features for s, rows in loaded.items()}
 if "image" in again["train"].column_names:
     where = {"image_column": "image", "caption_columns": ["captions"], "id_column": "image_id"}
     for streaming in (False, True):
-        rows = load_captions("by_columns", path="tester/pictures", split="train", streaming=streaming, **where)
+        rows = load_captions("by_columns", path="tester/images", split="train", streaming=streaming, **where)
         said = [(row["image_id"], row["captions"], row["image"].size) for row in rows]
         told = [(other["image_id"], other["captions"], tuple(views[0][1])) for other, views, _ in before["train"]]
         assert said == told, (said, told)
@@ -62,17 +62,17 @@ def round_trip(loopback_hub, tmp_path):
     return run
 
 
-def test_a_folder_of_pictures(round_trip, tmp_path, loopback_hub):
+def test_a_folder_of_images(round_trip, tmp_path, loopback_hub):
     for split, count in (("train", 5), ("validation", 2)):
         lines = []
         for number in range(count):
             name, mode = [("a.jpg", "RGB"), ("b.png", "L"), ("c.png", "RGBA")][number % 3]
             draw(tmp_path / "data" / split / f"{number}{name}", number, mode)
-            captions = [f"Picture {number}, \u201cquoted\u201d.", "caf\u00e9"][: 1 + number % 2]
+            captions = [f"Image {number}, \u201cquoted\u201d.", "caf\u00e9"][: 1 + number % 2]
             lines.append(json.dumps({"file_name": f"{number}{name}", "captions": captions, "source": f"s{number}"}))
         (tmp_path / "data" / split / "metadata.jsonl").write_text("\n".join(lines) + "\n")
     assert round_trip("caption_folder", tmp_path / "data") == {"train": 5, "validation": 2}
-    files = loopback_hub.repository("tester/pictures", "dataset").files()
+    files = loopback_hub.repository("tester/images", "dataset").files()
     assert {"data/train-00000-of-00001.parquet", "data/validation-00000-of-00001.parquet"} <= set(files)
 
 

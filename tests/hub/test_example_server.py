@@ -71,14 +71,14 @@ def test_it_serves_a_pushed_captioner(hub, tmp_path):
     with open(tmp_path / "log.txt", "w") as log:
         server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
     try:
-        address, picture = f"http://127.0.0.1:{port}/caption", io.BytesIO()
+        address, body = f"http://127.0.0.1:{port}/caption", io.BytesIO()
         image = Image.linear_gradient("L").resize((32, 32)).convert("RGB")
-        image.save(picture, "PNG")
+        image.save(body, "PNG")
         answer = None
         while answer is None:
             assert server.poll() is None, (tmp_path / "log.txt").read_text()[-3000:]
             try:
-                answer = post(address, picture.getvalue())
+                answer = post(address, body.getvalue())
             except (ConnectionError, urllib.error.URLError):
                 time.sleep(0.3)
         processor = case.make_processor()
@@ -87,10 +87,10 @@ def test_it_serves_a_pushed_captioner(hub, tmp_path):
             (expected,) = processor.post_process_image_text_to_text(model.generate(pixel_values=pixels))
         assert answer == {"caption": expected}
         try:
-            post(address, b"no picture")
-            raise AssertionError("a text was taken for a picture")
+            post(address, b"no body")
+            raise AssertionError("a text was taken for a body")
         except urllib.error.HTTPError as error:
-            assert error.code == 400 and b"The body is no picture" in error.read()
+            assert error.code == 400 and b"The body is no body" in error.read()
     finally:
         server.terminate()
         server.wait()

@@ -153,16 +153,16 @@ def test_no_token_and_no_right(hub, captioner, monkeypatch, token, name, said):
 
 def test_another_kind_or_openness(hub, captioner):
     api = HfApi(token=TOKEN)
-    api.create_repo("pictures", repo_type="dataset")
-    with pytest.raises(ValueError, match="tester/pictures is a dataset repository"):
-        push_checkpoint(captioner, "pictures")
+    api.create_repo("images", repo_type="dataset")
+    with pytest.raises(ValueError, match="tester/images is a dataset repository"):
+        push_checkpoint(captioner, "images")
     api.create_repo("open")
     with pytest.raises(ValueError, match="tester/open exists and is public"):
         push_checkpoint(captioner, "open", private=True)
     with pytest.raises(ValueError, match="no repository tester/missing"):
         push_checkpoint(captioner, "missing", create_pr=True)
     assert all(not repository.files() for repository in hub.repositories.values())
-    assert ("model", "tester/pictures") not in hub.repositories
+    assert ("model", "tester/images") not in hub.repositories
 
 
 def test_a_broken_card_on_the_hub(hub, captioner):

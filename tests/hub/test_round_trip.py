@@ -30,7 +30,7 @@ def test_push_and_pull(name, loopback_hub, monkeypatch, tmp_path):
         inputs = {**case.inputs("regions"), "decoder_input_ids": case.captions(model)}
         logits = model(**inputs).logits
         processor = case.make_processor()
-        pixels = processor(images=Image.open(found["picture"]), return_tensors="pt")["pixel_values"]
+        pixels = processor(images=Image.open(found["image"]), return_tensors="pt")["pixel_values"]
         texts = processor.post_process_image_text_to_text(model.generate(pixel_values=pixels, max_new_tokens=6))
     for package, module in (("with", "hf_captioners."), ("without", "transformers_modules.tester.captioner.")):
         result = found[package]

@@ -18,12 +18,12 @@ from hf_captioners.hub.serving import space_requirements
 from .captioner_cases import case_of, save_captioner
 from .loopback_repositories import StoredFile
 
-PICTURE = Image.linear_gradient("L").resize((40, 30)).convert("RGB")
+IMAGE = Image.linear_gradient("L").resize((40, 30)).convert("RGB")
 
 
-def caption_of(model, picture, **options):
+def caption_of(model, image, **options):
     processor = case_of("visualgpt").make_processor()
-    pixels = processor(images=picture, return_tensors="pt")["pixel_values"]
+    pixels = processor(images=image, return_tensors="pt")["pixel_values"]
     return processor.post_process_image_text_to_text(model.generate(pixel_values=pixels, **options))
 
 
@@ -42,23 +42,23 @@ def test_the_handler_answers(pushed, hub, tmp_path):
     for name, content in hub.repository("tester/captioner").files().items():
         (folder / name).write_bytes(content)
     handler = runpy.run_path(str(folder / "handler.py"))["EndpointHandler"](str(folder))
-    expected = caption_of(pushed[0], PICTURE, max_new_tokens=5)[0]
+    expected = caption_of(pushed[0], IMAGE, max_new_tokens=5)[0]
     buffer = io.BytesIO()
-    PICTURE.save(buffer, "PNG")
+    IMAGE.save(buffer, "PNG")
     text = base64.b64encode(buffer.getvalue()).decode()
     options = {"parameters": {"max_new_tokens": 5}}
-    assert handler({"inputs": PICTURE, **options}) == [{"generated_text": expected}]
+    assert handler({"inputs": IMAGE, **options}) == [{"generated_text": expected}]
     assert handler({"inputs": text, **options}) == [{"generated_text": expected}]
-    assert handler({"inputs": [PICTURE, f"data:image/png;base64,{text}"], **options}) == [
+    assert handler({"inputs": [IMAGE, f"data:image/png;base64,{text}"], **options}) == [
         [{"generated_text": expected}],
         [{"generated_text": expected}],
     ]
-    assert expected and isinstance(handler({"inputs": PICTURE})[0]["generated_text"], str)
+    assert expected and isinstance(handler({"inputs": IMAGE})[0]["generated_text"], str)
     for data, said in (
         ({}, "`inputs` is missing"),
-        ({"inputs": PICTURE, "parameters": {"beams": 3}}, "has beams, expected any of max_new_tokens, num_beams"),
-        ({"inputs": "http://127.0.0.1/secret.png"}, "expected the bytes of a picture as base64"),
-        ({"inputs": str(folder / "secret.png")}, "expected the bytes of a picture as base64"),
+        ({"inputs": IMAGE, "parameters": {"beams": 3}}, "has beams, expected any of max_new_tokens, num_beams"),
+        ({"inputs": "http://127.0.0.1/secret.png"}, "expected the bytes of an image as base64"),
+        ({"inputs": str(folder / "secret.png")}, "expected the bytes of an image as base64"),
     ):
         with pytest.raises(ValueError, match=said):
             handler(data)
@@ -96,7 +96,7 @@ def test_the_space_captions(pushed, hub, monkeypatch):
     (function, *_), options = stub.made["Interface"]
     assert function is names["caption"] and options["title"] == "captioner"
     assert "medical" not in options["description"]
-    assert function(PICTURE) == caption_of(model, PICTURE, max_new_tokens=32)[0]
+    assert function(IMAGE) == caption_of(model, IMAGE, max_new_tokens=32)[0]
     assert function(None) == ""
 
 

@@ -27,13 +27,13 @@ from .loopback_hub import TOKEN
 WHOLE_CARD = r"""<!-- hf-captioners writes what follows \(\w{12} \w{12}\); .* is kept -->
 # run
 
-An image captioner: it looks at a picture and writes a sentence\. Architecture: VisualGPT \(Chen et al\., .* CVPR 2022\)\.
+An image captioner: it looks at an image and writes a sentence\. Architecture: VisualGPT \(Chen et al\., .* CVPR 2022\)\.
 
 \| property \| value \|
 \|---\|---\|
 \| parameters \| [\d,]+ \|
 \| vision model \| vit \|
-\| pictures are brought to \| 32 x 32 \|
+\| images are brought to \| 32 x 32 \|
 
 ## Use
 
@@ -58,17 +58,17 @@ With the library `hf_captioners` installed .* can be left out\.
 \| length relative to people's \| \d\.\d{4} \| mean, over that of the references \|
 \| loss \| \d\.\d{4} \| mean negative log-likelihood of the tokens of all references \|
 
-Natural units: papers print BLEU and CIDEr-D times 100\. Over 6 pictures with 30 reference captions\. Search: `num_beams=1`, `max_new_tokens=5`\. Tokenizer: `ptb`\. Document frequencies of CIDEr-D: the references of this set: 6 pictures\.
+Natural units: papers print BLEU and CIDEr-D times 100\. Over 6 images with 30 reference captions\. Search: `num_beams=1`, `max_new_tokens=5`\. Tokenizer: `ptb`\. Document frequencies of CIDEr-D: the references of this set: 6 images\.
 
-The first pictures of this set, not chosen; behind each word its visual score, .* \(0 to 1\):
+The first images of this set, not chosen; behind each word its visual score, .* \(0 to 1\):
 
-\| picture \| caption \| references \|
+\| image \| caption \| references \|
 \|---\|---\|---\|
-(\| PICTURE \| (\S+ <sub>[01]\.\d\d</sub> ?)* \| (.+<br>){4}.+ \|
+(\| IMAGE \| (\S+ <sub>[01]\.\d\d</sub> ?)* \| (.+<br>){4}.+ \|
 ){5}PUBLISHED
 ## Training
 
-Learnt from 12 pictures with 60 captions of scenes \(train\)\. Drawn scenes .* Licence of the data: Apache-2\.0\.
+Learnt from 12 images with 60 captions of scenes \(train\)\. Drawn scenes .* Licence of the data: Apache-2\.0\.
 
 Arguments that differ from the defaults: .*`learning_rate=0\.001`, .*`seed=7`.*\.
 
@@ -98,8 +98,8 @@ For writing drafts of captions .* identify people\.
 <!-- hf-captioners: end -->
 """  # noqa: E501
 
-PICTURE = r"validation-\S+"
-SHOWN_PICTURE = r"!\[validation-\S+\]\(sample_eval_\d\.jpg\)"
+IMAGE = r"validation-\S+"
+SHOWN_IMAGE = r"!\[validation-\S+\]\(sample_eval_\d\.jpg\)"
 PUBLISHED = r"""
 ## Beside the published figures
 
@@ -137,13 +137,13 @@ def test_the_whole_card(trained, hub, tmp_path, everything):
     """Every line is as expected, every number stands in a file, and the Hub's own check accepts the metadata."""
     run = tmp_path / "run"
     text = (run / "README.md").read_text()
-    form = WHOLE_CARD.replace("PICTURE", PICTURE).replace("PUBLISHED", "")
+    form = WHOLE_CARD.replace("IMAGE", IMAGE).replace("PUBLISHED", "")
     if everything:
         facts = TrainingFacts.load(run)
         facts.reproduces = PublishedFacts(**ROW)
         facts.save(run)
-        text = make_card(run, with_pictures=True)
-        form = WHOLE_CARD.replace("PICTURE", SHOWN_PICTURE).replace("PUBLISHED", PUBLISHED)
+        text = make_card(run, with_images=True)
+        form = WHOLE_CARD.replace("IMAGE", SHOWN_IMAGE).replace("PUBLISHED", PUBLISHED)
     card = read_card(text, "here")
     found = re.fullmatch(form, card.generated)
     assert found, card.generated
@@ -206,10 +206,10 @@ def test_what_was_only_evaluated_has_a_card(make_trainer, tmp_path, caplog):  # 
 
 def test_a_part_of_a_data_set_is_told(make_trainer, scenes):  # noqa: F811
     trainer = make_trainer()
-    trainer.train_dataset.pictures.rows = scenes["train"].select(range(3))
-    trainer.train_dataset.pictures.captions = trainer.train_dataset.pictures.captions[:3]
+    trainer.train_dataset.images.rows = scenes["train"].select(range(3))
+    trainer.train_dataset.images.captions = trainer.train_dataset.images.captions[:3]
     facts = trainer.card.facts(trainer).data
-    assert (facts.pictures, facts.of_pictures, facts.captions) == (3, 12, 15)
+    assert (facts.images, facts.of_images, facts.captions) == (3, 12, 15)
 
 
 def test_a_resumed_run_does_not_know_its_time(make_trainer, tmp_path):  # noqa: F811
@@ -256,7 +256,7 @@ def test_training_pushes_whole_checkpoints(make_trainer, hub, tmp_path):  # noqa
     assert model.config.model_type == "captioning_visualgpt"
 
 
-def test_pictures_are_pushed_only_when_asked_for(make_trainer, hub, tmp_path):  # noqa: F811
+def test_images_are_pushed_only_when_asked_for(make_trainer, hub, tmp_path):  # noqa: F811
     trainer = make_trainer(num_train_epochs=1, hub_model_id="tester/trained")
     trainer.train()
     trainer.save_model()
@@ -265,21 +265,21 @@ def test_pictures_are_pushed_only_when_asked_for(make_trainer, hub, tmp_path):  
     assert names == {path.name for path in run.glob("*.jpg")}
     assert Image.open(run / "sample_eval_1.jpg").size == (32, 32)
     push = ["push", str(run), "tester/trained"]
-    for arguments, expected in (([], set()), (["--pictures"], names), ([], set())):
+    for arguments, expected in (([], set()), (["--images"], names), ([], set())):
         assert main([*push, *arguments]) == 0
         files = hub.repository("tester/trained").files()
         assert {name for name in files if name.endswith(".jpg")} == expected
         card = files["README.md"].decode()
         assert set(re.findall(r"!\[.*?\]\((.*?)\)", card)) == expected
-    trainer.push_to_hub(with_pictures=True)
+    trainer.push_to_hub(with_images=True)
     assert names <= hub.repository("tester/trained").files().keys()
 
 
 def test_small_copies_tell_nothing_else(tmp_path):
-    picture = Image.new("RGBA", (800, 400), (255, 0, 0, 0))
+    image = Image.new("RGBA", (800, 400), (255, 0, 0, 0))
     exif = Image.Exif()
     exif[0x010E] = "taken at home"
-    picture.save(tmp_path / "large.png", exif=exif, comment="secret")
+    image.save(tmp_path / "large.png", exif=exif, comment="secret")
     write_small_copy([str(tmp_path / "large.png")], tmp_path / "small.jpg")
     small = Image.open(tmp_path / "small.jpg")
     assert small.size == (384, 192) and small.getpixel((5, 5)) == (255, 255, 255) and not small.getexif()
@@ -335,7 +335,7 @@ def test_two_processes_leave_one_repository(make_captioner, processor, scenes, l
     assert files["model.safetensors"] == (tmp_path / "run" / "model.safetensors").read_bytes()
     card = files["README.md"].decode()
     assert card.count("# together\n") == 1 and "in 2 processes" in card
-    assert "Over 6 pictures with 30 reference captions." in card
+    assert "Over 6 images with 30 reference captions." in card
 
 
 def test_training_refuses_before_it_begins(make_trainer, hub, monkeypatch):  # noqa: F811

@@ -55,7 +55,7 @@ def test_what_the_caption_command_writes_is_matched(tmp_path, name, content):
     predictions = read_captions(written(tmp_path, name, content))
     references = read_captions(written(tmp_path, "coco.json", REFERENCE_FILES["coco.json"]))
     matched = match_captions(predictions, references)
-    assert matched.pictures == ["1"]
+    assert matched.images == ["1"]
     assert (matched.predictions, matched.references) == (["one"], [["one", "uno"]])
     assert (matched.missing, matched.extra) == (["2"], [])
 
@@ -63,24 +63,24 @@ def test_what_the_caption_command_writes_is_matched(tmp_path, name, content):
 def test_order_is_that_of_the_references_and_nothing_is_ignored():
     references = CaptionTable({"a": ["x"], "b": ["y"], "c": ["z"]}, {})
     matched = match_captions(CaptionTable({"d": ["4"], "c": ["3"], "a": ["1"]}, {}), references)
-    assert matched.pictures == ["a", "c"]
+    assert matched.images == ["a", "c"]
     assert matched.predictions == ["1", "3"]
     assert (matched.missing, matched.extra) == (["b"], ["d"])
 
 
-def test_a_file_name_that_two_pictures_share_names_neither():
+def test_a_file_name_that_two_images_share_names_neither():
     references = CaptionTable({"train/1.jpg": ["x"], "test/1.jpg": ["y"], "2.jpg": ["z"]}, {})
     matched = match_captions(CaptionTable({"test/1.jpg": ["a"], "p/1.jpg": ["b"], "p/2.jpg": ["c"]}, {}), references)
-    assert matched.pictures == ["test/1.jpg", "2.jpg"]
+    assert matched.images == ["test/1.jpg", "2.jpg"]
     assert matched.extra == ["p/1.jpg"]
 
 
 @pytest.mark.parametrize(
     ("predictions", "message"),
     [
-        ({"a": ["1", "2"]}, r"1 picture\(s\) have more than one prediction, first 'a'"),
-        ({"q": ["1"]}, "No picture is in both files: predictions are for 'q', references for 'a', 'b'"),
-        ({"x/a": ["1"], "y/a": ["2"]}, "Two predictions are for the picture 'a'"),
+        ({"a": ["1", "2"]}, r"1 image\(s\) have more than one prediction, first 'a'"),
+        ({"q": ["1"]}, "No image is in both files: predictions are for 'q', references for 'a', 'b'"),
+        ({"x/a": ["1"], "y/a": ["2"]}, "Two predictions are for the image 'a'"),
     ],
 )
 def test_predictions_that_cannot_be_matched(predictions, message):
@@ -95,13 +95,13 @@ def test_predictions_that_cannot_be_matched(predictions, message):
         ("a.json", "[]", "holds no captions"),
         ("a.json", "{", "is not JSON"),
         ("a.json", "3", "holds a int"),
-        ("a.jsonl", "{}\n", r"line 1 has \[\], expected the picture under one of image_id"),
+        ("a.jsonl", "{}\n", r"line 1 has \[\], expected the image under one of image_id"),
         ("a.jsonl", '{"image": "x"}\n', "expected the caption under one of caption"),
         ("a.jsonl", '{"image": "x", "caption": 3}\n', "has the caption 3, expected a string"),
         ("a.jsonl", '{"image": "x", "captions": []}\n', "empty list of captions"),
         ("a.jsonl", '["x"]\n', "expected an object"),
         ("a.jsonl", "{\n", "line 1 is not JSON"),
-        ("a.txt", "x y\n", "expected `picture TAB caption`"),
+        ("a.txt", "x y\n", "expected `image TAB caption`"),
         ("a.parquet", "x", "expected one of .json, .jsonl"),
     ],
 )

@@ -46,17 +46,17 @@ def test_rewards_on_token_ids(truth_json):
     assert frequency.table.size == truth["corpus_n_ngrams"]
     scorer = CiderD([cut_at_end(captions, 0) for captions in truth["references"]], frequency)
     samples = np.array(truth["samples"])
-    n_pictures, n_samples, _ = samples.shape
-    captions = cut_at_end(samples.reshape(n_pictures * n_samples, -1), 0)
-    pictures = np.repeat(np.arange(n_pictures), n_samples)
-    scores = scorer.score(captions, pictures).reshape(n_pictures, n_samples)
+    n_images, n_samples, _ = samples.shape
+    captions = cut_at_end(samples.reshape(n_images * n_samples, -1), 0)
+    images = np.repeat(np.arange(n_images), n_samples)
+    scores = scorer.score(captions, images).reshape(n_images, n_samples)
     greedy = scorer.score(cut_at_end(truth["greedy"], 0))
     expected = truth["expected"]
     np.testing.assert_allclose(scores, expected["cider_d_samples"], rtol=0, atol=1e-9)
     np.testing.assert_allclose(greedy, expected["cider_d_greedy"], rtol=0, atol=1e-9)
     np.testing.assert_allclose(scores - greedy[:, None], expected["reward_minus_greedy"], rtol=0, atol=1e-9)
-    references = [cut_at_end(truth["references"][picture], 0) for picture in pictures]
-    bleu_4 = bleu_from_counts(bleu_counts(captions, references))[3].reshape(n_pictures, n_samples)
+    references = [cut_at_end(truth["references"][image], 0) for image in images]
+    bleu_4 = bleu_from_counts(bleu_counts(captions, references))[3].reshape(n_images, n_samples)
     np.testing.assert_allclose(bleu_4, expected["bleu4_samples"], rtol=0, atol=1e-9)
 
 
@@ -67,9 +67,9 @@ def test_small_batches_give_the_same_figures(score_sets, corpus_frequency):
     np.testing.assert_allclose(alone, scorer.score(one["candidates"]), rtol=0, atol=1e-12)
 
 
-def test_the_pictures_of_candidates_must_exist():
+def test_the_images_of_candidates_must_exist():
     scorer = CiderD([["a b"], ["c d"]])
-    with pytest.raises(ValueError, match="3 candidates for 2 pictures"):
+    with pytest.raises(ValueError, match="3 candidates for 2 images"):
         scorer.score(["a", "b", "c"])
     with pytest.raises(ValueError, match="1 positions for 2 candidates"):
         scorer.score(["a", "b"], [0])

@@ -18,7 +18,7 @@ def published(material, name):
         captions = {row["image_id"]: row["caption"] for row in json.load(file)}
     described = json.loads((folder / "PUBLISHED.json").read_text())
     about = next(one for one in described["sets"] if one["name"] == name)
-    references: dict[int, list[str]] = {picture: [] for picture in captions}
+    references: dict[int, list[str]] = {image: [] for image in captions}
     with gzip.open(folder / about["references"], "rt") as file:
         for row in json.load(file)["annotations"]:
             references[row["image_id"]].append(row["caption"])
@@ -54,9 +54,9 @@ def test_what_the_result_holds():
     names = ["bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider_d"]
     assert list(figures["variants"]) == names
     assert all(isinstance(figures[name], float) and 0 < figures[name] <= 10 for name in names)
-    assert {name: len(scores) for name, scores in figures["per_picture"].items()} == dict.fromkeys(names, 2)
+    assert {name: len(scores) for name, scores in figures["per_image"].items()} == dict.fromkeys(names, 2)
     assert figures["tokenizer"] == "ptb"
-    assert figures["document_frequency"] == "the references of this set: 2 pictures"
+    assert figures["document_frequency"] == "the references of this set: 2 images"
     assert json.loads(json.dumps(figures)) == figures
 
 
@@ -73,14 +73,14 @@ def test_bleu_without_penalty_is_higher_for_short_captions():
 
 def test_tokenizer_none_takes_words_as_they_are():
     figures = compute_caption_metrics(["Ein Hund.", "x"], [["Ein Hund.", "ein hund"], ["y"]], ["bleu"], "none")
-    assert figures["per_picture"]["bleu_1"] == pytest.approx([1.0, 0.0], abs=1e-6)
+    assert figures["per_image"]["bleu_1"] == pytest.approx([1.0, 0.0], abs=1e-6)
     assert compute_caption_metrics(["x."], [["x"]], ["bleu"], "none")["bleu_1"] < 1e-6
 
 
 def test_given_frequencies_are_named():
     frequency = DocumentFrequency.per_image([["a man", "a horse"], ["dogs run"], ["a cat"]])
     figures = compute_caption_metrics(PREDICTIONS, REFERENCES, ["cider_d"], document_frequency=frequency)
-    assert figures["document_frequency"] == "a given corpus: 3 pictures"
+    assert figures["document_frequency"] == "a given corpus: 3 images"
 
 
 def test_meteor_names_its_stages():
@@ -88,8 +88,8 @@ def test_meteor_names_its_stages():
     assert figures["variants"]["meteor"].endswith("stages exact, stem")
 
 
-def test_one_picture_warns():
-    with pytest.warns(UserWarning, match="single picture"):
+def test_one_image_warns():
+    with pytest.warns(UserWarning, match="single image"):
         assert compute_caption_metrics(["a"], [["a"]])["cider_d"] == 0.0
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -16,7 +16,7 @@ def count_of(frequency, *words):
     return int(frequency.counts[index]) if index < len(frequency.counts) else 0
 
 
-def test_per_image_counts_a_picture_once():
+def test_per_image_counts_an_image_once():
     frequency = DocumentFrequency.per_image(CAPTIONS)
     assert frequency.n_documents == 2
     assert [count_of(frequency, *gram.split()) for gram in ("a", "dog", "a dog", "cat", "bird")] == [2, 1, 1, 1, 0]

@@ -14,7 +14,7 @@ def test_figures_of_the_original(score_sets, tables):
         expected = one["expected"]["meteor"]
         result = meteor.score(one["candidates"], one["references"])
         assert abs(result.corpus - expected["corpus"]) < 1e-4, one["set"]
-        errors += np.abs(result.per_picture - np.array(expected["per_image"])).tolist()
+        errors += np.abs(result.per_image - np.array(expected["per_image"])).tolist()
         statistics = [[float(number) for number in row.split()] for row in expected["stats"]]
         same_statistics += (result.statistics == np.array(statistics)).all(axis=1).tolist()
     assert len(errors) > 500
@@ -25,14 +25,14 @@ def test_figures_of_the_original(score_sets, tables):
 def test_without_tables():
     result = Meteor(stages=("exact", "stem")).score(["a dog runs", "x"], [["the dogs run", "a dog"], ["y"]])
     assert result.statistics[0, [4, 8, 21, 22]].tolist() == [1, 0, 2, 2]  # `a dog` has the higher score
-    assert result.per_picture[0] > 0.4
-    assert result.per_picture[1] == 0
+    assert result.per_image[0] > 0.4
+    assert result.per_image[1] == 0
 
 
 def test_identical_captions_have_the_highest_score():
     result = Meteor(stages=("exact",)).score(["a dog runs"] * 2, [["a dog runs"], ["a dog runs fast"]])
-    assert result.per_picture[0] == 1.0
-    assert result.per_picture[1] < 1.0
+    assert result.per_image[0] == 1.0
+    assert result.per_image[1] < 1.0
 
 
 def test_stages_are_a_beginning():

@@ -18,7 +18,7 @@ from hf_captioners.metrics import (
 
 words = st.sampled_from(["a", "the", "man", "dog", "dogs", "riding", "rides", "horse", "'s", "on", ".", ","])
 captions = st.lists(words, max_size=12).map(" ".join)
-pictures = st.lists(st.tuples(captions, st.lists(captions, min_size=1, max_size=4)), min_size=2, max_size=6)
+images = st.lists(st.tuples(captions, st.lists(captions, min_size=1, max_size=4)), min_size=2, max_size=6)
 PIECES = "K. U.S. no. 5 1/2 (555) <b a> </b> 's it's 'til . .. , don't ! \u00a0x –"
 meteor = Meteor(stages=("exact", "stem"))
 
@@ -36,7 +36,7 @@ def cider_original(predictions, references):
 
 
 def meteor_scores(predictions, references):
-    return meteor.score(predictions, references).per_picture
+    return meteor.score(predictions, references).per_image
 
 
 METRICS = {"bleu": (bleu_4, 1), "rouge": (rouge_l, 1), "meteor": (meteor_scores, 1)}
@@ -45,7 +45,7 @@ each_metric = pytest.mark.parametrize(("metric", "highest"), METRICS.values(), i
 
 
 @each_metric
-@given(rows=pictures, seed=st.integers(0, 99))
+@given(rows=images, seed=st.integers(0, 99))
 @settings(max_examples=40, deadline=None)
 def test_order_does_not_matter_and_scores_lie_in_their_range(metric, highest, rows, seed):
     predictions, references = [row[0] for row in rows], [row[1] for row in rows]

@@ -45,7 +45,7 @@ def program(tmp_path):
 
 def test_original_program_is_called_and_read(program):
     result = program().score(PREDICTIONS, REFERENCES)
-    assert result.per_picture.tolist() == [1.0, 0.0]
+    assert result.per_image.tolist() == [1.0, 0.0]
     assert result.corpus == 0.5
     assert math.isnan(result.categories["Color"])
     assert result.details[0]["All"].true_positives == 1
@@ -54,7 +54,7 @@ def test_original_program_is_called_and_read(program):
 def test_only_the_original_is_called_spice(program):
     figures = compute_caption_metrics(PREDICTIONS, REFERENCES, ["spice"], spice=program())
     assert figures["spice"] == 0.5
-    assert figures["per_picture"]["spice"] == [1.0, 0.0]
+    assert figures["per_image"]["spice"] == [1.0, 0.0]
     assert "original" in figures["variants"]["spice"]
     with pytest.raises(ValueError, match="pass spice=OriginalSpice"):
         compute_caption_metrics(PREDICTIONS, REFERENCES, ["spice"])
@@ -71,7 +71,7 @@ def test_cache_folder_is_made(program, tmp_path):
     [
         ("sys.exit('no memory')", "(?s)ended with code 1.*no memory"),
         ("sys.exit(0)", "wrote no scores"),
-        ("scores.pop()", "no score for 1 of 2 pictures"),
+        ("scores.pop()", "no score for 1 of 2 images"),
     ],
 )
 def test_failures_say_what_happened(program, ending, message):
@@ -95,7 +95,7 @@ def test_a_program_that_hangs_is_stopped(program):
 def test_scenes_of_any_parser():
     tuples = {"a": [("dog",), ("dog", "big")], "b": [("dog",)], "c": []}
     result = score_scenes(["a", "c"], [["b"], ["a"]], lambda caption: tuples[caption], lambda phrase: frozenset())
-    assert result.per_picture.tolist() == [pytest.approx(2 / 3), 0.0]
+    assert result.per_image.tolist() == [pytest.approx(2 / 3), 0.0]
     assert result.categories["Object"] == 0.5
-    assert result.categories["Attribute"] == 0.0  # only the second picture's references have one
+    assert result.categories["Attribute"] == 0.0  # only the second image's references have one
     assert json.dumps(result.categories["All"]) == json.dumps(result.corpus)

@@ -1,7 +1,7 @@
 """The checks that every captioner must pass; docs/common_checks.md says where each comes from.
 
 A test class of an architecture inherits `CaptionerChecks` and implements `make_config` and `make_processor`
-(see `CaptionerCase`); pytest then runs every check on it, for pictures and for region features.
+(see `CaptionerCase`); pytest then runs every check on it, for images and for region features.
 """
 
 from .common_configuration import ConfigurationChecks

@@ -23,13 +23,13 @@ VISION = {
     "patch_size": 16,
     "hidden_dropout_prob": 0.0,
 }
-PICTURES, REGIONS, TOKENS = 3, 5, 6
+IMAGES, REGIONS, TOKENS = 3, 5, 6
 
 
 class CaptionerCase:
     """A test class of an architecture inherits `CaptionerChecks` and implements the two methods without a body.
 
-    Its models read pictures through a ViT of two layers, and region features of the same width.
+    Its models read images through a ViT of two layers, and region features of the same width.
     """
 
     def make_config(self, **fields: Any) -> Any:
@@ -37,7 +37,7 @@ class CaptionerCase:
         raise NotImplementedError
 
     def make_processor(self) -> Any:
-        """A processor for pictures of 32 x 32 whose token ids agree with the configuration."""
+        """A processor for images of 32 x 32 whose token ids agree with the configuration."""
         raise NotImplementedError
 
     def make_cache(self) -> Any:
@@ -52,15 +52,15 @@ class CaptionerCase:
         model = AutoModelForImageTextToText.from_config(config, attn_implementation=attn_implementation)
         return disturb(model, seed).eval()
 
-    def inputs(self, way_in: str, pictures: int = PICTURES, seed: int = 0) -> dict[str, Tensor]:
-        """Pictures, or regions of which every picture has another number."""
+    def inputs(self, way_in: str, images: int = IMAGES, seed: int = 0) -> dict[str, Tensor]:
+        """Images, or regions of which every image has another number."""
         generator = torch.Generator().manual_seed(seed)
         if way_in == "pixels":
-            return {"pixel_values": torch.randn(pictures, 3, IMAGE_SIZE, IMAGE_SIZE, generator=generator)}
-        corners = torch.rand(pictures, REGIONS, 2, 2, generator=generator).sort(dim=2).values
-        counts = REGIONS - torch.arange(pictures) % (REGIONS - 1)
+            return {"pixel_values": torch.randn(images, 3, IMAGE_SIZE, IMAGE_SIZE, generator=generator)}
+        corners = torch.rand(images, REGIONS, 2, 2, generator=generator).sort(dim=2).values
+        counts = REGIONS - torch.arange(images) % (REGIONS - 1)
         return {
-            "region_features": torch.randn(pictures, REGIONS, FEATURE_SIZE, generator=generator),
+            "region_features": torch.randn(images, REGIONS, FEATURE_SIZE, generator=generator),
             "region_boxes": corners.flatten(2),
             "region_mask": torch.arange(REGIONS) < counts[:, None],
         }
@@ -74,12 +74,12 @@ class CaptionerCase:
         generator = torch.Generator().manual_seed(seed)
         return ordinary[torch.randint(len(ordinary), (rows, length), generator=generator)]
 
-    def captions(self, model: Any, rows: int = PICTURES, length: int = TOKENS, seed: int = 0) -> Tensor:
+    def captions(self, model: Any, rows: int = IMAGES, length: int = TOKENS, seed: int = 0) -> Tensor:
         """Decoder inputs `[rows, length]`: the begin token and random words."""
         begin = torch.full((rows, 1), model.config.decoder_start_token_id)
         return torch.cat((begin, self.words(model, rows, length - 1, seed)), dim=1)
 
-    def labels(self, model: Any, rows: int = PICTURES, length: int = TOKENS, seed: int = 0) -> Tensor:
+    def labels(self, model: Any, rows: int = IMAGES, length: int = TOKENS, seed: int = 0) -> Tensor:
         """Targets `[rows, length]` of different lengths, filled up with -100."""
         labels = self.words(model, rows, length, seed)
         lengths = length - torch.arange(rows) % (length - 1)
@@ -101,7 +101,7 @@ def clone(model: Any) -> Any:
 
 
 def row(inputs: dict[str, Tensor], index: int) -> dict[str, Tensor]:
-    """One picture of a batch alone, without the padding of its regions."""
+    """One image of a batch alone, without the padding of its regions."""
     alone = {name: tensor[index : index + 1] for name, tensor in inputs.items()}
     if "region_mask" in alone:
         real = alone["region_mask"][0]

@@ -91,7 +91,7 @@ class CompilerChecks(CaptionerCase):
     @pytest.mark.slow
     @both_ways_in
     def test_exported_program(self, model, way_in):
-        """Exported with free numbers of pictures and tokens, it gives the logits of other sizes.
+        """Exported with free numbers of images and tokens, it gives the logits of other sizes.
 
         A recurrent decoder walks over the tokens, whose number is then part of the program.
         """
@@ -106,7 +106,7 @@ class CompilerChecks(CaptionerCase):
             ),
             strict=False,
         )
-        other, captions = self.inputs(way_in, pictures=5, seed=1), self.captions(model, rows=5, length=length)
+        other, captions = self.inputs(way_in, images=5, seed=1), self.captions(model, rows=5, length=length)
         found = program.module()(other, captions)
         assert_close(found, model(**other, decoder_input_ids=captions).logits)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers.utils import ModelOutput
 
-from .common_case import PICTURES, TOKENS, CaptionerCase, assert_close, both_ways_in, clone, row
+from .common_case import IMAGES, TOKENS, CaptionerCase, assert_close, both_ways_in, clone, row
 
 
 class OutputChecks(CaptionerCase):
@@ -21,7 +21,7 @@ class OutputChecks(CaptionerCase):
     def test_determinism(self, model, way_in):
         inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
         logits = model(**inputs).logits
-        assert logits.shape == (PICTURES, TOKENS, model.config.vocab_size)
+        assert logits.shape == (IMAGES, TOKENS, model.config.vocab_size)
         assert torch.isfinite(logits).all()
         assert torch.equal(model(**inputs).logits, logits)
 
@@ -49,7 +49,7 @@ class OutputChecks(CaptionerCase):
         regions = inputs["region_features"].shape[1]
         assert len(outputs.decoder_hidden_states) >= 2
         for states, length in ((outputs.encoder_hidden_states, regions), (outputs.decoder_hidden_states, TOKENS)):
-            assert {state.shape for state in states} == {(PICTURES, length, states[0].shape[-1])}
+            assert {state.shape for state in states} == {(IMAGES, length, states[0].shape[-1])}
         assert torch.equal(outputs.encoder_hidden_states[-1], outputs.encoder_last_hidden_state)
         assert_close(model.lm_head(outputs.decoder_hidden_states[-1]), outputs.logits)
         hidden = ~inputs["region_mask"]
@@ -59,7 +59,7 @@ class OutputChecks(CaptionerCase):
             (outputs.cross_attentions, regions),
         ):
             for weights in recorded or ():
-                assert weights.shape[0] == PICTURES and weights.shape[-1] == keys
+                assert weights.shape[0] == IMAGES and weights.shape[-1] == keys
                 assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         for weights in (*(outputs.encoder_attentions or ()), *outputs.cross_attentions):
             assert weights.movedim(-1, 1)[hidden].abs().max() < 1e-6
@@ -96,13 +96,13 @@ class OutputChecks(CaptionerCase):
         # Cross-attentions are reported in another order than they are computed in, so they have a past, no future.
         assert all(weights.grad_fn is not None for weights in outputs.cross_attentions)
 
-    def test_regions_of_pictures_may_be_computed_before(self, model):
-        """What `get_region_features` returns stands for the pictures."""
-        pictures, captions = self.inputs("pixels"), self.captions(model)
-        regions = model.get_region_features(**pictures)
-        assert regions.region_features.shape[::2] == (PICTURES, model.config.region_feature_size)
+    def test_regions_of_images_may_be_computed_before(self, model):
+        """What `get_region_features` returns stands for the images."""
+        images, captions = self.inputs("pixels"), self.captions(model)
+        regions = model.get_region_features(**images)
+        assert regions.region_features.shape[::2] == (IMAGES, model.config.region_feature_size)
         assert regions.region_boxes.min() >= 0 and regions.region_boxes.max() <= 1
-        expected = model(**pictures, decoder_input_ids=captions).logits
+        expected = model(**images, decoder_input_ids=captions).logits
         assert_close(model(**regions, decoder_input_ids=captions).logits, expected)
 
     @both_ways_in
@@ -121,9 +121,9 @@ class OutputChecks(CaptionerCase):
         every = model(**inputs).logits
         assert_close(model(**inputs, logits_to_keep=2).logits, every[:, -2:])
 
-    def test_captions_share_their_picture(self, model):
-        """K captions a picture over the states of B pictures = the same rows over repeated pictures."""
-        inputs, captions = self.inputs("regions"), self.captions(model, rows=2 * PICTURES)
+    def test_captions_share_their_image(self, model):
+        """K captions per image over the states of B images = the same rows over repeated images."""
+        inputs, captions = self.inputs("regions"), self.captions(model, rows=2 * IMAGES)
         shared = model(**inputs, decoder_input_ids=captions).logits
         repeated = {name: tensor.repeat_interleave(2, dim=0) for name, tensor in inputs.items()}
         assert_close(shared, model(**repeated, decoder_input_ids=captions).logits)
@@ -134,7 +134,7 @@ class OutputChecks(CaptionerCase):
 class BadInputChecks(CaptionerCase):
     """What is wrong is said, with the value seen."""
 
-    def test_pictures_or_regions_not_both_not_neither(self, model):
+    def test_images_or_regions_not_both_not_neither(self, model):
         captions = self.captions(model)
         with pytest.raises(ValueError, match="got both"):
             model(**self.inputs("pixels"), **self.inputs("regions"), decoder_input_ids=captions)
@@ -164,8 +164,8 @@ class BadInputChecks(CaptionerCase):
         with pytest.raises(ValueError, match=message):
             model(**inputs, decoder_input_ids=self.captions(model))
 
-    def test_wrong_pictures(self, model):
-        """Features in the place of pictures, and pictures for a captioner without a backbone."""
+    def test_wrong_images(self, model):
+        """Features in the place of images, and images for a captioner without a backbone."""
         captions = self.captions(model)
         with pytest.raises(ValueError, match=r"`pixel_values` has the shape \(3, 5, 24\)"):
             model(pixel_values=self.inputs("regions")["region_features"], decoder_input_ids=captions)
@@ -181,7 +181,7 @@ class MaskChecks(CaptionerCase):
     def test_row_alone_equals_row_in_batch(self, model, way_in):
         inputs, captions = self.inputs(way_in), self.captions(model)
         together = model(**inputs, decoder_input_ids=captions).logits
-        for index in range(PICTURES):
+        for index in range(IMAGES):
             alone = model(**row(inputs, index), decoder_input_ids=captions[index : index + 1]).logits
             assert_close(together[index], alone[0])
 
@@ -200,7 +200,7 @@ class MaskChecks(CaptionerCase):
         """The counterpart: every region that is not masked is looked at."""
         inputs, captions = self.inputs("regions"), self.captions(model)
         expected = model(**inputs, decoder_input_ids=captions).logits
-        for index in range(PICTURES):
+        for index in range(IMAGES):
             features = inputs["region_features"].clone()
             last = int(inputs["region_mask"][index].sum()) - 1
             features[index, last] += 1
@@ -219,7 +219,7 @@ class MaskChecks(CaptionerCase):
     def test_left_padded_prompts_equal_unpadded(self, model, way_in):
         inputs, captions = self.inputs(way_in), self.captions(model)
         expected = model(**inputs, decoder_input_ids=captions).logits
-        padding = self.words(model, PICTURES, 3, seed=5)
+        padding = self.words(model, IMAGES, 3, seed=5)
         mask = torch.cat((torch.zeros_like(padding), torch.ones_like(captions)), dim=1)
         padded = {"decoder_input_ids": torch.cat((padding, captions), dim=1), "decoder_attention_mask": mask}
         assert_close(model(**inputs, **padded).logits[:, 3:], expected)
@@ -308,12 +308,12 @@ class AttentionChecks(CaptionerCase):
         assert all(weights is not None for weights in attentions)
 
     def test_attention_maps(self):
-        """One distribution over the visible regions for each generated token, several captions a picture too."""
+        """One distribution over the visible regions for each generated token, several captions per image too."""
         model = self.make_model(attn_implementation="eager")
         inputs = self.inputs("regions")
         sequences = model.generate(**inputs, num_beams=2, num_return_sequences=2, max_new_tokens=5)
         maps = model.attention_maps(sequences, **inputs)
-        assert maps.shape == (2 * PICTURES, sequences.shape[1] - 1, inputs["region_features"].shape[1])
+        assert maps.shape == (2 * IMAGES, sequences.shape[1] - 1, inputs["region_features"].shape[1])
         assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]))
         hidden = ~inputs["region_mask"].repeat_interleave(2, dim=0)
         assert maps.transpose(1, 2)[hidden].abs().max() < 1e-6

@@ -1,4 +1,4 @@
-"""Checks of `generate()`: every mode equals transformers' own on the same weights, over pictures encoded once."""
+"""Checks of `generate()`: every mode equals transformers' own on the same weights, over images encoded once."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from transformers import (
 )
 from transformers.generation import BaseStreamer
 
-from .common_case import PICTURES, CaptionerCase, assert_close, both_ways_in, row
+from .common_case import IMAGES, CaptionerCase, assert_close, both_ways_in, row
 from .stock import stock_generate
 
 NEW_TOKENS = 8
@@ -110,7 +110,7 @@ class StockChecks(CaptionerCase):
     @modes
     def test_generate_equals_stock(self, model, mode, way_in):
         for seed in range(2):
-            inputs = self.inputs(way_in, pictures=4, seed=seed)
+            inputs = self.inputs(way_in, images=4, seed=seed)
             assert_same_generation(*self.both(model, inputs, seed=seed, **MODES[mode]))
 
     @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ class StockChecks(CaptionerCase):
         options = MODES[mode] | {"decoder_input_ids": prompt, "decoder_attention_mask": mask}
         ours, theirs = self.both(model, self.inputs("regions"), **options)
         assert_same_generation(ours, theirs)
-        assert torch.equal(ours.sequences[:: len(ours.sequences) // PICTURES, :4], prompt)
+        assert torch.equal(ours.sequences[:: len(ours.sequences) // IMAGES, :4], prompt)
 
     @pytest.mark.parametrize("mode", ["greedy", "beams", "samples"])
     def test_processors_and_criteria_equal_stock(self, model, mode):
@@ -135,7 +135,7 @@ class StockChecks(CaptionerCase):
             **MODES[mode],
             logits_processor=LogitsProcessorList([Favour(9)]),
             stopping_criteria=StoppingCriteriaList([EndsAfter(12)]),
-            prefix_allowed_tokens_fn=lambda picture, tokens: list(range(picture, 28)),
+            prefix_allowed_tokens_fn=lambda image, tokens: list(range(image, 28)),
         )
         assert_same_generation(ours, theirs)
         assert (ours.sequences == 9).any()
@@ -148,7 +148,7 @@ class StockChecks(CaptionerCase):
 
     @pytest.mark.parametrize("mode", ["greedy", "n_best"])
     def test_recorded_states_equal_stock(self, mode):
-        """Attentions and hidden states of every step, in their shapes, and of the encoder for B pictures."""
+        """Attentions and hidden states of every step, in their shapes, and of the encoder for B images."""
         model = self.make_model(attn_implementation="eager")
         asked = {"output_attentions": True, "output_hidden_states": True}
         ours, theirs = self.both(model, self.inputs("regions"), **MODES[mode], **asked)
@@ -157,10 +157,10 @@ class StockChecks(CaptionerCase):
                 assert [state.shape for state in actual or ()] == [state.shape for state in expected or ()]
                 for state, other in zip(actual or (), expected or (), strict=True):
                     assert_close(state, other, atol=1e-4)
-        assert {state.shape[0] for state in ours.encoder_hidden_states} == {PICTURES}
+        assert {state.shape[0] for state in ours.encoder_hidden_states} == {IMAGES}
 
     def test_streamer(self, model):
-        recorder, inputs = Recorder(), self.inputs("regions", pictures=1)
+        recorder, inputs = Recorder(), self.inputs("regions", images=1)
         sequences = model.generate(**inputs, max_new_tokens=NEW_TOKENS, streamer=recorder)
         assert recorder.tokens == sequences[0].tolist() and recorder.ended
         with pytest.raises(ValueError, match="beam"):
@@ -190,7 +190,7 @@ class EncoderOnceChecks(CaptionerCase):
 
     @both_ways_in
     @pytest.mark.parametrize("mode", ["greedy", "samples", "n_best", "beam_sampling", "live", "pool"])
-    def test_encoder_runs_once_a_picture(self, way_in, mode):
+    def test_encoder_runs_once_an_image(self, way_in, mode):
         model, inputs = self.make_model(), self.inputs(way_in)
         options = MODES.get(mode) or ({"num_beams": 3, "bookkeeping": mode} if mode in ("live", "pool") else {})
         received: list[dict[str, Any]] = []
@@ -210,9 +210,9 @@ class EncoderOnceChecks(CaptionerCase):
         assert given.keys() == inputs.keys()
         assert all(given[name] is tensor for name, tensor in inputs.items())
         copies = max(options.get("num_beams", 1), options.get("num_return_sequences", 1))
-        assert set(encoded) == {(PICTURES, PICTURES * copies)}
+        assert set(encoded) == {(IMAGES, IMAGES * copies)}
 
-    def test_ways_to_give_pictures(self, model):
+    def test_ways_to_give_images(self, model):
         """By position, by name, or encoded."""
         pixels = self.inputs("pixels")["pixel_values"]
         expected = model.generate(pixel_values=pixels, max_new_tokens=NEW_TOKENS, num_beams=2)
@@ -220,7 +220,7 @@ class EncoderOnceChecks(CaptionerCase):
         for inputs in ({"inputs": pixels}, {"encoder_outputs": encoded}):
             assert torch.equal(model.generate(**inputs, max_new_tokens=NEW_TOKENS, num_beams=2), expected)
 
-    def test_pictures_or_regions(self, model):
+    def test_images_or_regions(self, model):
         pixels, regions = self.inputs("pixels"), self.inputs("regions")
         with pytest.raises(ValueError, match="not both"):
             model.generate(**pixels, **regions)
@@ -237,7 +237,7 @@ class EncoderOnceChecks(CaptionerCase):
             "output_scores": True,
         }
         together = model.generate(**inputs, **options)
-        for index in range(PICTURES):
+        for index in range(IMAGES):
             alone = model.generate(**row(inputs, index), **options)
             length = alone.sequences.shape[1]
             assert torch.equal(alone.sequences[0], together.sequences[index, :length])
@@ -298,7 +298,7 @@ class CacheChecks(CaptionerCase):
     @both_ways_in
     def test_prompt_lookup_equals_greedy(self, model, way_in):
         self.skip_stateful(model)
-        for index in range(PICTURES):
+        for index in range(IMAGES):
             inputs = row(self.inputs(way_in), index)
             prompt = {"decoder_input_ids": self.captions(model, rows=1).repeat(1, 2)}
             expected = model.generate(**inputs, **prompt, max_new_tokens=NEW_TOKENS)
@@ -310,7 +310,7 @@ class CacheChecks(CaptionerCase):
     def test_assisted_decoding_equals_greedy(self, model, way_in, assistant):
         self.skip_stateful(model)
         helper = model if assistant == "itself" else self.make_model(seed=1)
-        for index in range(PICTURES):
+        for index in range(IMAGES):
             inputs = {name: tensor[index : index + 1] for name, tensor in self.inputs(way_in).items()}
             expected = model.generate(**inputs, max_new_tokens=NEW_TOKENS)
             assert torch.equal(model.generate(**inputs, max_new_tokens=NEW_TOKENS, assistant_model=helper), expected)

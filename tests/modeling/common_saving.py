@@ -29,10 +29,10 @@ def run_fresh_process(
         checkpoint: a directory, or a name on the Hub; folder: for the files of the process.
         variables: of its environment; default: no Hub.
     """
-    picture = folder / "picture.png"
-    Image.linear_gradient("L").resize((IMAGE_SIZE, IMAGE_SIZE)).convert("RGB").save(picture)
+    image = folder / "image.png"
+    Image.linear_gradient("L").resize((IMAGE_SIZE, IMAGE_SIZE)).convert("RGB").save(image)
     inputs = {way_in: case.inputs(way_in) for way_in in WAYS_IN}
-    torch.save({"inputs": inputs, "captions": case.captions(model), "picture": str(picture)}, folder / "inputs.pt")
+    torch.save({"inputs": inputs, "captions": case.captions(model), "image": str(image)}, folder / "inputs.pt")
     environment = os.environ | (variables or {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(folder / "modules")})
     done = subprocess.run(
         [sys.executable, SCRIPT, checkpoint, folder / "inputs.pt", folder / "results.pt"],
@@ -44,7 +44,7 @@ def run_fresh_process(
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return torch.load(folder / "results.pt") | {"picture": picture}
+    return torch.load(folder / "results.pt") | {"image": image}
 
 
 def names_in(directory: Path) -> set[str]:
@@ -196,8 +196,8 @@ class SavingChecks(CaptionerCase):
     def test_processor_round_trip(self, checkpoint):
         processor, again = self.make_processor(), AutoProcessor.from_pretrained(checkpoint)
         assert type(again) is type(processor)
-        picture = Image.linear_gradient("L")
-        ours, theirs = (one(images=picture, text="a dog", return_tensors="pt") for one in (processor, again))
+        image = Image.linear_gradient("L")
+        ours, theirs = (one(images=image, text="a dog", return_tensors="pt") for one in (processor, again))
         assert_same_inputs(theirs, ours)
 
 
@@ -225,21 +225,19 @@ class FreshProcessChecks(CaptionerCase):
 
     @pytest.mark.parametrize("package", ["with", "without"])
     def test_fresh_processor_gives_equal_inputs(self, fresh_process, package):
-        expected = self.make_processor()(
-            images=Image.open(fresh_process["picture"]), text="a dog", return_tensors="pt"
-        )
+        expected = self.make_processor()(images=Image.open(fresh_process["image"]), text="a dog", return_tensors="pt")
         assert_same_inputs(fresh_process[package]["processed"], expected)
 
     def test_fresh_pipeline_gives_equal_caption(self, fresh_process, model):
         processor = self.make_processor()
-        pixels = processor(images=Image.open(fresh_process["picture"]), return_tensors="pt")["pixel_values"]
+        pixels = processor(images=Image.open(fresh_process["image"]), return_tensors="pt")["pixel_values"]
         text = processor.post_process_image_text_to_text(model.generate(pixel_values=pixels, max_new_tokens=6))
         assert [record["generated_text"] for record in fresh_process["without"]["pipeline"]] == text
         assert fresh_process["with"]["text"] == fresh_process["without"]["text"] == text
 
 
 def assert_same_inputs(actual: Any, expected: Any) -> None:
-    """Equal tokens; pictures as equal as the fast path is to the exact one, which is 1/255 before normalisation."""
+    """Equal tokens; images as equal as the fast path is to the exact one, which is 1/255 before normalisation."""
     assert actual.keys() == expected.keys()
     for name, tensor in expected.items():
         assert_close(actual[name], tensor, atol=1 / 255 / 0.22 if tensor.is_floating_point() else 0)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from .common_case import PICTURES, CaptionerCase, assert_close, both_ways_in, row
+from .common_case import IMAGES, CaptionerCase, assert_close, both_ways_in, row
 from .common_generation import Favour, rescored
 
 BEAMS, NEW_TOKENS = 4, 8
@@ -34,22 +34,22 @@ class SearchChecks(CaptionerCase):
         inputs = self.inputs(way_in)
         out = self.search(model, inputs, bookkeeping)
         expected, real = rescored(model, inputs, out.sequences)
-        assert out.sequences.shape == (PICTURES * BEAMS, 1 + out.token_logprobs.shape[1])
+        assert out.sequences.shape == (IMAGES * BEAMS, 1 + out.token_logprobs.shape[1])
         assert_close(out.token_logprobs, expected.where(real, 0.0), atol=1e-4)
         assert_close(out.token_logprobs.sum(-1), out.sequences_scores, atol=1e-4)
         assert (out.sequences[:, 1:][~real] == model.config.pad_token_id).all()
         ranked = out.sequences_scores
         if bookkeeping == "shrinking_finished":  # what was cut comes last, whatever its score
             ranked = ranked - 1000.0 * ~(out.sequences == model.config.eos_token_id).any(-1)
-        by_picture = ranked.view(PICTURES, BEAMS)
-        assert torch.equal(by_picture, by_picture.sort(descending=True).values)
+        by_image = ranked.view(IMAGES, BEAMS)
+        assert torch.equal(by_image, by_image.sort(descending=True).values)
 
     @bookkeepings
     def test_ancestry_can_be_followed(self, model, bookkeeping):
-        """`beam_indices` name the row of each step whose scores gave the token; rows stay within their picture."""
+        """`beam_indices` name the row of each step whose scores gave the token; rows stay within their image."""
         out = self.search(model, self.inputs("regions"), bookkeeping)
         generated = out.sequences[:, 1:]
-        for caption in range(PICTURES * BEAMS):
+        for caption in range(IMAGES * BEAMS):
             for step, parent in enumerate(out.beam_indices[caption].tolist()):
                 if parent == -1:
                     assert out.token_logprobs[caption, step] == 0
@@ -66,7 +66,7 @@ class SearchChecks(CaptionerCase):
         best = self.search(model, inputs, bookkeeping, num_return_sequences=1)
         assert_close(best.sequences_scores, every.sequences_scores[::BEAMS])
         plain = model.generate(**inputs, num_beams=BEAMS, max_new_tokens=NEW_TOKENS, bookkeeping=bookkeeping)
-        assert plain.shape[0] == PICTURES
+        assert plain.shape[0] == IMAGES
         favoured = self.search(model, inputs, bookkeeping, logits_processor=[Favour(9)])
         assert (favoured.sequences == 9).sum() > (every.sequences == 9).sum()
 
@@ -74,7 +74,7 @@ class SearchChecks(CaptionerCase):
     def test_search_alone_equals_in_batch(self, model, bookkeeping):
         inputs = self.inputs("regions")
         together = self.search(model, inputs, bookkeeping)
-        for index in range(PICTURES):
+        for index in range(IMAGES):
             alone = self.search(model, row(inputs, index), bookkeeping)
             rows = slice(index * BEAMS, (index + 1) * BEAMS)
             length = alone.sequences.shape[1]
@@ -94,7 +94,7 @@ class SearchChecks(CaptionerCase):
         """Prompts padded on the left: the same continuation as without the padding."""
         inputs, prompt = self.inputs("regions"), self.captions(model, length=3)
         expected = self.search(model, inputs, bookkeeping, decoder_input_ids=prompt)
-        padding = torch.full((PICTURES, 2), model.config.decoder_start_token_id)
+        padding = torch.full((IMAGES, 2), model.config.decoder_start_token_id)
         mask = torch.cat((torch.zeros_like(padding), torch.ones_like(prompt)), dim=1)
         padded = {"decoder_input_ids": torch.cat((padding, prompt), dim=1), "decoder_attention_mask": mask}
         found = self.search(model, inputs, bookkeeping, **padded)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from .common_case import PICTURES, TOKENS, CaptionerCase, assert_close, both_ways_in, clone, row
+from .common_case import IMAGES, TOKENS, CaptionerCase, assert_close, both_ways_in, clone, row
 
 # Parameters of a backbone that its last hidden state does not depend on.
 UNREAD_BY_REGIONS = ("pooler",)
@@ -85,7 +85,7 @@ class LossChecks(CaptionerCase):
         model.lm_head.register_forward_hook(lambda module, args, logits: sizes.append(logits.numel()))
         assert model(**inputs).logits is None
         assert sizes == [int((inputs["labels"] != -100).sum()) * model.config.vocab_size]
-        assert model(**inputs, return_logits=True).logits.shape == (PICTURES, TOKENS, model.config.vocab_size)
+        assert model(**inputs, return_logits=True).logits.shape == (IMAGES, TOKENS, model.config.vocab_size)
         assert model.eval()(**inputs).logits is not None
         loss, expected = (gradients(model.train(), **inputs, return_logits=flag) for flag in (False, True))
         assert_close(loss[0], expected[0])
@@ -100,7 +100,7 @@ class LossChecks(CaptionerCase):
         count = (labels != -100).sum()
         model.zero_grad()
         total = torch.zeros(())
-        for index in range(PICTURES):
+        for index in range(IMAGES):
             part = model(
                 **row(inputs, index),
                 labels=labels[index : index + 1],

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from .common_case import IMAGE_SIZE, PICTURES, CaptionerCase, assert_close, clone
+from .common_case import IMAGE_SIZE, IMAGES, CaptionerCase, assert_close, clone
 from .common_training import assert_same_gradients, gradients_of
 
 VIEWS = 2
@@ -18,8 +18,8 @@ class ViewChecks(CaptionerCase):
     """Views of a study through the vision part, the searches, the gradient and the processor."""
 
     def views(self) -> Tensor:
-        """Two views of each picture `[B, 2, C, H, W]`."""
-        return self.inputs("pixels", pictures=PICTURES * VIEWS)["pixel_values"].unflatten(0, (PICTURES, VIEWS))
+        """Two views of each image `[B, 2, C, H, W]`."""
+        return self.inputs("pixels", images=IMAGES * VIEWS)["pixel_values"].unflatten(0, (IMAGES, VIEWS))
 
     def regions_of_views(self, model: Any, views: Tensor) -> dict[str, Tensor]:
         """The regions of both views of each study, each view seen alone, one behind the other."""
@@ -42,7 +42,7 @@ class ViewChecks(CaptionerCase):
         assert torch.equal(model.generate(pixel_values=views, **options), model.generate(**regions, **options))
 
     def test_one_and_two_views_in_a_batch(self, model):
-        """Each study as alone, also where what fills up the batch is a picture itself; logits and captions."""
+        """Each study as alone, also where what fills up the batch is an image itself; logits and captions."""
         views, captions = self.views(), self.captions(model)
         view_mask = torch.arange(VIEWS) < torch.tensor(COUNTS)[:, None]
         together = model(pixel_values=views, view_mask=view_mask, decoder_input_ids=captions).logits
@@ -73,7 +73,7 @@ class ViewChecks(CaptionerCase):
 
     @pytest.mark.parametrize(
         ("shape", "message"),
-        [((PICTURES, 3), r"`view_mask` has the shape \(3, 3\)"), ((PICTURES, VIEWS), "hides every region")],
+        [((IMAGES, 3), r"`view_mask` has the shape \(3, 3\)"), ((IMAGES, VIEWS), "hides every region")],
     )
     def test_wrong_views(self, model, shape, message):
         mask = torch.zeros(shape, dtype=torch.bool)
@@ -81,7 +81,7 @@ class ViewChecks(CaptionerCase):
             model(pixel_values=self.views(), view_mask=mask, decoder_input_ids=self.captions(model))
 
     def test_processor_puts_views_together(self, model):
-        """Studies of two views and of one as the pictures of each; what comes out goes into the model as it is."""
+        """Studies of two views and of one as the images of each; what comes out goes into the model as it is."""
         processor = self.make_processor()
         gradient = Image.linear_gradient("L").resize((IMAGE_SIZE, IMAGE_SIZE)).convert("RGB")
         other = gradient.transpose(Image.Transpose.ROTATE_90)
@@ -97,8 +97,8 @@ class ViewChecks(CaptionerCase):
     @pytest.mark.parametrize("package", ["with", "without"])
     def test_fresh_pipeline_captions_studies(self, fresh_process, model, package):
         """In another process, a batch of two views and one: the captions of each alone."""
-        processor, picture = self.make_processor(), Image.open(fresh_process["picture"])
-        studies = [[picture, picture.transpose(Image.Transpose.ROTATE_90)], [picture]]
+        processor, image = self.make_processor(), Image.open(fresh_process["image"])
+        studies = [[image, image.transpose(Image.Transpose.ROTATE_90)], [image]]
         texts = []
         for study in studies:
             tokens = model.generate(**processor(images=[study], return_tensors="pt"), max_new_tokens=6)

@@ -25,7 +25,7 @@ from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor, 
 
 checkpoint, inputs_file, results_file = sys.argv[1:]
 given = torch.load(inputs_file)
-picture = Image.open(given["picture"])
+image = Image.open(given["image"])
 
 
 @torch.no_grad()
@@ -35,7 +35,7 @@ def run(**trust) -> dict:
     trunk = AutoModel.from_pretrained(checkpoint, **trust)
     processor = AutoProcessor.from_pretrained(checkpoint, **trust)
     forward = {way: {**inputs, "decoder_input_ids": given["captions"]} for way, inputs in given["inputs"].items()}
-    processed = dict(processor(images=picture, text="a dog", return_tensors="pt"))
+    processed = dict(processor(images=image, text="a dog", return_tensors="pt"))
     return {
         "logits": {way: model(**inputs).logits for way, inputs in forward.items()},
         "hidden": {way: trunk(**inputs).last_hidden_state for way, inputs in forward.items()},
@@ -55,8 +55,8 @@ except ModuleNotFoundError as error:
     results["import_error"] = str(error)
 results["without"] = run(trust_remote_code=True)
 captioner = pipeline(model=checkpoint, trust_remote_code=True)
-results["without"]["pipeline"] = captioner(picture, max_new_tokens=6)
-studies = [[picture, picture.transpose(Image.Transpose.ROTATE_90)], [picture]]
+results["without"]["pipeline"] = captioner(image, max_new_tokens=6)
+studies = [[image, image.transpose(Image.Transpose.ROTATE_90)], [image]]
 results["without"]["studies"] = captioner(studies, batch_size=2, max_new_tokens=6)
 results["imported"] = sorted(name for name in sys.modules if name.partition(".")[0] in ("hf_captioners", "modeling"))
 
@@ -65,6 +65,6 @@ import hf_captioners  # noqa: E402, F401, F811
 
 results["with"] = run()
 captioner = pipeline("image-captioning", checkpoint)
-results["with"]["pipeline"] = captioner(picture, max_new_tokens=6)
+results["with"]["pipeline"] = captioner(image, max_new_tokens=6)
 results["with"]["studies"] = captioner(studies, batch_size=2, max_new_tokens=6)
 torch.save(results, results_file)

@@ -1,4 +1,4 @@
-"""The cache whose picture side stays put."""
+"""The cache whose image side stays put."""
 
 import pytest
 import torch
@@ -6,24 +6,24 @@ from transformers import DynamicCache, EncoderDecoderCache
 
 from hf_captioners.modeling.generation_captioning import CaptionCache
 
-PICTURES, BEAMS, HEADS, WIDTH = 2, 3, 2, 4
+IMAGES, BEAMS, HEADS, WIDTH = 2, 3, 2, 4
 
 
 def filled(cache_class=CaptionCache):
-    """Two layers of four tokens for 2 x 3 rows, and of five regions for two pictures."""
+    """Two layers of four tokens for 2 x 3 rows, and of five regions for two images."""
     generator = torch.Generator().manual_seed(0)
-    text, pictures = DynamicCache(), DynamicCache()
+    text, images = DynamicCache(), DynamicCache()
     for layer in range(2):
-        for cache, rows, length in ((text, PICTURES * BEAMS, 4), (pictures, PICTURES, 5)):
+        for cache, rows, length in ((text, IMAGES * BEAMS, 4), (images, IMAGES, 5)):
             cache.update(*torch.randn(2, rows, HEADS, length, WIDTH, generator=generator), layer)
-    return cache_class(text, pictures)
+    return cache_class(text, images)
 
 
 def states(cache: EncoderDecoderCache) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Keys and values of the text, and of the pictures."""
+    """Keys and values of the text, and of the images."""
     sides = (cache.self_attention_cache, cache.cross_attention_cache)
-    text, pictures = ([kept for layer in side.layers for kept in (layer.keys, layer.values)] for side in sides)
-    return text, pictures
+    text, images = ([kept for layer in side.layers for kept in (layer.keys, layer.values)] for side in sides)
+    return text, images
 
 
 @pytest.mark.parametrize(
@@ -34,21 +34,21 @@ def states(cache: EncoderDecoderCache) -> tuple[list[torch.Tensor], list[torch.T
         ("batch_select_indices", torch.tensor([0, 3]), [0, 3]),
     ],
 )
-def test_text_follows_and_pictures_stay(method, argument, rows):
+def test_text_follows_and_images_stay(method, argument, rows):
     cache, before = filled(), filled()
     getattr(cache, method)(argument)
-    (text, pictures), (text_before, pictures_before) = states(cache), states(before)
+    (text, images), (text_before, images_before) = states(cache), states(before)
     assert all(torch.equal(now, then[rows]) for now, then in zip(text, text_before, strict=True))
-    assert all(torch.equal(now, then) for now, then in zip(pictures, pictures_before, strict=True))
+    assert all(torch.equal(now, then) for now, then in zip(images, images_before, strict=True))
 
 
 def test_crop_shortens_the_text():
     cache, before = filled(), filled()
     cache.crop(-1)
     assert cache.get_seq_length() == 3
-    (text, pictures), (text_before, pictures_before) = states(cache), states(before)
+    (text, images), (text_before, images_before) = states(cache), states(before)
     assert all(torch.equal(now, then[:, :, :3]) for now, then in zip(text, text_before, strict=True))
-    assert all(torch.equal(now, then) for now, then in zip(pictures, pictures_before, strict=True))
+    assert all(torch.equal(now, then) for now, then in zip(images, images_before, strict=True))
 
 
 def test_of_shares_the_storage():
@@ -61,7 +61,7 @@ def test_of_shares_the_storage():
     assert given.is_updated[0] is False
 
 
-def test_reset_forgets_the_pictures():
+def test_reset_forgets_the_images():
     cache = filled()
     assert cache.is_updated == {0: True, 1: True}
     cache.reset()

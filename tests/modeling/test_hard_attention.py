@@ -7,7 +7,7 @@ import torch
 
 from hf_captioners.modeling.modeling_show_attend_tell import EXPECTED
 
-from .common_case import FEATURE_SIZE, PICTURES, TOKENS, assert_close
+from .common_case import FEATURE_SIZE, IMAGES, TOKENS, assert_close
 from .common_forward import MaskChecks, OutputChecks
 from .common_generation import CacheChecks
 from .common_saving import SavingChecks
@@ -33,7 +33,7 @@ def test_drawn_locations_are_outputs_and_can_be_repeated():
     case, model = TestHardAttention(), hard_model().train()
     inputs = {**case.inputs("regions"), "decoder_input_ids": case.captions(model)}
     out = model(**inputs)
-    assert out.locations[0].shape == (PICTURES, TOKENS)
+    assert out.locations[0].shape == (IMAGES, TOKENS)
     visible = inputs["region_mask"].gather(1, out.locations[0])
     assert visible.all(), "a hidden region was drawn"
     assert_close(model(**inputs, locations=out.locations).logits, out.logits)
@@ -49,7 +49,7 @@ def test_half_and_half_rule(unit, expected):
         TestHardAttention(),
         hard_model(location_sampling_probability=0.5, location_sampling_unit=unit).train(),
     )
-    inputs = {**case.inputs("regions"), "decoder_input_ids": case.captions(model, rows=30 * PICTURES)}
+    inputs = {**case.inputs("regions"), "decoder_input_ids": case.captions(model, rows=30 * IMAGES)}
     shares = set()
     for seed in range(8):
         torch.manual_seed(seed)

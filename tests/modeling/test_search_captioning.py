@@ -16,17 +16,17 @@ Scorer = Callable[[int, tuple[int, ...]], np.ndarray]
 
 
 def random_scorer(seed: int, end_bias: float) -> Scorer:
-    """Log-probabilities `[V]` that depend on the picture and on all tokens so far."""
+    """Log-probabilities `[V]` that depend on the image and on all tokens so far."""
 
-    def score(picture: int, tokens: tuple[int, ...]) -> np.ndarray:
-        logits = np.random.default_rng([seed, picture, *tokens]).normal(size=WORDS).astype(np.float32)
+    def score(image: int, tokens: tuple[int, ...]) -> np.ndarray:
+        logits = np.random.default_rng([seed, image, *tokens]).normal(size=WORDS).astype(np.float32)
         logits[END] += end_bias
         return logits - np.log(np.exp(logits).sum())
 
     return score
 
 
-def search(kind: str, score: Scorer, pictures: int, beams: int, steps: int, length_penalty: float):
+def search(kind: str, score: Scorer, images: int, beams: int, steps: int, length_penalty: float):
     """The loop of `generate()` around a bookkeeping."""
     config = SimpleNamespace(
         num_beams=beams,
@@ -35,7 +35,7 @@ def search(kind: str, score: Scorer, pictures: int, beams: int, steps: int, leng
         _pad_token_tensor=torch.tensor(PAD),
         _eos_token_tensor=torch.tensor([END]),
     )
-    held = BOOKKEEPINGS[kind](torch.full((pictures * beams, 1), BEGIN), config)
+    held = BOOKKEEPINGS[kind](torch.full((images * beams, 1), BEGIN), config)
     for _ in range(steps):
         rows = held.rows()[:, 1:].tolist()
         scores = [score(index // beams, tuple(tokens)) for index, tokens in enumerate(rows)]
@@ -47,27 +47,27 @@ def search(kind: str, score: Scorer, pictures: int, beams: int, steps: int, leng
     return held.finish(beams)
 
 
-def live_reference(score: Scorer, picture: int, beams: int, steps: int, length_penalty: float) -> list:
+def live_reference(score: Scorer, image: int, beams: int, steps: int, length_penalty: float) -> list:
     """M2's search: K hypotheses at any time, the finished ones among them; `(tokens, score)`, best first."""
     held: list[tuple[tuple[int, ...], float, bool]] = [((), 0.0, True)]
     for _ in range(steps):
         candidates = [one for one in held if not one[2]]
         for tokens, total, alive in held:
             if alive:
-                logprobs = score(picture, tokens)
+                logprobs = score(image, tokens)
                 candidates += [((*tokens, word), total + logprobs[word], word != END) for word in range(WORDS)]
         held = sorted(candidates, key=lambda one: -one[1])[:beams]
     return [(tokens, total) for tokens, total, _ in held]
 
 
-def pool_reference(score: Scorer, picture: int, beams: int, steps: int, length_penalty: float) -> list:
+def pool_reference(score: Scorer, image: int, beams: int, steps: int, length_penalty: float) -> list:
     """The search of ImageCaptioning.pytorch: what ends is recorded, and its row goes on from -1000."""
     held: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     recorded = []
     for step in range(1, steps + 1):
         candidates = []
         for tokens, total in held:
-            logprobs = score(picture, tokens)
+            logprobs = score(image, tokens)
             best = sorted(range(WORDS), key=lambda word: -logprobs[word])[:beams]
             candidates += [((*tokens, word), total + logprobs[word]) for word in best]
         held = sorted(candidates, key=lambda one: -one[1])[:beams]
@@ -79,7 +79,7 @@ def pool_reference(score: Scorer, picture: int, beams: int, steps: int, length_p
 
 
 def shrinking_reference(
-    score: Scorer, picture: int, beams: int, steps: int, length_penalty: float, keep_cut: bool = True
+    score: Scorer, image: int, beams: int, steps: int, length_penalty: float, keep_cut: bool = True
 ) -> list:
     """The search of arctic-captions: what ends leaves, and the search goes on with one hypothesis fewer."""
     live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
@@ -88,7 +88,7 @@ def shrinking_reference(
         candidates = [
             ((*tokens, word), total + logprob)
             for tokens, total in live
-            for word, logprob in enumerate(score(picture, tokens))
+            for word, logprob in enumerate(score(image, tokens))
         ]
         best = sorted(candidates, key=lambda one: -one[1])[: beams - len(done)]
         done += [one for one in best if one[0][-1] == END]
@@ -122,18 +122,18 @@ REFERENCES = {
     kind=st.sampled_from(sorted(REFERENCES)),
     seed=st.integers(0, 10**6),
     end_bias=st.floats(-2.0, 3.0),
-    pictures=st.integers(1, 2),
+    images=st.integers(1, 2),
     beams=st.integers(1, 4),
     steps=st.integers(1, 6),
     length_penalty=st.sampled_from([0.0, 0.5, 1.0]),
 )
-def test_search_equals_plain_python(kind, seed, end_bias, pictures, beams, steps, length_penalty):
+def test_search_equals_plain_python(kind, seed, end_bias, images, beams, steps, length_penalty):
     """Tokens and scores of all beams; ours may stop early, the reference never does."""
     score = random_scorer(seed, end_bias)
-    found = search(kind, score, pictures, beams, steps, length_penalty)
-    for picture in range(pictures):
-        rows = slice(picture * beams, (picture + 1) * beams)
-        expected = REFERENCES[kind](score, picture, beams, steps, length_penalty)
+    found = search(kind, score, images, beams, steps, length_penalty)
+    for image in range(images):
+        rows = slice(image * beams, (image + 1) * beams)
+        expected = REFERENCES[kind](score, image, beams, steps, length_penalty)
         assert [caption(tokens) for tokens in found.tokens[rows, 1:].tolist()] == [
             caption(list(tokens)) for tokens, _ in expected
         ]

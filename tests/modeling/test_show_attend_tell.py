@@ -10,7 +10,7 @@ from hf_captioners.processing.image_processing_captioning import CaptioningImage
 from hf_captioners.processing.processing_show_attend_tell import ShowAttendTellProcessor
 
 from .common import CaptionerChecks
-from .common_case import PICTURES, REGIONS, TOKENS, CaptionerCase, assert_close
+from .common_case import IMAGES, REGIONS, TOKENS, CaptionerCase, assert_close
 from .word_parts import VOCABULARY, tiny_word_tokenizer
 
 HARD = {"attention_type": "hard", "location_sampling_probability": 1.0}
@@ -36,8 +36,8 @@ class ShowAttendTellCase(CaptionerCase):
         return ShowAttendTellConfig(**sizes | plain | fields)
 
     def make_processor(self):
-        pictures = CaptioningImageProcessor(size={"height": 32, "width": 32})
-        return ShowAttendTellProcessor(pictures, tiny_word_tokenizer())
+        images = CaptioningImageProcessor(size={"height": 32, "width": 32})
+        return ShowAttendTellProcessor(images, tiny_word_tokenizer())
 
     def make_cache(self):
         return RecurrentCache()
@@ -61,7 +61,7 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
         model.generate(**self.inputs("regions"), num_beams=2, max_new_tokens=4)
         assert len(out.gates) == len(out.cross_attentions) == model.config.num_layers
         for gates, weights in zip(out.gates, out.cross_attentions, strict=True):
-            assert weights.shape == (PICTURES, TOKENS, REGIONS)
+            assert weights.shape == (IMAGES, TOKENS, REGIONS)
             assert (gates.visual is None) == (model.config.visual_gate == "none")
             for gate in gates:
                 assert gate is None or (gate > 0).all() and (gate < 1).all()
@@ -105,7 +105,7 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
     def test_recurrent_cache_holds_one_state_a_layer(self, model):
         cache = RecurrentCache()
         model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, past_key_values=cache)
-        assert [tuple(layer.keys.shape) for layer in cache.layers] == [(3 * PICTURES, model.config.hidden_size)]
+        assert [tuple(layer.keys.shape) for layer in cache.layers] == [(3 * IMAGES, model.config.hidden_size)]
         with pytest.raises(ValueError, match="cannot be cropped"):
             cache.crop(1)
 

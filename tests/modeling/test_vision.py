@@ -61,7 +61,7 @@ BACKBONES: dict[str, tuple[dict[str, Any], int, tuple[int, int, int]]] = {
         (128, 2, 2),
     ),
 }
-# With random weights, nothing of the picture gets through networks this deep.
+# With random weights, nothing of the image gets through networks this deep.
 SILENT = ("mobilenet_v2", "timm_resnet")
 backbones = pytest.mark.parametrize("name", BACKBONES)
 
@@ -74,7 +74,7 @@ def make_backbone(name: str, **fields: Any) -> VisionBackbone:
     return disturb(VisionBackbone(config), scale=0.02).eval()
 
 
-def pictures(number: int = 2) -> torch.Tensor:
+def images(number: int = 2) -> torch.Tensor:
     return torch.randn(number, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
 
 
@@ -83,9 +83,9 @@ def pictures(number: int = 2) -> torch.Tensor:
 def test_regions_are_the_cells_of_the_map(name):
     """Number, width and order: region i of a map of w columns is row i // w, column i % w."""
     backbone, (width, rows, columns) = make_backbone(name), BACKBONES[name][2]
-    features = backbone.feature_map(pictures())
+    features = backbone.feature_map(images())
     assert features.shape == (2, width, rows, columns)
-    regions = backbone(pictures())
+    regions = backbone(images())
     assert regions.region_features.shape == (2, rows * columns, width)
     assert torch.isfinite(regions.region_features).all()
     for index in range(rows * columns):
@@ -97,9 +97,9 @@ def test_regions_are_the_cells_of_the_map(name):
 @pytest.mark.parametrize("name", [name for name in BACKBONES if name not in SILENT])
 @torch.no_grad()
 def test_cells_see_their_place(name):
-    """A change in one corner of the picture changes that corner's cell more than the opposite one's."""
+    """A change in one corner of the image changes that corner's cell more than the opposite one's."""
     backbone = make_backbone(name)
-    plain, changed = pictures(1), pictures(1)
+    plain, changed = images(1), images(1)
     changed[..., : SIDE // 4, : SIDE // 4] += 1.0
     difference = (backbone(changed).region_features - backbone(plain).region_features).norm(dim=-1)[0]
     assert difference[0] > 1.2 * difference[-1]
@@ -110,14 +110,14 @@ def test_cells_see_their_place(name):
 @torch.no_grad()
 def test_pooling_to_a_grid(name, grid):
     """n x n cells by adaptive averages, from smaller maps too."""
-    regions = make_backbone(name, vision_grid_size=grid)(pictures())
-    features = make_backbone(name).feature_map(pictures())
+    regions = make_backbone(name, vision_grid_size=grid)(images())
+    features = make_backbone(name).feature_map(images())
     pooled = torch.nn.functional.adaptive_avg_pool2d(features, grid)
     assert_close(regions.region_features, pooled.flatten(2).transpose(1, 2))
     assert regions.region_boxes.shape == (2, grid * grid, 4)
 
 
-def test_boxes_tile_the_picture():
+def test_boxes_tile_the_image():
     boxes = grid_boxes(2, 3, "cpu", torch.float32)
     assert boxes[0].tolist() == pytest.approx([0, 0, 1 / 3, 1 / 2])
     assert boxes[2].tolist() == pytest.approx([2 / 3, 0, 1, 1 / 2])
@@ -134,7 +134,7 @@ def test_tokens_form_a_grid():
         token_grid(15, 16, 16)
 
 
-def test_pictures_need_not_be_square():
+def test_images_need_not_be_square():
     regions = make_backbone("resnet")(torch.randn(1, 3, 64, 96))
     assert regions.region_features.shape == (1, 6, 24)
     assert regions.region_boxes[0, -1].tolist() == pytest.approx([2 / 3, 1 / 2, 1, 1])
@@ -143,16 +143,14 @@ def test_pictures_need_not_be_square():
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "trained"])
 @pytest.mark.parametrize("name", ["resnet", "mobilenet_v2", "timm_resnet"])
 def test_statistics_of_batch_normalisation_are_fixed(name, frozen):
-    """Training or not, a picture has the same regions, whatever else is in the batch."""
+    """Training or not, an image has the same regions, whatever else is in the batch."""
     backbone = make_backbone(name, freeze_vision=frozen)
-    expected = backbone(pictures()).region_features
+    expected = backbone(images()).region_features
     statistics = {key: value.clone() for key, value in backbone.named_buffers()}
     assert any("running_mean" in key for key in statistics)
     backbone.train()
     for number in (2, 5):
-        regions = backbone(
-            pictures(number) if number == 2 else torch.cat((pictures(), 9 * torch.ones(3, 3, SIDE, SIDE)))
-        )
+        regions = backbone(images(number) if number == 2 else torch.cat((images(), 9 * torch.ones(3, 3, SIDE, SIDE))))
         assert_close(regions.region_features[:2], expected, atol=1e-4)
         assert regions.region_features.requires_grad != frozen
     assert all(torch.equal(value, statistics[key]) for key, value in backbone.named_buffers())
@@ -171,17 +169,17 @@ def test_captioner_from_a_vision_checkpoint(name, tmp_path):
     )
     assert model.config.region_feature_size == width
     tower = getattr(whole, "vision_model", whole)
-    expected = tower.eval()(pixel_values=pictures()).last_hidden_state
-    found = model.model.encoder.vision.model(pixel_values=pictures()).last_hidden_state
+    expected = tower.eval()(pixel_values=images()).last_hidden_state
+    found = model.model.encoder.vision.model(pixel_values=images()).last_hidden_state
     assert torch.equal(found, expected)
-    assert model.get_region_features(pictures()).region_features.shape == (2, rows * columns, width)
+    assert model.get_region_features(images()).region_features.shape == (2, rows * columns, width)
     model.save_pretrained(tmp_path / "captioner")
     again = VisualGPTForConditionalGeneration.from_pretrained(tmp_path / "captioner")
     assert torch.equal(
-        again.get_region_features(pictures()).region_features, model.get_region_features(pictures()).region_features
+        again.get_region_features(images()).region_features, model.get_region_features(images()).region_features
     )
     from_object = VisualGPTForConditionalGeneration.from_pretrained_parts(random_gpt2(TEXT), whole, encoder_layers=1)
-    assert torch.equal(from_object.model.encoder.vision.model(pixel_values=pictures()).last_hidden_state, expected)
+    assert torch.equal(from_object.model.encoder.vision.model(pixel_values=images()).last_hidden_state, expected)
     with pytest.raises(ValueError, match=f"the vision model gives {width} features"):
         VisualGPTForConditionalGeneration.from_pretrained_parts(random_gpt2(TEXT), whole, region_feature_size=1)
 
@@ -189,8 +187,8 @@ def test_captioner_from_a_vision_checkpoint(name, tmp_path):
 def test_classifiers_lose_their_heads():
     classifier = disturb(AutoModelForImageClassification.from_config(AutoConfig.for_model("vit", **VIT))).eval()
     model = VisualGPTForConditionalGeneration.from_pretrained_parts(random_gpt2(TEXT), classifier, encoder_layers=1)
-    expected = classifier.vit(pixel_values=pictures()).last_hidden_state
-    assert torch.equal(model.model.encoder.vision.model(pixel_values=pictures()).last_hidden_state, expected)
+    expected = classifier.vit(pixel_values=images()).last_hidden_state
+    assert torch.equal(model.model.encoder.vision.model(pixel_values=images()).last_hidden_state, expected)
 
 
 def test_language_models_do_not_see(tmp_path):
@@ -201,7 +199,7 @@ def test_language_models_do_not_see(tmp_path):
 
 @torch.no_grad()
 def test_mobilenet_of_transformers_equals_timm(material):
-    """One set of ImageNet weights through both libraries: the same map of a picture."""
+    """One set of ImageNet weights through both libraries: the same map of an image."""
     folder = material / "mobilenetv2"
     if not folder.is_dir():
         pytest.skip(f"no trained backbone at {folder}")

@@ -10,7 +10,7 @@ from hf_captioners.processing.image_processing_captioning import CaptioningImage
 from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
 
 from .common import CaptionerChecks
-from .common_case import FEATURE_SIZE, PICTURES, TOKENS, assert_close, disturb
+from .common_case import FEATURE_SIZE, IMAGES, TOKENS, assert_close, disturb
 from .gpt2_parts import TEXT, random_gpt2, tiny_gpt2_tokenizer
 
 RANDOM_SIZES = [
@@ -44,8 +44,8 @@ class TestVisualGPT(CaptionerChecks):
         )
 
     def make_processor(self):
-        pictures = CaptioningImageProcessor(size={"height": 32, "width": 32})
-        return VisualGPTProcessor(pictures, prepare_gpt2_tokenizer(tiny_gpt2_tokenizer()))
+        images = CaptioningImageProcessor(size={"height": 32, "width": 32})
+        return VisualGPTProcessor(images, prepare_gpt2_tokenizer(tiny_gpt2_tokenizer()))
 
     @pytest.mark.parametrize("fields", FUSIONS, ids=lambda fields: "-".join(map(str, fields.values())))
     def test_every_option_runs(self, fields, tmp_path):
@@ -64,7 +64,7 @@ class TestVisualGPT(CaptionerChecks):
             assert (gates is None) == (fields["fusion"] in ("residual", "add_norm"))
             for values in gates if isinstance(gates, SRAUGates) else filter(torch.is_tensor, [gates]):
                 levels, width = len(model.config.cross_levels), model.config.hidden_size
-                assert values.shape == (PICTURES, TOKENS, levels, width)
+                assert values.shape == (IMAGES, TOKENS, levels, width)
                 assert values.min() >= 0 and values.max() <= 1
 
     def gates(self, **fields) -> SRAUGates:

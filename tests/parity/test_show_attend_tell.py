@@ -213,8 +213,8 @@ def compare_program_search(case: Case) -> None:
                 max_new_tokens=case.figures.config["decode_maxlen"],
                 length_penalty=penalty,
             )
-            for picture, run in enumerate(runs):
-                row = picture * beams
+            for image, run in enumerate(runs):
+                row = image * beams
                 expected = torch.tensor(run[key])
                 case.comparison.equal(f"{name}.{key}", out.sequences[row, 1 : 1 + len(expected)], expected)
                 assert (out.sequences[row, 1 + len(expected) :] == case.model.config.pad_token_id).all()
@@ -326,16 +326,16 @@ def compare_search(case: Case) -> None:
     for name, runs in decode_cases(case).items():
         beams = int(name.removeprefix("beam")) if name.startswith("beam") else 1
         out = case.generate(beams, num_return_sequences=beams, max_new_tokens=51, length_penalty=0.0)
-        for picture, run in enumerate(runs):
+        for image, run in enumerate(runs):
             if run["best"] is None:
                 continue
-            row = picture * beams
+            row = image * beams
             sequence = out.sequences[row].tolist()
             expected = run["best"]
             case.comparison.equal(
                 f"{name}.best", torch.tensor(sequence[: sequence.index(end) + 1]), torch.tensor(expected)
             )
-            compare_maps(case, name, picture, run)
+            compare_maps(case, name, image, run)
             if beams > 1:
                 finished = sorted((one["score"] for one in run["finished"]), reverse=True)
                 found = out.sequences_scores[row : row + len(finished)].float()
@@ -343,11 +343,11 @@ def compare_search(case: Case) -> None:
                 case.comparison._note(f"{name}.finished", len(finished), wrong, f"{found} != {finished}")
 
 
-def compare_maps(case: Case, name: str, picture: int, run: dict) -> None:
+def compare_maps(case: Case, name: str, image: int, run: dict) -> None:
     """Attention of the steps that wrote the caption; the figures begin with ones for the begin token."""
     tokens = torch.tensor(run["best"])[None, :-1]
     weights = case.model(
-        region_features=case.annotations[picture : picture + 1], decoder_input_ids=tokens, output_attentions=True
+        region_features=case.annotations[image : image + 1], decoder_input_ids=tokens, output_attentions=True
     ).cross_attentions[0][0]
     expected = torch.tensor(run["best_alphas"])[1:]
     wrong = not torch.allclose(weights.float(), expected, atol=2e-5, rtol=0)

@@ -36,7 +36,7 @@ def procedures():
 
 
 def test_visualgpt_procedures_scst_reward(procedures, tmp_path, report_compared):
-    """Rewards and baselines of five captions of each of three pictures, weighed by a corpus of ten documents."""
+    """Rewards and baselines of five captions of each of three images, weighed by a corpus of ten documents."""
     case = procedures["scst_reward"]
     corpus = DocumentFrequency.per_caption(PTBTokenizer()(case["document_frequency_corpus"]))
     assert corpus.n_documents == case["documents"]

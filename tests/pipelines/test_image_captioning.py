@@ -55,44 +55,42 @@ def captioner(captioners, name):
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def images():
     rng = np.random.default_rng(0)
     return [PIL.Image.fromarray(rng.integers(0, 256, (40, 50, 3), dtype=np.uint8)) for _ in range(5)]
 
 
-def direct(captioner, picture, **options):
-    """What the model's own `generate` says about one picture."""
+def direct(captioner, image, **options):
+    """What the model's own `generate` says about one image."""
     if captioner.processor is not None and hasattr(captioner.processor, "encode_prompts"):
-        inputs = captioner.processor(images=picture, return_tensors="pt")
+        inputs = captioner.processor(images=image, return_tensors="pt")
     else:
-        inputs = captioner.image_processor(picture, return_tensors="pt")
+        inputs = captioner.image_processor(image, return_tensors="pt")
     return captioner.model.generate(**inputs, max_new_tokens=TOKENS, **options)
 
 
 @ALL
-def test_equals_direct_generation(captioner, pictures):
-    for picture in pictures:
+def test_equals_direct_generation(captioner, images):
+    for image in images:
         for options, count in (({}, 1), ({"num_beams": 3}, 1), ({"num_beams": 3, "num_return_sequences": 3}, 3)):
-            expected = captioner.tokenizer.batch_decode(
-                direct(captioner, picture, **options), skip_special_tokens=True
-            )
-            records = captioner(picture, **options)
+            expected = captioner.tokenizer.batch_decode(direct(captioner, image, **options), skip_special_tokens=True)
+            records = captioner(image, **options)
             assert [record.keys() for record in records] == [{"generated_text"}] * count
             assert [record["generated_text"] for record in records] == [text.strip() for text in expected]
 
 
 @ALL
-def test_captions_depend_on_pictures(captioner, pictures):
-    scores = [captioner(picture, return_scores=True)[0]["score"] for picture in pictures]
-    assert len(set(scores)) == len(pictures)
+def test_captions_depend_on_images(captioner, images):
+    scores = [captioner(image, return_scores=True)[0]["score"] for image in images]
+    assert len(set(scores)) == len(images)
 
 
 @ALL
-def test_batches_change_nothing(captioner, pictures):
+def test_batches_change_nothing(captioner, images):
     options = {"num_beams": 2, "num_return_sequences": 2, "return_scores": True, "return_token_scores": True}
-    alone = [captioner(picture, **options) for picture in pictures]
+    alone = [captioner(image, **options) for image in images]
     for batch_size in (1, 2, 5):
-        together = captioner(pictures, batch_size=batch_size, **options)
+        together = captioner(images, batch_size=batch_size, **options)
         for one, other in zip(alone, together, strict=True):
             assert [r["generated_text"] for r in one] == [r["generated_text"] for r in other]
             assert [r["score"] for r in one] == pytest.approx([r["score"] for r in other], abs=1e-4)
@@ -100,29 +98,29 @@ def test_batches_change_nothing(captioner, pictures):
 
 
 @ALL
-def test_every_kind_of_input(captioner, pictures, tmp_path):
-    picture, rows = pictures[0], []
-    picture.save(tmp_path / "p.png")
-    expected = captioner(picture)
-    array = np.array(picture)
+def test_every_kind_of_input(captioner, images, tmp_path):
+    image, rows = images[0], []
+    image.save(tmp_path / "p.png")
+    expected = captioner(image)
+    array = np.array(image)
     for one in (str(tmp_path / "p.png"), tmp_path / "p.png", (tmp_path / "p.png").read_bytes(), array):
         assert captioner(one) == expected
     assert captioner(torch.from_numpy(array)) == expected
     rows = datasets.Dataset.from_dict(
-        {"image": pictures[:2], "n": [0, 1]},
+        {"image": images[:2], "n": [0, 1]},
         features=datasets.Features({"image": datasets.Image(), "n": datasets.Value("int64")}),
     )
-    two = [expected, captioner(pictures[1])]
+    two = [expected, captioner(images[1])]
     many = [
-        pictures[:2],
-        tuple(pictures[:2]),
-        np.stack([np.array(one) for one in pictures[:2]]),
-        (one for one in pictures[:2]),
-        iter(pictures[:2]),
+        images[:2],
+        tuple(images[:2]),
+        np.stack([np.array(one) for one in images[:2]]),
+        (one for one in images[:2]),
+        iter(images[:2]),
         rows,
         rows.to_iterable_dataset(),
         KeyDataset(rows, "image"),
-        [{"image": one} for one in pictures[:2]],
+        [{"image": one} for one in images[:2]],
     ]
     for kind in many:
         assert list(captioner(kind)) == two, type(kind)
@@ -133,8 +131,8 @@ def test_every_kind_of_input(captioner, pictures, tmp_path):
 
 
 @ALL
-def test_addresses_and_their_timeout(captioner, pictures, tmp_path):
-    clear = pictures[0].convert("RGBA")
+def test_addresses_and_their_timeout(captioner, images, tmp_path):
+    clear = images[0].convert("RGBA")
     clear.putalpha(100)
     clear.save(tmp_path / "p.png")
     expected = captioner(str(tmp_path / "p.png"), return_scores=True)
@@ -161,7 +159,7 @@ def test_addresses_and_their_timeout(captioner, pictures, tmp_path):
 
 
 @ALL
-def test_modes_of_pictures(captioner, tmp_path):
+def test_modes_of_images(captioner, tmp_path):
     """Transparent black over white is white, for the processors of transformers too."""
     clear = PIL.Image.new("RGBA", (50, 40), (0, 0, 0, 0))
     clear.save(tmp_path / "clear.png")
@@ -177,12 +175,12 @@ def test_modes_of_pictures(captioner, tmp_path):
 
 
 @ALL
-def test_scores_are_sums_of_log_probabilities(captioner, pictures):
+def test_scores_are_sums_of_log_probabilities(captioner, images):
     """Recomputed from the processed scores of a plain call, where there is no processing."""
     for options in ({}, {"num_beams": 3, "num_return_sequences": 3, "length_penalty": 0.0}):
-        for picture in pictures[:3]:
-            output = direct(captioner, picture, return_dict_in_generate=True, output_scores=True, **options)
-            records = captioner(picture, return_scores=True, return_token_scores=True, **options)
+        for image in images[:3]:
+            output = direct(captioner, image, return_dict_in_generate=True, output_scores=True, **options)
+            records = captioner(image, return_scores=True, return_token_scores=True, **options)
             for index, record in enumerate(records):
                 assert record["score"] == pytest.approx(sum(record["token_scores"]), abs=1e-5)
                 assert len(record["tokens"]) == len(record["token_scores"]) <= TOKENS
@@ -197,42 +195,42 @@ def test_scores_are_sums_of_log_probabilities(captioner, pictures):
 
 
 @ALL
-def test_scores_end_with_the_end_token(captioner, pictures):
+def test_scores_end_with_the_end_token(captioner, images):
     ends = {"blip": "[SEP]", "git": "[SEP]"}.get(captioner.model.config.model_type, "</s>")
     torch.manual_seed(0)
     options = {"do_sample": True, "top_k": 0, "temperature": 5.0, "num_return_sequences": 8, "max_new_tokens": 12}
-    records = captioner(pictures, return_token_scores=True, **options)
-    ended = [r["tokens"] for picture in records for r in picture if ends in r["tokens"]]
+    records = captioner(images, return_token_scores=True, **options)
+    ended = [r["tokens"] for image in records for r in image if ends in r["tokens"]]
     assert len(ended) >= 3, "no caption ends: the test says nothing"
     assert all(tokens.index(ends) == len(tokens) - 1 for tokens in ended)
 
 
 @ALL
-def test_prompts(captioner, pictures):
-    for record in captioner(pictures[0], prompt="a photo of", num_beams=2, num_return_sequences=2, return_scores=True):
+def test_prompts(captioner, images):
+    for record in captioner(images[0], prompt="a photo of", num_beams=2, num_return_sequences=2, return_scores=True):
         assert record["generated_text"].startswith("a photo of")
-    bare = captioner(pictures[0])
-    assert captioner(pictures[0], prompt="") == bare
-    both = captioner([{"image": pictures[0], "prompt": "a dog"}, {"image": pictures[1], "prompt": "two man"}])
+    bare = captioner(images[0])
+    assert captioner(images[0], prompt="") == bare
+    both = captioner([{"image": images[0], "prompt": "a dog"}, {"image": images[1], "prompt": "two man"}])
     assert [records[0]["generated_text"].split()[:2] for records in both] == [["a", "dog"], ["two", "man"]]
     batched = captioner(
-        [{"image": pictures[0], "prompt": "a dog"}, {"image": pictures[1], "prompt": "two man"}], batch_size=2
+        [{"image": images[0], "prompt": "a dog"}, {"image": images[1], "prompt": "two man"}], batch_size=2
     )
     assert batched == both
 
 
-def test_prompts_of_different_lengths_in_a_batch(captioners, pictures):
-    items = [{"image": pictures[0], "prompt": "a"}, {"image": pictures[1], "prompt": "two man on"}, pictures[2]]
+def test_prompts_of_different_lengths_in_a_batch(captioners, images):
+    items = [{"image": images[0], "prompt": "a"}, {"image": images[1], "prompt": "two man on"}, images[2]]
     ours = captioners["visualgpt"]
     assert ours(items, batch_size=3) == ours(items)
     with pytest.raises(ValueError, match=r"have \[1, 3\] tokens; GitForCausalLM needs equal lengths"):
         captioners["git"](items[:2], batch_size=2)
 
 
-def test_studies_of_several_views(captioners, pictures):
+def test_studies_of_several_views(captioners, images):
     """One caption a study, whatever batch it is in, and however the views are given."""
     captioner = next(one for one in captioners.values() if one._is_native)
-    studies = [pictures[:2], pictures[2:3], pictures[:3]]
+    studies = [images[:2], images[2:3], images[:3]]
     options = {"num_beams": 2, "return_scores": True}
     expected = []
     for study in studies:
@@ -242,9 +240,9 @@ def test_studies_of_several_views(captioners, pictures):
     alone = [captioner([study], **options)[0] for study in studies]
     assert [records[0]["generated_text"] for records in alone] == expected
     assert len({records[0]["score"] for records in alone}) == 3
-    assert alone[1][0]["score"] == pytest.approx(captioner(pictures[2], **options)[0]["score"], abs=1e-4)
+    assert alone[1][0]["score"] == pytest.approx(captioner(images[2], **options)[0]["score"], abs=1e-4)
     rows = datasets.Dataset.from_dict({"images": studies}).cast_column("images", datasets.List(datasets.Image()))
-    ways = [studies, [studies[0], pictures[2], studies[2]], [{"images": study} for study in studies], rows]
+    ways = [studies, [studies[0], images[2], studies[2]], [{"images": study} for study in studies], rows]
     for batch_size in (1, 2, 3):
         for way in ways:
             together = list(captioner(way, batch_size=batch_size, **options))
@@ -270,33 +268,33 @@ def test_regions(captioners):
 
 
 @ALL
-def test_options_of_generate(captioner, pictures, directories, name):
+def test_options_of_generate(captioner, images, directories, name):
     torch.manual_seed(0)
-    sampled = {captioner(pictures[0], do_sample=True, top_k=0)[0]["generated_text"] for _ in range(8)}
+    sampled = {captioner(images[0], do_sample=True, top_k=0)[0]["generated_text"] for _ in range(8)}
     assert len(sampled) > 1
-    short = captioner(pictures[0], max_new_tokens=2, return_token_scores=True)[0]
+    short = captioner(images[0], max_new_tokens=2, return_token_scores=True)[0]
     assert len(short["tokens"]) <= 2
-    assert captioner(pictures[0], generate_kwargs={"num_beams": 3}) == captioner(pictures[0], num_beams=3)
+    assert captioner(images[0], generate_kwargs={"num_beams": 3}) == captioner(images[0], num_beams=3)
     with pytest.raises(ValueError, match="num_beems"):
-        captioner(pictures[0], num_beems=3)
+        captioner(images[0], num_beems=3)
     with pytest.raises(ValueError, match=r"\['num_beams'\] were given both"):
-        captioner(pictures[0], num_beams=3, generate_kwargs={"num_beams": 2})
+        captioner(images[0], num_beams=3, generate_kwargs={"num_beams": 2})
     preset = transformers.pipeline(
         TASK, model=str(directories[name]), device="cpu", max_new_tokens=TOKENS, num_beams=3, return_scores=True
     )
-    assert preset(pictures[0]) == captioner(pictures[0], num_beams=3, return_scores=True)
-    assert preset(pictures[0], num_beams=1) == captioner(pictures[0], num_beams=1, return_scores=True)
+    assert preset(images[0]) == captioner(images[0], num_beams=3, return_scores=True)
+    assert preset(images[0], num_beams=1) == captioner(images[0], num_beams=1, return_scores=True)
 
 
-def test_own_options_of_generate_at_construction(directories, captioners, pictures):
+def test_own_options_of_generate_at_construction(directories, captioners, images):
     """`bookkeeping` is no field that every generation configuration has."""
     live = transformers.pipeline(TASK, model=str(directories["visualgpt"]), device="cpu", bookkeeping="live")
-    expected = captioners["visualgpt"](pictures, bookkeeping="live", num_beams=3, max_new_tokens=8)
-    assert live(pictures, num_beams=3, max_new_tokens=8) == expected
+    expected = captioners["visualgpt"](images, bookkeeping="live", num_beams=3, max_new_tokens=8)
+    assert live(images, num_beams=3, max_new_tokens=8) == expected
 
 
 @ALL
-def test_saved_pipeline_needs_neither_task_nor_library_names(captioner, pictures, tmp_path):
+def test_saved_pipeline_needs_neither_task_nor_library_names(captioner, images, tmp_path):
     captioner.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["custom_pipelines"] == {
@@ -311,9 +309,9 @@ def test_saved_pipeline_needs_neither_task_nor_library_names(captioner, pictures
     assert type(travelled).__module__.startswith("transformers_modules")
     registered = transformers.pipeline(TASK, model=str(tmp_path), **options)  # nothing is trusted here
     assert type(registered) is ImageCaptioningPipeline
-    expected = captioner(pictures, num_beams=2, return_scores=True)
-    assert travelled(pictures, num_beams=2, return_scores=True) == expected
-    assert registered(pictures, num_beams=2, return_scores=True) == expected
+    expected = captioner(images, num_beams=2, return_scores=True)
+    assert travelled(images, num_beams=2, return_scores=True) == expected
+    assert registered(images, num_beams=2, return_scores=True) == expected
 
 
 def test_bundling_keeps_the_configuration_and_may_be_repeated(directories, tmp_path):
@@ -336,10 +334,10 @@ def test_registering_twice_is_quiet(caplog):
     assert "already registered" not in caplog.text
 
 
-def test_parts_without_a_processor(pictures):
+def test_parts_without_a_processor(images):
     model, tokenizer, image_processor = BUILDERS["vision-encoder-decoder"]()
     parts = {"model": model, "tokenizer": tokenizer, "image_processor": image_processor}
-    assert transformers.pipeline(TASK, **parts, device="cpu")(pictures[0])[0]["generated_text"]
+    assert transformers.pipeline(TASK, **parts, device="cpu")(images[0])[0]["generated_text"]
     with pytest.raises(ValueError, match="No image_processor was found"):
         ImageCaptioningPipeline(model=model, tokenizer=tokenizer, device="cpu")
     blind = transformers.ViTModel(transformers.ViTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=1))
@@ -348,7 +346,7 @@ def test_parts_without_a_processor(pictures):
 
 
 @ALL
-def test_bad_pictures_are_named(captioner, tmp_path):
+def test_bad_images_are_named(captioner, tmp_path):
     (tmp_path / "bad.jpg").write_bytes(b"")
     with pytest.raises((ValueError, OSError), match="bad.jpg"):
         captioner(str(tmp_path / "bad.jpg"))
@@ -370,30 +368,29 @@ class TestBuiltInPipeline:
     def built_in(self, directories):
         return transformers.pipeline("image-text-to-text", model=str(directories["visualgpt"]), device="cpu")
 
-    def test_without_a_prompt(self, built_in, captioners, pictures):
-        for picture in pictures:
-            expected = captioners["visualgpt"](picture)[0]["generated_text"]
-            assert built_in(picture, text="", max_new_tokens=TOKENS)[0]["generated_text"].strip() == expected
+    def test_without_a_prompt(self, built_in, captioners, images):
+        for image in images:
+            expected = captioners["visualgpt"](image)[0]["generated_text"]
+            assert built_in(image, text="", max_new_tokens=TOKENS)[0]["generated_text"].strip() == expected
 
-    def test_with_a_prefix(self, built_in, captioners, pictures):
-        expected = captioners["visualgpt"](pictures[0], prompt="a dog")[0]["generated_text"]
-        whole = built_in(pictures[0], text="a dog", max_new_tokens=TOKENS)
+    def test_with_a_prefix(self, built_in, captioners, images):
+        expected = captioners["visualgpt"](images[0], prompt="a dog")[0]["generated_text"]
+        whole = built_in(images[0], text="a dog", max_new_tokens=TOKENS)
         assert whole[0]["generated_text"] == expected
-        added = built_in(pictures[0], text="a dog", max_new_tokens=TOKENS, return_full_text=False)
+        added = built_in(images[0], text="a dog", max_new_tokens=TOKENS, return_full_text=False)
         assert f"a dog{added[0]['generated_text']}" == expected
 
-    def test_several(self, built_in, captioners, pictures):
+    def test_several(self, built_in, captioners, images):
         prompts = ["a", "two man on", ""]
-        records = built_in(pictures[:3], text=prompts, max_new_tokens=TOKENS)
-        for picture, prompt, record in zip(pictures, prompts, records, strict=False):
+        records = built_in(images[:3], text=prompts, max_new_tokens=TOKENS)
+        for image, prompt, record in zip(images, prompts, records, strict=False):
             record = record[0] if isinstance(record, list) else record
             assert (
-                record["generated_text"].strip()
-                == captioners["visualgpt"](picture, prompt=prompt)[0]["generated_text"]
+                record["generated_text"].strip() == captioners["visualgpt"](image, prompt=prompt)[0]["generated_text"]
             )
 
-    def test_beams(self, built_in, captioners, pictures):
+    def test_beams(self, built_in, captioners, images):
         options = {"num_beams": 3, "num_return_sequences": 3}
-        records = built_in(pictures[0], text="", max_new_tokens=TOKENS, generate_kwargs=options)
-        expected = captioners["visualgpt"](pictures[0], **options)
+        records = built_in(images[0], text="", max_new_tokens=TOKENS, generate_kwargs=options)
+        expected = captioners["visualgpt"](images[0], **options)
         assert [r["generated_text"].strip() for r in records] == [r["generated_text"] for r in expected]

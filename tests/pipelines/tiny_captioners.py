@@ -43,12 +43,12 @@ def blip() -> tuple[Any, Any]:
         projection_dim=16,
     )
     model = transformers.BlipForConditionalGeneration(config).eval()
-    pictures = transformers.BlipImageProcessor(size={"height": 32, "width": 32})
-    return model, transformers.BlipProcessor(pictures, bert_tokenizer())
+    images = transformers.BlipImageProcessor(size={"height": 32, "width": 32})
+    return model, transformers.BlipProcessor(images, bert_tokenizer())
 
 
 def git() -> tuple[Any, Any]:
-    """GIT: decoder only, picture and text in one sequence."""
+    """GIT: decoder only, image and text in one sequence."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = transformers.GitConfig(
@@ -61,10 +61,10 @@ def git() -> tuple[Any, Any]:
         **sizes,
     )
     model = transformers.GitForCausalLM(config).eval()
-    pictures = transformers.CLIPImageProcessor(
+    images = transformers.CLIPImageProcessor(
         size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}, do_center_crop=True
     )
-    return model, transformers.GitProcessor(pictures, bert_tokenizer())
+    return model, transformers.GitProcessor(images, bert_tokenizer())
 
 
 def vit_gpt2() -> tuple[Any, Any, Any]:
@@ -102,7 +102,7 @@ def visualgpt() -> tuple[Any, Any]:
         pad_token_id=0,
     )
     model = VisualGPTForConditionalGeneration(config).eval()
-    for parameter in model.parameters():  # a fresh encoder sees little; a caption must depend on its picture
+    for parameter in model.parameters():  # a fresh encoder sees little; a caption must depend on its image
         torch.nn.init.normal_(parameter, std=0.5)
     return model, VisualGPTProcessor(CaptioningImageProcessor(size={"height": 32, "width": 32}), word_tokenizer())
 

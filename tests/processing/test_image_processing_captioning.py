@@ -1,4 +1,4 @@
-"""Pictures are prepared exactly as the backbone's own processor does; the fast path equals the exact one."""
+"""Images are prepared exactly as the backbone's own processor does; the fast path equals the exact one."""
 
 import json
 
@@ -42,7 +42,7 @@ CLASSES = {
 }
 
 
-def pictures(sizes=SIZES):
+def images(sizes=SIZES):
     """Noise with structure: smooth waves and hard edges, seeded."""
     rng = np.random.default_rng(0)
     for width, height in sizes:
@@ -60,9 +60,9 @@ def test_equal_to_the_backbones_own_processor(name, saved, tmp_path):
     if saved:
         theirs.save_pretrained(tmp_path)
     ours = CaptioningImageProcessor.from_backbone(tmp_path if saved else theirs)
-    for picture in pictures():
-        expected = theirs(picture, return_tensors="np")["pixel_values"]
-        np.testing.assert_array_equal(ours(picture, return_tensors="np")["pixel_values"], expected)
+    for image in images():
+        expected = theirs(image, return_tensors="np")["pixel_values"]
+        np.testing.assert_array_equal(ours(image, return_tensors="np")["pixel_values"], expected)
         assert expected.shape[1] == 3
 
 
@@ -73,8 +73,8 @@ def test_old_files_without_class_defaults_written_out(tmp_path):
     ours = CaptioningImageProcessor.from_backbone(tmp_path)
     assert dict(ours.size) == {"shortest_edge": 40} and dict(ours.crop_size) == {"height": 32, "width": 32}
     theirs = transformers.AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
-    picture = next(pictures())
-    np.testing.assert_array_equal(ours(picture)["pixel_values"][0], theirs(picture)["pixel_values"][0])
+    image = next(images())
+    np.testing.assert_array_equal(ours(image)["pixel_values"][0], theirs(image)["pixel_values"][0])
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -86,11 +86,11 @@ def test_the_fast_path_equals_the_exact_one(name, normalised):
     exact, fast = (
         made.from_backbone(cls(**options)) for made in (CaptioningImageProcessor, CaptioningImageProcessorFast)
     )
-    for picture in pictures():
-        levels = [made(picture, return_tensors="pt").pixel_values for made in (exact, fast)]
+    for image in images():
+        levels = [made(image, return_tensors="pt").pixel_values for made in (exact, fast)]
         assert levels[0].dtype == levels[1].dtype == torch.float32
         assert torch.equal(*levels), (levels[0] - levels[1]).abs().max()
-    same_size = [picture.resize((40, 50)) for picture in pictures()]  # one group, resized together
+    same_size = [image.resize((40, 50)) for image in images()]  # one group, resized together
     assert torch.equal(*(made(same_size, return_tensors="pt").pixel_values for made in (exact, fast)))
 
 
@@ -109,15 +109,15 @@ def test_timm_configurations(config):
     theirs = timm.data.create_transform(**timm.data.resolve_data_config(pretrained_cfg=config), is_training=False)
     ours = CaptioningImageProcessor.from_backbone(config)
     exact = 0
-    for picture in pictures([(64, 48), (72, 36), (36, 108), (40, 40), (53, 37), (101, 67)]):
-        actual, expected = ours(picture, return_tensors="pt").pixel_values[0], theirs(picture)
+    for image in images([(64, 48), (72, 36), (36, 108), (40, 40), (53, 37), (101, 67)]):
+        actual, expected = ours(image, return_tensors="pt").pixel_values[0], theirs(image)
         assert actual.shape == expected.shape == config["input_size"]
         shifts = [torch.roll(actual, (down, right), (1, 2)) for down in (0, -1) for right in (0, -1)]
         inside = (slice(None), slice(1, -1), slice(1, -1))
         assert any(torch.allclose(shifted[inside], expected[inside], atol=1e-5) for shifted in shifts)
         exact += torch.allclose(actual, expected, atol=1e-5)
-    print(f"{exact} of 6 pictures equal, the others cut one pixel aside")
-    assert exact >= 4 or config["crop_pct"] == 0.9  # where half of the rim, 1.5, is rounded otherwise in every picture
+    print(f"{exact} of 6 images equal, the others cut one pixel aside")
+    assert exact >= 4 or config["crop_pct"] == 0.9  # where half of the rim, 1.5, is rounded otherwise in every image
 
 
 def test_a_timm_model_and_its_wrapper_give_the_same_settings():
@@ -150,16 +150,16 @@ def test_the_real_backbone_on_real_photographs(material):
 
 @pytest.mark.parametrize("cls", [CaptioningImageProcessor, CaptioningImageProcessorFast])
 def test_all_kinds_of_input_give_one_result(cls, tmp_path):
-    picture = next(pictures())
-    picture.save(tmp_path / "p.png")
-    array = np.array(picture)
+    image = next(images())
+    image.save(tmp_path / "p.png")
+    array = np.array(image)
     prepare = cls(size={"height": 16, "width": 16})
-    expected = prepare(picture, return_tensors="pt").pixel_values
+    expected = prepare(image, return_tensors="pt").pixel_values
     tensor = torch.from_numpy(array).permute(2, 0, 1)
     for one in (str(tmp_path / "p.png"), tmp_path / "p.png", array, tensor, tensor.permute(1, 2, 0), tensor / 255):
         for batch in (one, [one]):
             assert torch.equal(prepare(batch, return_tensors="pt").pixel_values, expected)
-    many = [tmp_path / "p.png", array, [picture, tensor]]
+    many = [tmp_path / "p.png", array, [image, tensor]]
     assert torch.equal(prepare(many, return_tensors="pt").pixel_values, expected.expand(4, -1, -1, -1))
     for stacked in (np.stack([array, array]), torch.stack([tensor, tensor])):
         assert torch.equal(prepare(stacked, return_tensors="pt").pixel_values, expected.expand(2, -1, -1, -1))
@@ -167,7 +167,7 @@ def test_all_kinds_of_input_give_one_result(cls, tmp_path):
 
 def test_jpegs_are_decoded_as_by_pillow(tmp_path, monkeypatch):
     """Bit by bit; those that torchvision would read otherwise (CMYK, on their side, cut off) are left to Pillow."""
-    plain, other = pictures([(301, 517), (64, 48)])
+    plain, other = images([(301, 517), (64, 48)])
     on_its_side = PIL.Image.Exif()
     on_its_side[PIL.ExifTags.Base.Orientation] = 6
     kinds = {
@@ -181,9 +181,9 @@ def test_jpegs_are_decoded_as_by_pillow(tmp_path, monkeypatch):
     exact, fast = (made(do_resize=False) for made in (CaptioningImageProcessor, CaptioningImageProcessorFast))
     decode, decoded = image_processing_captioning.decode_jpeg, []
     monkeypatch.setattr(image_processing_captioning, "decode_jpeg", lambda *given: decoded.append(1) or decode(*given))
-    for name, (picture, options, count) in kinds.items():
+    for name, (image, options, count) in kinds.items():
         path = tmp_path / f"{name}.jpg"
-        picture.save(path, **options)
+        image.save(path, **options)
         expected = exact(path, return_tensors="pt").pixel_values
         for source in (path, str(path), path.read_bytes()):
             decoded.clear()
@@ -213,18 +213,18 @@ def test_saved_settings_are_the_same_for_both(tmp_path):
         cls(**settings).save_pretrained(tmp_path / cls.__name__)
         files[cls] = (tmp_path / cls.__name__ / "preprocessor_config.json").read_text()
     assert len(set(files.values())) == 1
-    picture = next(pictures())
+    image = next(images())
     for cls in files:
         again = cls.from_pretrained(tmp_path / "CaptioningImageProcessor")
-        np.testing.assert_array_equal(again(picture)["pixel_values"], cls(**settings)(picture)["pixel_values"])
+        np.testing.assert_array_equal(again(image)["pixel_values"], cls(**settings)(image)["pixel_values"])
 
 
 def test_settings_override_the_backbones():
     ours = CaptioningImageProcessor.from_backbone(
         transformers.ViTImageProcessorPil(), size={"height": 32, "width": 48}
     )
-    assert ours(next(pictures()), return_tensors="pt").pixel_values.shape == (1, 3, 32, 48)
-    assert ours(next(pictures()), return_tensors="pt", size={"height": 8, "width": 8}).pixel_values.shape[-1] == 8
+    assert ours(next(images()), return_tensors="pt").pixel_values.shape == (1, 3, 32, 48)
+    assert ours(next(images()), return_tensors="pt", size={"height": 8, "width": 8}).pixel_values.shape[-1] == 8
 
 
 def test_errors():
@@ -232,7 +232,7 @@ def test_errors():
         CaptioningImageProcessor(sise=3)
     with pytest.raises(TypeError, match="sise"):
         CaptioningImageProcessor.from_backbone(transformers.ViTImageProcessorPil(), sise=3)
-    with pytest.raises(ValueError, match="DetrImageProcessor prepares pictures in its own way"):
+    with pytest.raises(ValueError, match="DetrImageProcessor prepares images in its own way"):
         CaptioningImageProcessor.from_backbone(transformers.DetrImageProcessorPil())
     mean = {"mean": (0, 0, 0), "std": (1, 1, 1)}
     with pytest.raises(ValueError, match="lacks"):

@@ -13,7 +13,7 @@ from hf_captioners.processing.processing_captioning import batch_regions, withou
 PAD, BOS, EOS = 0, 1, 2
 A, MAN, DOG, TWO, DOGS, ON, THE, BEACH, PHOTO, OF, RED, COMMA, STOP = range(4, 17)
 RANDOM = np.random.default_rng(0)
-PICTURE = np.zeros((12, 10, 3), dtype=np.uint8)
+IMAGE = np.zeros((12, 10, 3), dtype=np.uint8)
 
 
 class TestPrompts:
@@ -22,7 +22,7 @@ class TestPrompts:
         assert processor(text="", return_tensors="pt")["decoder_input_ids"].tolist() == [[BOS]]
 
     def test_begin_token_and_no_end_token(self, processor):
-        encoded = processor(images=PICTURE, text=" A photo  of ", return_tensors="pt")
+        encoded = processor(images=IMAGE, text=" A photo  of ", return_tensors="pt")
         assert encoded.keys() == {"pixel_values", "decoder_input_ids"}  # `generate` would misread input_ids and masks
         assert encoded["decoder_input_ids"].tolist() == [[BOS, A, PHOTO, OF]]
 
@@ -34,13 +34,13 @@ class TestPrompts:
     def test_without_padding_there_is_no_mask(self, processor):
         assert set(processor(text=["a photo", "two dogs"])) == {"decoder_input_ids"}
 
-    def test_one_prompt_serves_all_pictures(self, processor):
-        encoded = processor(images=[PICTURE, PICTURE], text="a", return_tensors="pt")
+    def test_one_prompt_serves_all_images(self, processor):
+        encoded = processor(images=[IMAGE, IMAGE], text="a", return_tensors="pt")
         assert encoded["decoder_input_ids"].tolist() == [[BOS, A], [BOS, A]]
 
     def test_other_numbers_are_refused(self, processor):
-        with pytest.raises(ValueError, match="3 prompts were given for 2 pictures"):
-            processor(images=[PICTURE, PICTURE], text=["a", "a", "a"])
+        with pytest.raises(ValueError, match="3 prompts were given for 2 images"):
+            processor(images=[IMAGE, IMAGE], text=["a", "a", "a"])
 
     def test_the_end_of_long_prompts_is_cut(self, processor):
         assert processor(text="a photo of two dogs", max_length=3, return_tensors="pt").decoder_input_ids.tolist() == [
@@ -86,11 +86,11 @@ class TestCaptions:
     def test_normalisation(self, build, fields, written, learned):
         assert build(**fields).normalise_caption(written) == learned
 
-    def test_several_captions_a_picture(self, processor):
-        encoded = processor(images=[PICTURE, PICTURE], text_target=["a", "dog", "two", "dogs"], return_tensors="pt")
+    def test_several_captions_an_image(self, processor):
+        encoded = processor(images=[IMAGE, IMAGE], text_target=["a", "dog", "two", "dogs"], return_tensors="pt")
         assert encoded["labels"].shape == (4, 2) and encoded["pixel_values"].shape[0] == 2
-        with pytest.raises(ValueError, match="3 captions were given for 2 pictures"):
-            processor(images=[PICTURE, PICTURE], text_target=["a", "a", "a"])
+        with pytest.raises(ValueError, match="3 captions were given for 2 images"):
+            processor(images=[IMAGE, IMAGE], text_target=["a", "a", "a"])
 
 
 class TestDecoding:
@@ -166,7 +166,7 @@ class TestRegions:
         for regions in ([one], {"features": one}):
             np.testing.assert_allclose(batch_regions(regions)["region_features"][0], expected, rtol=1e-2)
 
-    def test_one_picture_or_a_stack(self):
+    def test_one_image_or_a_stack(self):
         assert batch_regions(self.features[0])["region_features"].shape == (1, 3, 5)
         assert batch_regions(np.zeros((2, 3, 5)))["region_features"].shape == (2, 3, 5)
 
@@ -174,18 +174,18 @@ class TestRegions:
         ("regions", "message"),
         [
             ([], "is empty"),
-            ([np.zeros((0, 5))], r"picture 0 has the shape \(0, 5\): there is nothing"),
-            ([np.zeros((2, 5)), np.zeros(5)], r"picture 1 has the shape \(5,\); expected features \[R, D\]"),
+            ([np.zeros((0, 5))], r"image 0 has the shape \(0, 5\): there is nothing"),
+            ([np.zeros((2, 5)), np.zeros(5)], r"image 1 has the shape \(5,\); expected features \[R, D\]"),
             ([np.zeros((2, 5)), np.zeros((2, 6))], r"sizes \[5, 6\]"),
-            ([np.array([[0.0, 1.0], [np.nan, 1.0]])], "picture 0 has NaN or infinite features, first in region 1"),
+            ([np.array([[0.0, 1.0], [np.nan, 1.0]])], "image 0 has NaN or infinite features, first in region 1"),
             ([np.full((1, 2), np.inf)], "NaN or infinite"),
             ([{"boxes": np.zeros((1, 4))}], "expected 'features'"),
             ([{"features": np.zeros((1, 2)), "box": 0}], r"keys \['box', 'features'\]"),
             ([{"features": np.zeros((2, 2)), "boxes": np.zeros((1, 4))}], r"2 regions need \(2, 4\)"),
             ([{"features": np.zeros((1, 2)), "boxes": [[0, 0, 640, 480]]}], r"from 0 to 640.*boxes / \[width, height"),
-            ([{"features": np.zeros((1, 2)), "boxes": [[0, 0, np.nan, 1]]}], "Boxes of picture 0 run from"),
+            ([{"features": np.zeros((1, 2)), "boxes": [[0, 0, np.nan, 1]]}], "Boxes of image 0 run from"),
             ([{"features": np.zeros((1, 2)), "boxes": [[0.5, 0.5, 0.2, 0.2]]}], "add the first two"),
-            ([{"features": np.zeros((1, 2)), "boxes": [[0, 0, 1, 1]]}, np.zeros((1, 2))], "picture 1 has none"),
+            ([{"features": np.zeros((1, 2)), "boxes": [[0, 0, 1, 1]]}, np.zeros((1, 2))], "image 1 has none"),
         ],
     )
     def test_bad_regions_are_named(self, regions, message):
@@ -194,7 +194,7 @@ class TestRegions:
 
 
 def test_a_column_of_a_data_set_is_a_batch(processor):
-    rows = Dataset.from_dict({"image": [Image.fromarray(PICTURE)] * 3})
+    rows = Dataset.from_dict({"image": [Image.fromarray(IMAGE)] * 3})
     assert not isinstance(rows["image"], list)
     assert processor(images=rows["image"], return_tensors="pt")["pixel_values"].shape == (3, 3, 8, 8)
 
@@ -206,30 +206,30 @@ class TestStudies:
 
     @pytest.mark.parametrize("kind", ["pt", "np", None])
     def test_views_are_filled_up_and_masked(self, processor, kind):
-        encoded = processor(images=[[PICTURE, self.other], [self.other], PICTURE], return_tensors=kind)
+        encoded = processor(images=[[IMAGE, self.other], [self.other], IMAGE], return_tensors=kind)
         assert encoded.keys() == {"pixel_values", "view_mask"}
-        alone = processor(images=[PICTURE, self.other], return_tensors="np")["pixel_values"]
+        alone = processor(images=[IMAGE, self.other], return_tensors="np")["pixel_values"]
         pixels, mask = (np.asarray(encoded[name]) for name in ("pixel_values", "view_mask"))
         assert pixels.shape == (3, 2, 3, 8, 8) and pixels.dtype == np.float32 and mask.dtype == bool
         assert mask.tolist() == [[True, True], [True, False], [True, False]]
         np.testing.assert_array_equal(pixels[mask], alone[[0, 1, 1, 0]])
         assert (pixels[~mask] == 0).all()
 
-    @pytest.mark.parametrize("studies", [[[PICTURE]], [(PICTURE,), PICTURE], [[PICTURE], [PICTURE], [PICTURE]]])
-    def test_studies_of_one_view_are_pictures(self, processor, studies):
+    @pytest.mark.parametrize("studies", [[[IMAGE]], [(IMAGE,), IMAGE], [[IMAGE], [IMAGE], [IMAGE]]])
+    def test_studies_of_one_view_are_images(self, processor, studies):
         encoded = processor(images=studies, return_tensors="pt")
         assert encoded.keys() == {"pixel_values"} and encoded["pixel_values"].shape == (len(studies), 3, 8, 8)
 
     def test_texts_belong_to_studies(self, processor):
-        studies = [[PICTURE, PICTURE], [PICTURE]]
+        studies = [[IMAGE, IMAGE], [IMAGE]]
         encoded = processor(images=studies, text="a", text_target=["a", "dog"], return_tensors="pt")
         assert encoded["decoder_input_ids"].tolist() == [[BOS, A]] * 2 and encoded["labels"].shape == (2, 2)
-        with pytest.raises(ValueError, match="3 captions were given for 2 pictures"):
+        with pytest.raises(ValueError, match="3 captions were given for 2 images"):
             processor(images=studies, text_target=["a", "a", "a"])
 
     def test_a_study_without_views_is_named(self, processor):
         with pytest.raises(ValueError, match="Study 1 of `images` has no view"):
-            processor(images=[[PICTURE], []])
+            processor(images=[[IMAGE], []])
 
 
 class TestCall:
@@ -237,7 +237,7 @@ class TestCall:
         with pytest.raises(ValueError, match="Nothing was given"):
             processor()
         with pytest.raises(ValueError, match="Both `images` and `regions`"):
-            processor(images=PICTURE, regions=np.zeros((1, 2)))
+            processor(images=IMAGE, regions=np.zeros((1, 2)))
 
     def test_misspelled_arguments(self, processor):
         with pytest.raises(TypeError, match=r"has no arguments \['text_targets'\]"):
@@ -246,19 +246,19 @@ class TestCall:
             processor(text="a", padding="max_length")
 
     def test_settings_of_the_image_processor_for_one_call(self, processor):
-        encoded = processor(images=PICTURE, size={"height": 4, "width": 6}, return_tensors="pt")
+        encoded = processor(images=IMAGE, size={"height": 4, "width": 6}, return_tensors="pt")
         assert encoded["pixel_values"].shape == (1, 3, 4, 6)
 
     def test_kinds_of_tensors(self, processor):
         for kind, expected in (("pt", torch.Tensor), ("np", np.ndarray)):
-            encoded = processor(images=[PICTURE], text="a", text_target="a", return_tensors=kind)
+            encoded = processor(images=[IMAGE], text="a", text_target="a", return_tensors=kind)
             assert {type(value) for value in encoded.values()} == {expected}
 
     def test_names_of_everything_that_may_come_out(self, processor):
         regions = processor(regions={"features": np.zeros((1, 2)), "boxes": np.zeros((1, 4))}, text=["a"])
-        pictures = processor(images=[PICTURE] * 2, text=["a", "a dog"], text_target=["a", "dog", "man", "dogs"])
-        views = processor(images=[[PICTURE, PICTURE]])
-        assert set(regions) | set(pictures) | set(views) == set(processor.model_input_names)
+        images = processor(images=[IMAGE] * 2, text=["a", "a dog"], text_target=["a", "dog", "man", "dogs"])
+        views = processor(images=[[IMAGE, IMAGE]])
+        assert set(regions) | set(images) | set(views) == set(processor.model_input_names)
 
     @pytest.mark.parametrize("name", ["bos_token", "eos_token", "pad_token"])
     def test_a_tokenizer_without_a_token_is_refused(self, build, name):

@@ -95,12 +95,12 @@ class TestProcessor:
         for row in ([bos, *labels, pad], [pad, bos, *labels], [bos, *labels, 0, 5, 5]):
             assert processor.decode(row) == "a dog"
 
-    @pytest.mark.parametrize("pictures", [CaptioningImageProcessor, CaptioningImageProcessorFast])
+    @pytest.mark.parametrize("images", [CaptioningImageProcessor, CaptioningImageProcessorFast])
     @pytest.mark.parametrize("backend", [None, "pil", "torchvision"])
-    def test_saved_and_loaded(self, tokenizer, pictures, backend, tmp_path):
+    def test_saved_and_loaded(self, tokenizer, images, backend, tmp_path):
         fields = {"lowercase": False, "drop_punctuation": True, "merge_repeated_words": True, "released_text": True}
         size = {"shortest_edge": 16}
-        image_processor = pictures(size=size, do_center_crop=True, crop_size=12, resample=2)
+        image_processor = images(size=size, do_center_crop=True, crop_size=12, resample=2)
         processor = VisualGPTProcessor(image_processor, tokenizer, **fields)
         processor.save_pretrained(tmp_path)
         options = {} if backend is None else {"backend": backend}
@@ -108,8 +108,8 @@ class TestProcessor:
         assert type(again) is VisualGPTProcessor
         assert {name: getattr(again, name) for name in fields} == fields
         assert len(again.tokenizer) == len(tokenizer)
-        picture = np.random.default_rng(0).integers(0, 256, (30, 20, 3), dtype=np.uint8)
-        first, second = (one(images=picture, text="a dog", return_tensors="pt") for one in (processor, again))
+        image = np.random.default_rng(0).integers(0, 256, (30, 20, 3), dtype=np.uint8)
+        first, second = (one(images=image, text="a dog", return_tensors="pt") for one in (processor, again))
         assert first.keys() == second.keys() == {"pixel_values", "decoder_input_ids"}
         assert all(torch.equal(first[name], second[name]) for name in first)
         saved = json.loads((tmp_path / "processor_config.json").read_text())
@@ -117,7 +117,7 @@ class TestProcessor:
         assert saved["auto_map"] == {"AutoProcessor": "processing_visualgpt.VisualGPTProcessor"}
         assert {path.name for path in tmp_path.glob("*.py")} == {
             "image_processing_captioning.py",
-            "picture_reading.py",
+            "image_reading.py",
             "processing_captioning.py",
             "processing_visualgpt.py",
         }

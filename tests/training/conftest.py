@@ -1,4 +1,4 @@
-"""Tiny captioners and drawn pictures for the tests of training."""
+"""Tiny captioners and drawn images for the tests of training."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ SIDE = 32
 
 @pytest.fixture(scope="session")
 def scenes(tmp_path_factory):
-    """12 drawn training pictures and 6 for evaluation, five captions each."""
+    """12 drawn training images and 6 for evaluation, five captions each."""
     counts = {"train": 12, "validation": 6}
     return load_captions("scenes", num_images=counts, image_size=SIDE, cache_dir=tmp_path_factory.mktemp("scenes"))
 
@@ -35,7 +35,7 @@ def tokenizer(scenes):
 
 @pytest.fixture(scope="session")
 def processor(tokenizer):
-    """VisualGPT's processor for pictures of 32 x 32."""
+    """VisualGPT's processor for images of 32 x 32."""
     return VisualGPTProcessor(CaptioningImageProcessor(size={"height": SIDE, "width": SIDE}), tokenizer)
 
 
@@ -79,7 +79,7 @@ def make_trainer(scenes, processor, make_captioner, tmp_path):
             "per_device_train_batch_size": 6,
             "learning_rate": 1e-3,
             "num_train_epochs": 2,
-            "captions_per_picture": 1,
+            "captions_per_image": 1,
             "generation_num_beams": 1,
             "generation_max_new_tokens": 5,
             "logging_steps": 1,

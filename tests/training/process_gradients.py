@@ -1,6 +1,6 @@
 """Run by test_processes.py, alone or with torchrun: the gradient of one step, written to a file.
 
-Arguments: folder with captioner and rows, file to write, pictures a process, `cross_entropy` or `scst`.
+Arguments: folder with captioner and rows, file to write, images a process, `cross_entropy` or `scst`.
 """
 
 import sys
@@ -31,13 +31,13 @@ class KeepGradient(TrainerCallback):
 
 
 class GivenSamples(SCSTTrainer):
-    """Samples of a picture come from its row alone, whichever process has it."""
+    """Samples of an image come from its row alone, whichever process has it."""
 
     def compute_loss(self, model, inputs, *args, **kwargs):
         self.rows = inputs["row"].tolist()
         return super().compute_loss(model, inputs, *args, **kwargs)
 
-    def _draw(self, pictures):
+    def _draw(self, images):
         vocabulary = self.base_model.config.vocab_size
         drawn = [
             torch.randint(3, vocabulary, (SAMPLES, LENGTH), generator=torch.Generator().manual_seed(row))
@@ -70,7 +70,7 @@ common = {
 rows = load_from_disk(str(folder / "train")).select(range(6))
 options = {"train_dataset": rows, "processing_class": processor, "callbacks": [KeepGradient(output)]}
 if kind == "cross_entropy":
-    trainer = CaptioningTrainer(model, CaptioningTrainingArguments(**common, captions_per_picture=1), **options)
+    trainer = CaptioningTrainer(model, CaptioningTrainingArguments(**common, captions_per_image=1), **options)
 else:
     trainer = GivenSamples(model, SCSTArguments(**common, num_samples=SAMPLES), reward_funcs=[share_of_e], **options)
 trainer.train()

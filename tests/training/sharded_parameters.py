@@ -50,10 +50,10 @@ for model in (whole, sharded):
     model.losses = losses
 assert sharded.losses[-1] < sharded.losses[0]
 torch.testing.assert_close(sharded.losses, whole.losses, atol=1e-4, rtol=1e-4)
-pictures = {"pixel_values": batch["pixel_values"]}
+images = {"pixel_values": batch["pixel_values"]}
 with torch.no_grad():
-    written = sharded.generate(**pictures, num_beams=2, max_new_tokens=5)
-    expected = whole.generate(**pictures, num_beams=2, max_new_tokens=5)
+    written = sharded.generate(**images, num_beams=2, max_new_tokens=5)
+    expected = whole.generate(**images, num_beams=2, max_new_tokens=5)
 assert torch.equal(written, expected)
 state = get_model_state_dict(sharded, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
 if distributed.get_rank() == 0:

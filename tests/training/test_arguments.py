@@ -32,9 +32,9 @@ def test_every_argument_is_a_flag_with_help(tmp_path):
     actions = {action.dest: action for action in parser._actions if action.dest in own}
     assert own - actions.keys() == set()
     assert [name for name, action in actions.items() if not action.help] == []
-    flags = ["--output_dir", str(tmp_path), "--captions_per_picture", "2", "--early_stopping_patience", "3"]
+    flags = ["--output_dir", str(tmp_path), "--captions_per_image", "2", "--early_stopping_patience", "3"]
     (args,) = parser.parse_args_into_dataclasses(flags)
-    assert (args.captions_per_picture, args.early_stopping_patience) == (2, 3)
+    assert (args.captions_per_image, args.early_stopping_patience) == (2, 3)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_every_argument_is_a_flag_with_help(tmp_path):
         ({"generation_max_length": 30}, "generation_max_new_tokens"),
         ({"remove_unused_columns": True}, "collator"),
         ({"feature_cache_dtype": "int8"}, "'int8'"),
-        ({"captions_per_picture": 0}, "captions_per_picture"),
+        ({"captions_per_image": 0}, "captions_per_image"),
         ({"generation_max_new_tokens": 0}, "generation_max_new_tokens"),
         ({"early_stopping_patience": 0}, "early_stopping_patience"),
     ],

@@ -1,4 +1,4 @@
-"""What evaluations log beside scores: how captions look, gates, and pictures in a run's own tools."""
+"""What evaluations log beside scores: how captions look, gates, and images in a run's own tools."""
 
 import pytest
 from transformers import TrainerCallback
@@ -10,24 +10,24 @@ class Board(TrainerCallback):
     """As transformers' TensorBoard callback: a writer in an attribute."""
 
     def __init__(self):
-        self.tb_writer, self.pictures, self.texts = self, [], []
+        self.tb_writer, self.images, self.texts = self, [], []
 
     def add_image(self, tag, pixels, step, dataformats):
-        self.pictures.append((tag, pixels.shape, step, dataformats))
+        self.images.append((tag, pixels.shape, step, dataformats))
 
     def add_text(self, tag, text, step):
         self.texts.append((tag, text, step))
 
 
 class Tool:
-    """A module that makes pictures and logs them, as wandb and trackio do."""
+    """A module that makes images and logs them, as wandb and trackio do."""
 
     def __init__(self):
         self.logged = []
 
     @staticmethod
-    def Image(picture, caption):  # noqa: N802
-        return (picture.size, caption)
+    def Image(image, caption):  # noqa: N802
+        return (image.size, caption)
 
     def log(self, values):
         self.logged.append(values)
@@ -52,11 +52,11 @@ def test_examples_are_shown_with_the_gates_that_read_them(make_trainer, scenes):
     gates = [metrics[f"eval_visual_gate_{layer}"] for layer in range(2)]
     assert all(0 < gate < 1 for gate in gates)
     assert "eval_visual_gate_2" not in metrics
-    assert board.pictures == [(f"evaluation/examples/{number}", (32, 32, 3), 0, "HWC") for number in range(2)]
+    assert board.images == [(f"evaluation/examples/{number}", (32, 32, 3), 0, "HWC") for number in range(2)]
     references = [captions[0] for captions in scenes["validation"]["captions"][:2]]
     assert all(reference in text for (_, text, _), reference in zip(board.texts, references, strict=True))
     (logged,) = weights._wandb.logged
-    # trackio leaves out lists of pictures.
+    # trackio leaves out lists of images.
     assert [logged[f"evaluation/examples/{number}"][0] for number in range(2)] == [(32, 32), (32, 32)]
 
 

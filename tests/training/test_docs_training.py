@@ -41,11 +41,11 @@ def blocks(language):
 
 @pytest.fixture
 def place(tmp_path, monkeypatch, scenes, tokenizer):
-    """A folder with `my_pictures`, a picture, and the small models."""
+    """A folder with `my_images`, an image, and the small models."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for split in ("train", "validation"):
-        folder = tmp_path / "my_pictures" / split
+        folder = tmp_path / "my_images" / split
         folder.mkdir(parents=True)
         with open(folder / "metadata.jsonl", "w") as file:
             for index, row in enumerate(scenes[split]):
@@ -121,7 +121,7 @@ def test_the_sweep(place, capsys):
     assert "best_metric" in state
     (second,) = re.findall(r"a second run: `(.*?)`", PAGE)
     flags = shlex.split(second.replace("FIRST_RUN", "runs/tau_0.1"))
-    arguments = ["--train_dir", "my_pictures", "--output_dir", "runs/second", "--max_steps", "1", *FAST]
+    arguments = ["--train_dir", "my_images", "--output_dir", "runs/second", "--max_steps", "1", *FAST]
     assert main(["train", *flags, *arguments]) == 0
     saved = json.loads((place / "runs" / "second" / "config.json").read_text())
     assert saved["freeze_vision"] is False

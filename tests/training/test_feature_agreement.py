@@ -25,16 +25,14 @@ def store_of(tmp_path, scenes):
     return write
 
 
-def strips(pictures):
-    """Regions of different number, of the pictures' own colours."""
-    rows = [np.asarray(picture, np.float32).mean(axis=1) / 255 for picture in pictures]
+def strips(images):
+    """Regions of different number, of the images' own colours."""
+    rows = [np.asarray(image, np.float32).mean(axis=1) / 255 for image in images]
     return [Regions(row[: 5 + index % 3]) for index, row in enumerate(rows)]
 
 
-def test_features_of_its_own_vision_part_train_as_pictures_do(
-    store_of, scenes, make_trainer, make_captioner, processor
-):
-    """The losses of two epochs are those of training on the pictures with cached features."""
+def test_features_of_its_own_vision_part_train_as_images_do(store_of, scenes, make_trainer, make_captioner, processor):
+    """The losses of two epochs are those of training on the images with cached features."""
     model = make_captioner()
     own = vision_part(model, processor)
     store = store_of(own, own.description("float16"), own.prepare)

@@ -99,9 +99,9 @@ def with_different_queries(model, processor):
 def test_regions_of_a_detector_are_its_queries(family, scenes):
     model, processor = with_different_queries(*family())
     extractor = DetectorExtractor(model, processor, "detector", top_k=9)
-    pictures = scenes["train"]["image"][:2]
-    found = extractor(extractor.prepare(pictures))
-    outputs = model(**extractor.prepare(pictures))
+    images = scenes["train"]["image"][:2]
+    found = extractor(extractor.prepare(images))
+    outputs = model(**extractor.prepare(images))
     boxes = corners(outputs.pred_boxes).detach()
     for row, regions in enumerate(found):
         assert regions.features.shape == (9, 16) and (np.diff(regions.scores) <= 0).all()
@@ -128,18 +128,18 @@ def test_scores_are_those_of_the_detectors_own_processor(family, scenes):
 
 def test_queries_are_chosen_by_score(scenes):
     model, processor = with_different_queries(*detr())
-    pictures = scenes["train"]["image"][:1]
+    images = scenes["train"]["image"][:1]
 
     def extract(**choice):
         extractor = DetectorExtractor(model, processor, "detector", **choice)
-        return extractor(extractor.prepare(pictures))[0]
+        return extractor(extractor.prepare(images))[0]
 
     every = extract(top_k=9)
     assert len(extract(top_k=4).features) == 4
     np.testing.assert_array_equal(extract(top_k=4).boxes, every.boxes[:4])
     middle = float(every.scores[5])
     assert len(extract(top_k=9, score_threshold=middle).features) == 6
-    assert len(extract(score_threshold=1.0).features) == 1  # a picture needs a region
+    assert len(extract(score_threshold=1.0).features) == 1  # an image needs a region
     for choice in ({"top_k": 0}, {"score_threshold": 1.5}):
         with pytest.raises(ValueError, match="expected >= 1 and 0..1"):
             extract(**choice)
@@ -182,10 +182,10 @@ def test_the_grid_of_a_vision_model_is_that_of_a_captioner_made_of_it(tmp_path, 
     )
     extractor = GridExtractor.from_vision_model(str(tmp_path / "vit"))
     assert extractor.digest == vision_part(captioner, own_processor).digest
-    pictures = scenes["train"]["image"][:3]
+    images = scenes["train"]["image"][:3]
     with torch.no_grad():
-        direct = captioner.get_region_features(own_processor(images=pictures, return_tensors="pt")["pixel_values"])
-    for row, regions in enumerate(extractor(extractor.prepare(pictures))):
+        direct = captioner.get_region_features(own_processor(images=images, return_tensors="pt")["pixel_values"])
+    for row, regions in enumerate(extractor(extractor.prepare(images))):
         np.testing.assert_array_equal(regions.features, direct.region_features[row])
         np.testing.assert_array_equal(regions.boxes, direct.region_boxes[row])
     captioner.save_pretrained(tmp_path / "captioner")

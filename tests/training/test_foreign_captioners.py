@@ -14,7 +14,7 @@ from transformers import (
     ViTConfig,
 )
 
-from hf_captioners.training import PictureTextProcessor
+from hf_captioners.training import ImageTextProcessor
 from hf_captioners.training import trainer as trainer_module
 from hf_captioners.training.caption_encoding import caption_encoder
 from hf_captioners.training.starting import load_captioner
@@ -73,8 +73,8 @@ def tiny_git(tokenizer):
 @pytest.fixture(params=[tiny_ved, tiny_blip, tiny_git], ids=["vision-encoder-decoder", "blip", "git"])
 def foreign(request, tokenizer):
     torch.manual_seed(0)
-    pictures = BlipImageProcessor(size={"height": SIDE, "width": SIDE})
-    return request.param(tokenizer), PictureTextProcessor(pictures, tokenizer)
+    images = BlipImageProcessor(size={"height": SIDE, "width": SIDE})
+    return request.param(tokenizer), ImageTextProcessor(images, tokenizer)
 
 
 def test_labels_keep_the_end_token_and_lose_the_padding(foreign, tokenizer):
@@ -97,15 +97,15 @@ def test_the_loss_is_that_of_the_next_token(foreign, tokenizer, scenes):
     model, processor = foreign
     model.eval()
     encoder = caption_encoder(processor, model)
-    pictures = encoder.encode_pictures([scenes["train"][0]])
+    images = encoder.encode_images([scenes["train"][0]])
     batch = encoder.encode_captions(["a red circle"])
     row = [encoder.begin, *[label for label in batch["labels"][0].tolist() if label != -100]]
     name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
     expected = 0.0
     with torch.no_grad():
-        loss = model(**pictures, **batch).loss.item()
+        loss = model(**images, **batch).loss.item()
         for length in range(1, len(row)):
-            logits = model(**pictures, **{name: torch.tensor([row[:length]])}).logits
+            logits = model(**images, **{name: torch.tensor([row[:length]])}).logits
             expected -= logits[0, -1].log_softmax(-1)[row[length]].item() / (len(row) - 1)
     assert loss == pytest.approx(expected, rel=1e-4)
 
@@ -135,8 +135,8 @@ def test_trains_evaluates_and_loads_again(foreign, make_trainer, monkeypatch, sc
     trainer.save_model(tmp_path / "saved")
     loaded, loaded_processor = load_captioner(str(tmp_path / "saved"))
     assert type(loaded) is type(model)
-    pictures = loaded_processor.image_processor(scenes["validation"][0]["image"], return_tensors="pt")
-    assert loaded.eval().generate(**pictures, max_new_tokens=3).shape[0] == 1
+    images = loaded_processor.image_processor(scenes["validation"][0]["image"], return_tensors="pt")
+    assert loaded.eval().generate(**images, max_new_tokens=3).shape[0] == 1
 
 
 def test_what_only_own_captioners_can_do_is_refused(foreign, make_trainer):

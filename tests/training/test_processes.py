@@ -41,10 +41,10 @@ def run(script, processes, *arguments):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cross_entropy", "scst"])
 def test_two_processes_have_the_gradient_of_one(folder, kind):
-    """1 x 6 and 2 x 3 pictures; in self-critical training with given samples and rewards."""
+    """1 x 6 and 2 x 3 images; in self-critical training with given samples and rewards."""
     files = [folder / f"{kind}-{processes}.safetensors" for processes in (1, 2)]
-    for processes, (file, pictures) in enumerate(zip(files, (6, 3), strict=True), 1):
-        run("process_gradients.py", processes, folder, file, pictures, kind)
+    for processes, (file, images) in enumerate(zip(files, (6, 3), strict=True), 1):
+        run("process_gradients.py", processes, folder, file, images, kind)
     one, two = map(load_file, files)
     assert max(gradient.abs().max() for gradient in one.values()) > 1e-4
     assert one.keys() == two.keys()
@@ -60,7 +60,7 @@ def test_sharded_parameters(folder):
 
 @pytest.mark.slow
 def test_two_processes_are_equal_to_one(folder):
-    """4 steps of 1 x 6 and of 2 x 3 pairs, then 5 pictures captioned by one and by two: nobody twice, nobody left."""
+    """4 steps of 1 x 6 and of 2 x 3 pairs, then 5 images captioned by one and by two: nobody twice, nobody left."""
     found = []
     for processes, batch_size in ((1, 6), (2, 3)):
         output = folder / f"run{processes}"

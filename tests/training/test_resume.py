@@ -35,10 +35,10 @@ def curve(trainer):
 
 @pytest.mark.parametrize("saved_at", [2, 3, 5], ids=["mid-epoch", "mid-second-epoch", "later"])
 def test_same_curve_and_weights_after_a_kill(make_trainer, make_captioner, tmp_path, saved_at):
-    """3 epochs of 3 steps with dropout, 2 of 5 captions drawn for each picture; killed one step after a checkpoint."""
+    """3 epochs of 3 steps with dropout, 2 of 5 captions drawn for each image; killed one step after a checkpoint."""
     fields = {
         "num_train_epochs": 3,
-        "captions_per_picture": 2,
+        "captions_per_image": 2,
         "per_device_train_batch_size": 8,
         "save_strategy": "steps",
         "save_steps": saved_at,

@@ -61,7 +61,7 @@ def test_bleu_rouge_and_meteor(monkeypatch):
     class Scorer:
         def score(self, predictions, references):
             asked.update(predictions=predictions, references=references)
-            return type("Result", (), {"per_picture": torch.tensor([0.1, 0.2, 0.3, 0.4])})
+            return type("Result", (), {"per_image": torch.tensor([0.1, 0.2, 0.3, 0.4])})
 
     monkeypatch.setattr("hf_captioners.training.rewards.Meteor", Scorer)
     assert figures(reward("meteor", count_end=True)) == pytest.approx([0.1, 0.2, 0.3, 0.4])
@@ -97,7 +97,7 @@ def test_a_file_of_another_vocabulary(tmp_path, corpus, end_token, count_end, sa
 
 def test_a_file_that_is_none(tmp_path):
     with pytest.raises(FileNotFoundError, match="neither a file nor one of per_image"):
-        reward("cider_d", document_frequency="per_picture")
+        reward("cider_d", document_frequency="per_image")
     (tmp_path / "junk").write_text("junk")
     with pytest.raises(ValueError, match="not a file of document frequencies"):
         reward("cider_d", document_frequency=str(tmp_path / "junk"))
@@ -106,7 +106,7 @@ def test_a_file_that_is_none(tmp_path):
 def test_names_and_captions_are_checked():
     with pytest.raises(ValueError, match="no reward 'cider'.*cider_d"):
         reward("cider")
-    with pytest.raises(ValueError, match="1 training pictures have no caption.*row 1"):
+    with pytest.raises(ValueError, match="1 training images have no caption.*row 1"):
         TrainingReferences([["a"], [], ["b"]], False)
 
 
@@ -126,13 +126,13 @@ def test_weighted_sum_and_columns():
 
     class Columns:
         def __getitem__(self, rows):
-            return {"image_id": [f"picture {row}" for row in rows]}
+            return {"image_id": [f"image {row}" for row in rows]}
 
     rewards = RewardSum({"watch": watch, "half": one(0.5)}, [2.0, -1.0], CAPTIONS, Columns())
     values = rewards(COMPLETIONS, ROW, ENDED)
     assert values.tolist() == [[1.0, 0.5], [2.0, 0.5], [3.0, 0.5], [4.0, 0.5]]
     assert rewards.total(values).tolist() == [1.5, 3.5, 5.5, 7.5]
-    assert seen["image_id"] == ["picture 0", "picture 0", "picture 1", "picture 2"]
+    assert seen["image_id"] == ["image 0", "image 0", "image 1", "image 2"]
     assert (seen["row"], seen["ended"], seen["completions"]) == (ROW, ENDED, COMPLETIONS)
     assert seen["references"] == [CAPTIONS[row] for row in ROW]
 

@@ -144,8 +144,8 @@ class TestScheduledSampling:
     @pytest.fixture
     def inputs(self, processor, scenes):
         captions = [text for captions in scenes["train"]["captions"][:2] for text in captions[:3]]
-        pictures = processor(images=scenes["train"][:2]["image"], return_tensors="pt")
-        return {**pictures, **processor(text_target=captions, return_tensors="pt")}
+        images = processor(images=scenes["train"][:2]["image"], return_tensors="pt")
+        return {**images, **processor(text_target=captions, return_tensors="pt")}
 
     def test_nothing_is_drawn_without_coins(self, model, inputs):
         words = model.prepare_decoder_input_ids_from_labels(inputs["labels"])

@@ -14,7 +14,7 @@ from hf_captioners.training.scst_loss import (
 )
 
 VOCABULARY, LENGTH, END = 3, 3, 0
-SAMPLES, PICTURES = 4, 60_000
+SAMPLES, IMAGES = 4, 60_000
 
 
 def all_captions():
@@ -60,7 +60,7 @@ def expected_gradient(logits, rewards):
 
 
 def sampled_gradients(logits, rewards, baseline):
-    """Gradients `[PICTURES, components]` of the loss of one picture each, drawn with a fixed seed.
+    """Gradients `[IMAGES, components]` of the loss of one image each, drawn with a fixed seed.
 
     A caption's gradient is that of its log-probability, so each of the 13 or so captions is differentiated once.
     """
@@ -70,8 +70,8 @@ def sampled_gradients(logits, rewards, baseline):
     )
     probabilities = logprobs.sum(-1).exp().detach()
     generator = torch.Generator().manual_seed(11)
-    drawn = torch.multinomial(probabilities, PICTURES * SAMPLES, replacement=True, generator=generator)
-    drawn = drawn.view(PICTURES, SAMPLES)
+    drawn = torch.multinomial(probabilities, IMAGES * SAMPLES, replacement=True, generator=generator)
+    drawn = drawn.view(IMAGES, SAMPLES)
     earned = rewards[drawn]
     advantages = earned - baseline(earned, drawn)
     return -(advantages[..., None] * per_caption[drawn]).mean(1), drawn, advantages
@@ -95,10 +95,10 @@ def test_the_gradient_is_that_of_the_expected_reward(policy, name, share):
     logits, rewards = policy
     expected = share * expected_gradient(logits, rewards)
     gradients, drawn, advantages = sampled_gradients(logits, rewards, baselines(logits, rewards)[name])
-    error = gradients.std(0) / PICTURES**0.5
+    error = gradients.std(0) / IMAGES**0.5
     assert error.norm() < 0.05 * expected.norm()
     assert ((gradients.mean(0) - expected).abs() <= 4 * error + 1e-12).all()
-    # The loss function gives the same gradient as the captions' own, for the first pictures.
+    # The loss function gives the same gradient as the captions' own, for the first images.
     few = drawn[:50]
     loss = self_critical_loss(token_logprobs(logits)[few], REAL[few], advantages[:50], length=1)
     torch.testing.assert_close(torch.autograd.grad(loss, logits)[0].flatten(), gradients[:50].mean(0))
@@ -108,12 +108,12 @@ def test_the_share_of_the_mean_baseline_shows(policy):
     """What the test above tells apart: the whole gradient is many standard errors away from (K - 1) / K of it."""
     logits, rewards = policy
     gradients, *_ = sampled_gradients(logits, rewards, baselines(logits, rewards)["beam_mean"])
-    error = gradients.std(0) / PICTURES**0.5
+    error = gradients.std(0) / IMAGES**0.5
     assert ((gradients.mean(0) - expected_gradient(logits, rewards)).abs() > 4 * error).any()
 
 
 def test_the_loss_of_beams_by_hand():
-    """One picture, two beams of 2 and 3 tokens, longest caption 4 tokens, rewards 1 and 3."""
+    """One image, two beams of 2 and 3 tokens, longest caption 4 tokens, rewards 1 and 3."""
     logprobs = torch.tensor([[[-1.0, -2.0, -9.0], [-0.5, -0.5, -1.0]]])
     real = torch.tensor([[[True, True, False], [True, True, True]]])
     rewards = torch.tensor([[1.0, 3.0]])

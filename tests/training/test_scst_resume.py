@@ -39,7 +39,7 @@ def figures(monkeypatch):
 @pytest.fixture
 def make_trainer(make_captioner, processor, scenes, tmp_path):
     def make(output_dir="run", seed=0, **options):
-        fields = {"captions_per_picture": 1, "cross_entropy_batch_size": 6, "cross_entropy_learning_rate": 1e-3}
+        fields = {"captions_per_image": 1, "cross_entropy_batch_size": 6, "cross_entropy_learning_rate": 1e-3}
         return scst_trainer(
             make_captioner(seed), processor, scenes, tmp_path / output_dir, [share_of_o], **(fields | options)
         )

@@ -7,7 +7,7 @@ from transformers import BlipImageProcessor
 
 from hf_captioners.data.region_source import Regions
 from hf_captioners.data.regions_column import with_regions
-from hf_captioners.training import PictureTextProcessor
+from hf_captioners.training import ImageTextProcessor
 from hf_captioners.training.scst_loss import chosen_logprobs
 from hf_captioners.training.scst_sampling import CaptionSamples, CaptionSampling
 from hf_captioners.training.starting import load_captioner
@@ -26,8 +26,8 @@ def make_any(make_captioner, processor, tokenizer):
         if kind == "visualgpt":
             return make_captioner(), processor
         torch.manual_seed(0)
-        pictures = BlipImageProcessor(size={"height": SIDE, "width": SIDE})
-        return FOREIGN[kind](tokenizer), PictureTextProcessor(pictures, tokenizer)
+        images = BlipImageProcessor(size={"height": SIDE, "width": SIDE})
+        return FOREIGN[kind](tokenizer), ImageTextProcessor(images, tokenizer)
 
     return make
 
@@ -51,19 +51,19 @@ def batch_of(trainer, rows=(0, 3)):
 @KINDS
 @pytest.mark.parametrize("sampling", ["multinomial", "beams"])
 def test_logits_belong_to_what_was_drawn(make_trainer, kind, sampling):
-    """The log-probability of every drawn token is that of the model given the picture and the tokens before it."""
+    """The log-probability of every drawn token is that of the model given the image and the tokens before it."""
     trainer = make_trainer(kind, sampling=sampling, cache_features=False)
     trainer.model.eval()
     batch = batch_of(trainer)
-    pictures = {name: value for name, value in batch.items() if name != "row"}
-    samples = trainer._draw(pictures)
+    images = {name: value for name, value in batch.items() if name != "row"}
+    samples = trainer._draw(images)
     assert samples.sequences.shape[0] == 2 * 3 and samples.tokens.shape == samples.real.shape
-    logits, _ = trainer.sampling.logits(trainer.model, pictures, samples)
+    logits, _ = trainer.sampling.logits(trainer.model, images, samples)
     found = torch.zeros(samples.real.shape)
     found[samples.real] = chosen_logprobs(logits, samples.tokens[samples.real]).detach()
     name = "input_ids" if kind in ("blip", "git") else "decoder_input_ids"
     for row in range(6):
-        own = {key: value[row // 3 : row // 3 + 1] for key, value in pictures.items()}
+        own = {key: value[row // 3 : row // 3 + 1] for key, value in images.items()}
         for place in range(int(samples.real[row].sum())):
             with torch.no_grad():
                 step = trainer.model(**own, **{name: samples.sequences[row : row + 1, : place + 1]}).logits[0, -1]
@@ -84,21 +84,21 @@ def test_the_loss_of_a_step_by_hand(make_trainer, kind, baseline):
     trainer.model.eval()
     trainer.moving_average.update(0.3)
     batch = batch_of(trainer)
-    pictures = {name: value for name, value in batch.items() if name != "row"}
-    samples = trainer._draw(pictures)
+    images = {name: value for name, value in batch.items() if name != "row"}
+    samples = trainer._draw(images)
     trainer._draw = lambda given: samples
     loss = trainer.compute_loss(trainer.model, batch)
     rewards = torch.tensor(letters(trainer.encoder.decode(samples.sequences), None)).view(2, 3)
     assert rewards.std() > 0
     if baseline == "greedy":
         with torch.no_grad():
-            generated = trainer.model.generate(**pictures, num_beams=1, do_sample=False, max_new_tokens=5)
+            generated = trainer.model.generate(**images, num_beams=1, do_sample=False, max_new_tokens=5)
         compared = torch.tensor(letters(trainer.encoder.decode(generated), None))[:, None]
     elif baseline == "leave_one_out":
         compared = (rewards.sum(1, keepdim=True) - rewards) / 2
     else:
         compared = torch.tensor(0.3)
-    logits, _ = trainer.sampling.logits(trainer.model, pictures, samples)
+    logits, _ = trainer.sampling.logits(trainer.model, images, samples)
     logprobs = torch.zeros(samples.real.shape)
     logprobs[samples.real] = chosen_logprobs(logits, samples.tokens[samples.real])
     expected = -((rewards - compared) * logprobs.sum(-1).view(2, 3)).mean() / 5
@@ -112,8 +112,8 @@ def test_whole_vocabulary_whatever_the_checkpoint_says(make_trainer):
     mine = {"top_k": 3, "top_p": 0.5, "num_beams": 4, "repetition_penalty": 9.0, "temperature": 0.1, "min_length": 5}
     mine |= {"min_p": 0.5, "top_h": 0.1, "min_new_tokens": 4, "forced_eos_token_id": 7}
     trainer.model.generation_config.update(**mine)
-    pictures = {name: value for name, value in batch_of(trainer).items() if name != "row"}
-    first = trainer._draw(pictures).tokens[:, 0]
+    images = {name: value for name, value in batch_of(trainer).items() if name != "row"}
+    first = trainer._draw(images).tokens[:, 0]
     assert len(first.unique()) > 150  # of 302, almost equally probable
     assert {name: getattr(trainer.model.generation_config, name) for name in mine} == mine
 
@@ -140,7 +140,7 @@ def test_dropout_while_drawing_is_a_choice(make_trainer, with_dropout):
     assert trainer.model.training
 
 
-def test_pictures_are_encoded_once_for_all_their_captions(make_trainer):
+def test_images_are_encoded_once_for_all_their_captions(make_trainer):
     trainer = make_trainer(cache_features=False)
     rows = []
     trainer.model.model.encoder.vision.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0])))
@@ -218,14 +218,14 @@ def test_tokens_that_are_never_written_have_no_probability(make_trainer):
     """Of the distribution that captions are drawn from, the gradient is taken, too."""
     trainer = make_trainer(cache_features=False, entropy_weight=0.1)
     trainer.model.eval()
-    pictures = {name: value for name, value in batch_of(trainer).items() if name != "row"}
+    images = {name: value for name, value in batch_of(trainer).items() if name != "row"}
     never = [7, 11]
     trainer.model.generation_config.suppress_tokens = never
-    samples = trainer._draw(pictures)
-    logits, _ = trainer.sampling.logits(trainer.model, pictures, samples)
+    samples = trainer._draw(images)
+    logits, _ = trainer.sampling.logits(trainer.model, images, samples)
     assert logits.softmax(-1)[:, never].max() == 0
     trainer.model.generation_config.suppress_tokens = None
-    whole, _ = trainer.sampling.logits(trainer.model, pictures, samples)
+    whole, _ = trainer.sampling.logits(trainer.model, images, samples)
     share = 1 - whole.softmax(-1)[:, never].sum(-1, keepdim=True)
     torch.testing.assert_close(logits.softmax(-1)[:, 20:], whole.softmax(-1)[:, 20:] / share)
     trainer.model.generation_config.suppress_tokens = never
@@ -290,11 +290,11 @@ def test_an_entropy_bonus_alone_raises_entropy(make_trainer, make_captioner):
     assert entropies[-1] > entropies[0] + 0.05
 
 
-def test_a_picture_without_captions_is_refused(make_any, scenes, tmp_path):
+def test_an_image_without_captions_is_refused(make_any, scenes, tmp_path):
     captioner, processor = make_any("visualgpt")
     captions = [*scenes["train"]["captions"][:4], [], *scenes["train"]["captions"][5:]]
     train = scenes["train"].remove_columns("captions").add_column("captions", captions)
-    with pytest.raises(ValueError, match="1 training pictures have no caption.*row 4"):
+    with pytest.raises(ValueError, match="1 training images have no caption.*row 4"):
         scst_trainer(captioner, processor, {**scenes, "train": train}, tmp_path)
 
 

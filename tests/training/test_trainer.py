@@ -77,7 +77,7 @@ def test_label_smoothing_happens_inside_the_model(make_trainer, make_captioner):
     assert losses(plain)[0] != losses(smooth)[0]
 
 
-def test_evaluation_captions_every_picture_once_with_all_its_references(make_trainer, scores, scenes):
+def test_evaluation_captions_every_image_once_with_all_its_references(make_trainer, scores, scenes):
     metrics = make_trainer(per_device_eval_batch_size=4).evaluate()
     ((captions, references),) = scores.calls
     assert len(captions) == len(scenes["validation"]) == 6
@@ -124,7 +124,7 @@ def test_smoothing_of_an_earlier_run_ends_with_it(make_trainer, make_captioner, 
         make_trainer(model, label_smoothing_factor=0.1)
 
 
-def test_pictures_without_references_are_not_judged(make_trainer, scenes):
+def test_images_without_references_are_not_judged(make_trainer, scenes):
     rows = scenes["validation"].map(
         lambda row, index: {"captions": row["captions"] if index else []}, with_indices=True
     )
@@ -231,27 +231,27 @@ def test_stored_features_change_nothing(make_trainer, make_captioner, scores):
     for cached in (True, False):
         trainer = make_trainer(make_captioner(), cache_features=cached, feature_cache_dtype="float32")
         trainer.train()
-        assert (trainer.train_dataset.pictures.features is not None) == cached
+        assert (trainer.train_dataset.images.features is not None) == cached
         curves.append(losses(trainer))
     assert curves[0] == pytest.approx(curves[1], abs=1e-3)
 
 
-@pytest.mark.parametrize("batch_size", [6, 5], ids=["whole pictures", "divided pictures"])
-def test_captions_of_a_picture_together_change_only_the_work(make_trainer, make_captioner, batch_size):
-    """The same pairs, once with each picture encoded for its captions together, once for each of them."""
+@pytest.mark.parametrize("batch_size", [6, 5], ids=["whole images", "divided images"])
+def test_captions_of_an_image_together_change_only_the_work(make_trainer, make_captioner, batch_size):
+    """The same pairs, once with each image encoded for its captions together, once for each of them."""
     fields = {"eval_strategy": "no", "save_strategy": "no", "per_device_train_batch_size": batch_size}
-    curves, pictures = [], []
+    curves, images = [], []
     for shared in (True, False):
         trainer = make_trainer(
-            without_dropout(make_captioner()), group_captions=True, captions_per_picture=3, max_steps=6, **fields
+            without_dropout(make_captioner()), group_captions=True, captions_per_image=3, max_steps=6, **fields
         )
-        trainer.data_collator.share_pictures = shared
-        pictures.append([len(batch["region_features"]) for batch in trainer.get_train_dataloader()])
+        trainer.data_collator.share_images = shared
+        images.append([len(batch["region_features"]) for batch in trainer.get_train_dataloader()])
         trainer.train()
         curves.append(losses(trainer))
     assert curves[0] == pytest.approx(curves[1], abs=1e-3)
-    assert set(pictures[1][:-1]) == {batch_size}
-    assert (set(pictures[0]) == {2}) == (batch_size == 6)
+    assert set(images[1][:-1]) == {batch_size}
+    assert (set(images[0]) == {2}) == (batch_size == 6)
 
 
 def test_needs_a_processor_and_refuses_other_orders(make_trainer, make_captioner, scenes):

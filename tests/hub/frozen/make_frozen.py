@@ -15,7 +15,7 @@ from tests.hub.captioner_cases import case_of
 
 def frozen_inputs(case, model) -> dict[str, torch.Tensor]:
     """What the expected figures were computed for."""
-    return {**case.inputs("pixels", pictures=1), "decoder_input_ids": case.captions(model, rows=1)}
+    return {**case.inputs("pixels", images=1), "decoder_input_ids": case.captions(model, rows=1)}
 
 
 def make(name: str) -> None:

@@ -5,7 +5,7 @@ from hf_captioners.metrics import evaluate_module
 
 class CiderD(evaluate_module.CaptionMetric):
     """CIDEr-D, which papers and coco-caption print as CIDEr. Document frequencies are counted in the references of the
-    call, so score all pictures of a set together, two at the least.
+    call, so score all images of a set together, two at the least.
     """
 
     metric = "cider_d"

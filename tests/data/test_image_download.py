@@ -1,4 +1,4 @@
-"""Fetching pictures from a server that does everything servers do."""
+"""Fetching images from a server that does everything servers do."""
 
 import http.server
 import io
@@ -9,7 +9,7 @@ import time
 import PIL.Image
 import pytest
 
-from hf_captioners.data.picture_download import LOG_FILE, DownloadSettings, download_pictures
+from hf_captioners.data.image_download import LOG_FILE, DownloadSettings, download_images
 
 QUICK = DownloadSettings(workers=8, timeout=2.0, retries=1, max_bytes=2**20)
 
@@ -113,9 +113,9 @@ OUTCOMES = {
     "redirect": "fetched",
     "flaky": "fetched",
     "loop": "http 302",
-    "html": "not a picture",
-    "truncated": "not a picture",
-    "hangup": "not a picture",
+    "html": "not an image",
+    "truncated": "not an image",
+    "hangup": "not an image",
     "huge": "too large",
     "dot": "too small",
     "silent": "timeout",
@@ -126,7 +126,7 @@ OUTCOMES = {
 
 def test_every_kind_of_answer(tmp_path, address):
     started = time.monotonic()
-    report = download_pictures([(name, f"{address}/{name}?resize=3") for name in OUTCOMES], tmp_path, QUICK)
+    report = download_images([(name, f"{address}/{name}?resize=3") for name in OUTCOMES], tmp_path, QUICK)
     took = time.monotonic() - started
     log = [json.loads(line) for line in (tmp_path / LOG_FILE).read_text().splitlines()]
     assert {entry["name"]: entry["outcome"] for entry in log} == OUTCOMES
@@ -135,25 +135,25 @@ def test_every_kind_of_answer(tmp_path, address):
         LOG_FILE, "flaky.jpg", "good.jpg", "mislabelled.png", "redirect.jpg",
     ]  # fmt: skip
     assert report.coverage == pytest.approx(4 / 13)
-    assert "4 of 13 pictures are here (30.8%)" in report.summary()
+    assert "4 of 13 images are here (30.8%)" in report.summary()
     assert Server.asked.count("/gone?resize=3") == 1, "a dead link is not tried again"
     assert Server.asked.count("/silent?resize=3") == 2, "a timeout is"
 
 
 def test_goes_on_where_it_stopped(tmp_path, address):
     wanted = [(str(number), f"{address}/{'good' if number % 2 else 'gone'}") for number in range(10)]
-    download_pictures(wanted[:4], tmp_path, QUICK)
+    download_images(wanted[:4], tmp_path, QUICK)
     with open(tmp_path / LOG_FILE, "a") as log:
         log.write('{"name": "4", "outc')  # killed while writing
     before = len(Server.asked)
-    report = download_pictures(iter(wanted), tmp_path, QUICK)
+    report = download_images(iter(wanted), tmp_path, QUICK)
     assert len(Server.asked) - before == 6
     assert report.outcomes == {"fetched": 5, "http 404": 5}
-    download_pictures(wanted, tmp_path, QUICK, retry_failed=True)
+    download_images(wanted, tmp_path, QUICK, retry_failed=True)
     assert len(Server.asked) - before == 6 + 5
     assert not list(tmp_path.glob(".*unfinished"))
 
 
 def test_servers_that_are_not_there_and_addresses_that_are_none(tmp_path):
     wanted = [("a", "http://127.0.0.1:9/x.jpg"), ("b", "http://"), ("c", "http://[bad"), ("d", "http://exa mple/")]
-    assert download_pictures(wanted, tmp_path, QUICK).outcomes == {"no connection": 4}
+    assert download_images(wanted, tmp_path, QUICK).outcomes == {"no connection": 4}

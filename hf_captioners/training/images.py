@@ -1,4 +1,4 @@
-"""Captioned pictures as the trainer reads them: which picture, which of its captions, in which order."""
+"""Captioned images as the trainer reads them: which image, which of its captions, in which order."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -11,11 +11,11 @@ from hf_captioners.data.feature_store import FeatureStore
 from hf_captioners.data.region_source import RegionSource
 from hf_captioners.data.regions_column import region_source_of
 
-PICTURE_COLUMNS = ("image", "images", "regions")
+IMAGE_COLUMNS = ("image", "images", "regions")
 
 
 class Features(Protocol):
-    """Stored features of the pictures of one data set, by row."""
+    """Stored features of the images of one data set, by row."""
 
     def __getitem__(self, row: int) -> dict[str, np.ndarray]:
         """Features of a row: `region_features` `[R, D]` and perhaps `region_boxes` `[R, 4]`."""
@@ -23,7 +23,7 @@ class Features(Protocol):
 
 
 class RowRegions:
-    """The regions of the pictures of a data set, by row.
+    """The regions of the images of a data set, by row.
 
     Args:
         source: regions by `image_id`.
@@ -41,14 +41,14 @@ class RowRegions:
         return {"region_features": found.features, **boxes}
 
 
-class CaptionedPictures(Dataset):
-    """One item a picture, without captions: `{"image": ...}`, `{"images": [...]}`, `{"regions": ...}` or its features.
+class CaptionedImages(Dataset):
+    """One item per image, without captions: `{"image": ...}`, `{"images": [...]}`, `{"regions": ...}` or its features.
 
     Args:
         rows: a map-style data set with the columns `captions` (a list of strings) and `image`, `images` (several
             views, which become one set of regions) or `regions`, as `load_captions` and `with_regions` return it.
-        features: stored features that take the place of the pictures.
-        row_inputs: columns of ids (a list a row, as of attributes) that the model reads beside the picture; items have
+        features: stored features that take the place of the images.
+        row_inputs: columns of ids (a list a row, as of attributes) that the model reads beside the image; items have
             them as `{"row_inputs": {NAME: ids}}`.
 
     Raises:
@@ -64,9 +64,9 @@ class CaptionedPictures(Dataset):
             )
         self.source = region_source_of(rows)
         rows = rows if self.source is None else rows.with_format(None)
-        columns = [name for name in PICTURE_COLUMNS if name in rows.column_names]
-        self.picture_column = "regions" if self.source is not None else next(iter(columns), None)
-        if "captions" not in rows.column_names or self.picture_column is None:
+        columns = [name for name in IMAGE_COLUMNS if name in rows.column_names]
+        self.image_column = "regions" if self.source is not None else next(iter(columns), None)
+        if "captions" not in rows.column_names or self.image_column is None:
             raise ValueError(
                 f"The data set has the columns {rows.column_names}, expected `captions` (a list of texts) and "
                 "`image`, `images` or `regions`. Rename yours: rows.rename_column(...)."
@@ -75,7 +75,7 @@ class CaptionedPictures(Dataset):
             raise ValueError(f"The model reads {missing}, which the data set lacks; it has {rows.column_names}.")
         if not len(rows):
             raise ValueError("The data set has no rows.")
-        self.rows = rows.select_columns([self.picture_column] if self.source is None else [])
+        self.rows = rows.select_columns([self.image_column] if self.source is None else [])
         self.captions: list[list[str]] = list(rows["captions"])
         self.row_inputs: dict[str, list[list[int]]] = {name: list(rows[name]) for name in row_inputs}
         ids = rows["image_id"] if "image_id" in rows.column_names else range(len(rows))
@@ -86,7 +86,7 @@ class CaptionedPictures(Dataset):
         return len(self.image_ids)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        """What is known of one picture."""
+        """What is known of one image."""
         item: dict[str, Any] = dict(self.features[row]) if self.features is not None else self.rows[row]
         if self.row_inputs:
             item["row_inputs"] = {name: ids[row] for name, ids in self.row_inputs.items()}
@@ -94,48 +94,48 @@ class CaptionedPictures(Dataset):
 
 
 class CaptionPairs(Dataset):
-    """Every picture with every one of its captions: the item of a pair is that of the picture and its `caption`.
+    """Every image with every one of its captions: the item of a pair is that of the image and its `caption`.
 
     Args:
-        pictures: the pictures.
-        skip_uncaptioned: leave pictures without captions out instead of refusing them.
+        images: the images.
+        skip_uncaptioned: leave images without captions out instead of refusing them.
 
     Raises:
-        ValueError: a picture has no caption.
+        ValueError: an image has no caption.
     """
 
-    def __init__(self, pictures: CaptionedPictures, skip_uncaptioned: bool = False) -> None:
-        self.pictures = pictures
-        counts = np.array([len(captions) for captions in pictures.captions])
+    def __init__(self, images: CaptionedImages, skip_uncaptioned: bool = False) -> None:
+        self.images = images
+        counts = np.array([len(captions) for captions in images.captions])
         if not (skip_uncaptioned or counts.all()):
             row = int(np.argmin(counts))
-            raise ValueError(f"The picture {pictures.image_ids[row]!r} (row {row}) has no caption to learn from.")
-        self.picture_of = np.repeat(np.arange(len(counts)), counts)
+            raise ValueError(f"The image {images.image_ids[row]!r} (row {row}) has no caption to learn from.")
+        self.image_of = np.repeat(np.arange(len(counts)), counts)
         self.first_pair = np.cumsum(counts) - counts
 
     @property
     def lengths(self) -> np.ndarray:
         """Words of every pair's caption."""
-        return np.array([len(caption.split()) for captions in self.pictures.captions for caption in captions])
+        return np.array([len(caption.split()) for captions in self.images.captions for caption in captions])
 
     def __len__(self) -> int:
-        return len(self.picture_of)
+        return len(self.image_of)
 
     def __getitem__(self, pair: int) -> dict[str, Any]:
-        """The picture of a pair, its `row`, and its `caption`."""
-        row = int(self.picture_of[pair])
-        caption = self.pictures.captions[row][pair - int(self.first_pair[row])]
-        return {**self.pictures[row], "row": row, "caption": caption}
+        """The image of a pair, its `row`, and its `caption`."""
+        row = int(self.image_of[pair])
+        caption = self.images.captions[row][pair - int(self.first_pair[row])]
+        return {**self.images[row], "row": row, "caption": caption}
 
 
 class CaptionSampler(Sampler[int]):
     """Draws pairs in an order that depends on the seed and the epoch alone, so that a resumed run repeats it.
 
     Args:
-        picture_of: the picture of every pair, `CaptionPairs.picture_of`.
-        captions_per_picture: captions of each picture in one epoch; None takes all.
+        image_of: the image of every pair, `CaptionPairs.image_of`.
+        captions_per_image: captions of each image in one epoch; None takes all.
         seed: seed of the order and the choice.
-        together: captions of one picture follow each other.
+        together: captions of one image follow each other.
         lengths: length of every pair's caption, to put captions of one length into one batch (Show, Attend and Tell,
             section 4.3); the batches come in random order.
         batch_size: of these batches.
@@ -143,15 +143,15 @@ class CaptionSampler(Sampler[int]):
 
     def __init__(
         self,
-        picture_of: Sequence[int],
-        captions_per_picture: int | None,
+        image_of: Sequence[int],
+        captions_per_image: int | None,
         seed: int,
         together: bool = False,
         lengths: Sequence[int] | None = None,
         batch_size: int = 1,
     ) -> None:
-        self.picture_of = np.asarray(picture_of)
-        self.captions_per_picture = captions_per_picture
+        self.image_of = np.asarray(image_of)
+        self.captions_per_image = captions_per_image
         self.together = together
         self.lengths = None if lengths is None else np.asarray(lengths)
         self.batch_size = batch_size
@@ -163,19 +163,17 @@ class CaptionSampler(Sampler[int]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        counts = np.bincount(self.picture_of)
-        return int(
-            counts.sum() if self.captions_per_picture is None else counts.clip(max=self.captions_per_picture).sum()
-        )
+        counts = np.bincount(self.image_of)
+        return int(counts.sum() if self.captions_per_image is None else counts.clip(max=self.captions_per_image).sum())
 
     def __iter__(self) -> Iterator[int]:
         generator = np.random.default_rng((self.seed, self.epoch))
-        pairs = generator.permutation(len(self.picture_of))
-        if self.captions_per_picture is not None:
-            pairs = pairs[_rank_within(self.picture_of[pairs]) < self.captions_per_picture]
+        pairs = generator.permutation(len(self.image_of))
+        if self.captions_per_image is not None:
+            pairs = pairs[_rank_within(self.image_of[pairs]) < self.captions_per_image]
         if self.together:
-            place = generator.permutation(self.picture_of.max() + 1)
-            pairs = pairs[np.argsort(place[self.picture_of[pairs]], kind="stable")]
+            place = generator.permutation(self.image_of.max() + 1)
+            pairs = pairs[np.argsort(place[self.image_of[pairs]], kind="stable")]
         if self.lengths is not None:
             pairs = self._by_length(pairs, self.lengths, generator)
         return iter(pairs.tolist())

@@ -1,19 +1,19 @@
-"""Which picture is seen with which of its captions, and when."""
+"""Which image is seen with which of its captions, and when."""
 
 import pytest
 import torch
 from datasets import Dataset
 
 from hf_captioners.training.collator import CaptionCollator
-from hf_captioners.training.pictures import CaptionedPictures, CaptionPairs, CaptionSampler
+from hf_captioners.training.images import CaptionedImages, CaptionPairs, CaptionSampler
 
 ROWS = Dataset.from_dict(
     {"image": ["a", "b", "c"], "captions": [["a0"], ["b0", "b1", "b2"], ["c0", "c1"]], "image_id": ["x", "y", "z"]}
 )
 
 
-def test_pairs_are_every_picture_with_every_caption():
-    pairs = CaptionPairs(CaptionedPictures(ROWS))
+def test_pairs_are_every_image_with_every_caption():
+    pairs = CaptionPairs(CaptionedImages(ROWS))
     found = [(pair["image"], pair["caption"]) for pair in (pairs[index] for index in range(len(pairs)))]
     assert found == [("a", "a0"), ("b", "b0"), ("b", "b1"), ("b", "b2"), ("c", "c0"), ("c", "c1")]
 
@@ -40,29 +40,29 @@ def test_the_order_depends_on_seed_and_epoch_alone():
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_some_captions_of_each_picture_are_drawn_without_repetition(count):
-    picture_of = [0, 1, 1, 1, 2, 2]
-    sampler = CaptionSampler(picture_of, count, seed=0)
+def test_some_captions_of_each_image_are_drawn_without_repetition(count):
+    image_of = [0, 1, 1, 1, 2, 2]
+    sampler = CaptionSampler(image_of, count, seed=0)
     seen = set()
     for epoch in range(30):
         sampler.set_epoch(epoch)
         drawn = list(sampler)
         assert len(drawn) == len(set(drawn)) == len(sampler)
-        pictures = [picture_of[pair] for pair in drawn]
-        assert [pictures.count(picture) for picture in range(3)] == [1, min(3, count), min(2, count)]
+        images = [image_of[pair] for pair in drawn]
+        assert [images.count(image) for image in range(3)] == [1, min(3, count), min(2, count)]
         seen.update(drawn)
     assert seen == set(range(6))  # over the epochs every caption has its turn
 
 
-def test_captions_of_a_picture_can_stay_together():
-    picture_of = [index // 5 for index in range(100)]
-    sampler = CaptionSampler(picture_of, 3, seed=0, together=True)
+def test_captions_of_an_image_can_stay_together():
+    image_of = [index // 5 for index in range(100)]
+    sampler = CaptionSampler(image_of, 3, seed=0, together=True)
     orders = []
     for epoch in range(2):
         sampler.set_epoch(epoch)
-        pictures = [picture_of[pair] for pair in sampler]
-        assert len(pictures) == 60 and all(len(set(pictures[at : at + 3])) == 1 for at in range(0, 60, 3))
-        orders.append(pictures)
+        images = [image_of[pair] for pair in sampler]
+        assert len(images) == 60 and all(len(set(images[at : at + 3])) == 1 for at in range(0, 60, 3))
+        orders.append(images)
     assert orders[0] != orders[1]
 
 
@@ -77,13 +77,13 @@ def test_captions_of_a_picture_can_stay_together():
 )
 def test_unusable_data_sets_are_refused(rows, error, said):
     with pytest.raises(error, match=said):
-        CaptionedPictures(rows)
+        CaptionedImages(rows)
 
 
-def test_a_picture_without_captions_is_named():
+def test_an_image_without_captions_is_named():
     rows = Dataset.from_dict({"image": ["a", "b"], "captions": [["a0"], []], "image_id": ["x", "y"]})
     with pytest.raises(ValueError, match="'y'"):
-        CaptionPairs(CaptionedPictures(rows))
+        CaptionPairs(CaptionedImages(rows))
 
 
 def test_batches_of_one_length():
@@ -101,29 +101,29 @@ def test_batches_of_one_length():
 
 
 class OnePixel:
-    """An encoder whose pictures are their names."""
+    """An encoder whose images are their names."""
 
-    def encode_pictures(self, pictures):
-        return {"pixel_values": torch.tensor([[ord(picture["image"])] for picture in pictures])}
+    def encode_images(self, images):
+        return {"pixel_values": torch.tensor([[ord(image["image"])] for image in images])}
 
     def encode_captions(self, captions):
         return {"labels": torch.tensor([[len(caption)] for caption in captions])}
 
 
-def test_ids_beside_pictures_are_padded_and_masked():
-    """Each picture's own, once where its captions share it, and also where a picture or all of a batch have none."""
+def test_ids_beside_images_are_padded_and_masked():
+    """Each image's own, once where its captions share it, and also where an image or all of a batch have none."""
     rows = ROWS.add_column("attribute_ids", [[7, 8, 9], [], [0]])
-    pictures = CaptionedPictures(rows, row_inputs=["attribute_ids"])
-    pairs = CaptionPairs(pictures)
+    images = CaptionedImages(rows, row_inputs=["attribute_ids"])
+    pairs = CaptionPairs(images)
     batch = CaptionCollator(OnePixel())([pairs[index] for index in (0, 3, 5)])
     assert batch["attribute_ids"].tolist() == [[7, 8, 9], [0, 0, 0], [0, 0, 0]]
     assert batch["attribute_mask"].tolist() == [[True] * 3, [False] * 3, [True, False, False]]
     assert batch["attribute_ids"].dtype == torch.int64 and batch["attribute_mask"].dtype == torch.bool
     assert batch["pixel_values"].tolist() == [[ord("a")], [ord("b")], [ord("c")]]
-    shared = CaptionCollator(OnePixel(), share_pictures=True)([pairs[index] for index in (4, 5, 1, 2)])
+    shared = CaptionCollator(OnePixel(), share_images=True)([pairs[index] for index in (4, 5, 1, 2)])
     assert shared["attribute_mask"].tolist() == [[True], [False]] and len(shared["labels"]) == 4
-    alone = CaptionCollator(OnePixel())([pictures[1]])
+    alone = CaptionCollator(OnePixel())([images[1]])
     assert alone["attribute_ids"].tolist() == [[0]] and alone["attribute_mask"].tolist() == [[False]]
-    assert CaptionCollator(OnePixel())([CaptionedPictures(ROWS)[0]]).keys() == {"pixel_values"}
+    assert CaptionCollator(OnePixel())([CaptionedImages(ROWS)[0]]).keys() == {"pixel_values"}
     with pytest.raises(ValueError, match=r"reads \['attribute_ids'\], which the data set lacks; it has \['image'"):
-        CaptionedPictures(ROWS, row_inputs=["attribute_ids"])
+        CaptionedImages(ROWS, row_inputs=["attribute_ids"])

@@ -1,4 +1,4 @@
-"""Any picture a person may have, turned into upright RGB with 8 bits a channel."""
+"""Any image a person may have, turned into upright RGB with 8 bits a channel."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ WHITE = (255, 255, 255, 255)
 DEEP_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
-def read_picture(source: Any, timeout: float | None = None) -> PIL.Image.Image:
-    """Read one picture as upright RGB.
+def read_image(source: Any, timeout: float | None = None) -> PIL.Image.Image:
+    """Read one image as upright RGB.
 
     The EXIF orientation is applied, transparency is laid over white, greyscale, palette, CMYK, 1-bit and 16-bit
-    pictures become RGB, and of an animation the first frame counts
+    images become RGB, and of an animation the first frame counts
     (of an animation that was opened and moved by the caller: the frame it stands at).
 
     Args:
-        source: a path, an `http(s)://` address, a `data:image/...` address or base64 text, the bytes of a picture
+        source: a path, an `http(s)://` address, a `data:image/...` address or base64 text, the bytes of an image
             file, an open binary file, a `PIL.Image.Image`, or an array or tensor `[H, W]`, `[H, W, C]` or `[C, H, W]`
             with 1, 2 (grey, alpha), 3 or 4 (red, green, blue, alpha) channels. See `grey_levels` for its values.
         timeout: seconds to wait for an address; None waits for ever.
@@ -37,33 +37,33 @@ def read_picture(source: Any, timeout: float | None = None) -> PIL.Image.Image:
 
     Raises:
         FileNotFoundError: no file has this path.
-        ValueError: the picture is empty, corrupt, or no picture; the message names it where a name is known.
+        ValueError: the image is empty, corrupt, or no image; the message names it where a name is known.
         TypeError: `source` is of another type.
     """
     if isinstance(source, torch.Tensor):
         source = source.detach().cpu().numpy()
     if isinstance(source, np.ndarray):
-        return over_white(picture_from_array(source))
-    picture, name = (source, _name_of(source)) if isinstance(source, PIL.Image.Image) else _open(source, timeout)
+        return over_white(image_from_array(source))
+    image, name = (source, _name_of(source)) if isinstance(source, PIL.Image.Image) else _open(source, timeout)
     try:
-        picture = PIL.ImageOps.exif_transpose(picture)
-        if picture.mode in DEEP_MODES:
-            return PIL.Image.fromarray(grey_levels(np.asarray(picture))).convert("RGB")
-        return over_white(picture)
+        image = PIL.ImageOps.exif_transpose(image)
+        if image.mode in DEEP_MODES:
+            return PIL.Image.fromarray(grey_levels(np.asarray(image))).convert("RGB")
+        return over_white(image)
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
-        raise ValueError(f"The picture {name} cannot be read: {error}. Repair it or leave it out.") from error
+        raise ValueError(f"The image {name} cannot be read: {error}. Repair it or leave it out.") from error
 
 
-def over_white(picture: PIL.Image.Image) -> PIL.Image.Image:
-    """Convert an 8-bit picture of any mode to RGB, with whatever is transparent laid over white."""
-    if "A" in picture.getbands() or picture.info.get("transparency") is not None:
-        picture = picture.convert("RGBA")
-        return PIL.Image.alpha_composite(PIL.Image.new("RGBA", picture.size, WHITE), picture).convert("RGB")
-    return picture.convert("RGB")
+def over_white(image: PIL.Image.Image) -> PIL.Image.Image:
+    """Convert an 8-bit image of any mode to RGB, with whatever is transparent laid over white."""
+    if "A" in image.getbands() or image.info.get("transparency") is not None:
+        image = image.convert("RGBA")
+        return PIL.Image.alpha_composite(PIL.Image.new("RGBA", image.size, WHITE), image).convert("RGB")
+    return image.convert("RGB")
 
 
 def grey_levels(values: np.ndarray) -> np.ndarray:
-    """Scale the values of a picture to 0..255.
+    """Scale the values of an image to 0..255.
 
     Booleans become 0 and 255; unsigned 16-bit values are divided by 257; other integers and floats are taken, by
     their largest value, as fractions (floats up to 1), as levels up to 255, or as 16-bit levels.
@@ -96,25 +96,25 @@ def grey_levels(values: np.ndarray) -> np.ndarray:
     return np.rint(values * scale).astype(np.uint8)
 
 
-def picture_from_array(array: np.ndarray) -> PIL.Image.Image:
-    """Make a picture of an array `[H, W]`, `[H, W, C]` or `[C, H, W]`, C from 1 to 4."""
+def image_from_array(array: np.ndarray) -> PIL.Image.Image:
+    """Make an image of an array `[H, W]`, `[H, W, C]` or `[C, H, W]`, C from 1 to 4."""
     if array.ndim == 3 and array.shape[-1] not in (1, 2, 3, 4) and array.shape[0] in (1, 2, 3, 4):
         array = np.moveaxis(array, 0, -1)
     if array.ndim == 3 and array.shape[-1] == 1:
         array = array[..., 0]
     if array.size == 0 or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] > 4):
         raise ValueError(
-            f"A picture of shape {tuple(array.shape)} cannot be read: expected [H, W], [H, W, C] or [C, H, W] with "
+            f"An image of shape {tuple(array.shape)} cannot be read: expected [H, W], [H, W, C] or [C, H, W] with "
             "1 to 4 channels and at least one pixel."
         )
     try:
         return PIL.Image.fromarray(np.ascontiguousarray(grey_levels(array)))
     except ValueError as error:
-        raise ValueError(f"A picture given as {array.dtype} array cannot be read: {error}.") from error
+        raise ValueError(f"An image given as {array.dtype} array cannot be read: {error}.") from error
 
 
 def _open(source: Any, timeout: float | None) -> tuple[PIL.Image.Image, str]:
-    """Open what is not yet a picture; return it with the name to use in messages."""
+    """Open what is not yet an image; return it with the name to use in messages."""
     if isinstance(source, (str, os.PathLike)):
         content, name = _locate(os.fspath(source), timeout)
     elif isinstance(source, (bytes, bytearray)):
@@ -123,15 +123,14 @@ def _open(source: Any, timeout: float | None) -> tuple[PIL.Image.Image, str]:
         content, name = source, _name_of(source)
     else:
         raise TypeError(
-            f"A picture was given as {type(source).__name__}; expected a path, an address, bytes, an open binary "
-            "file, a PIL picture, a numpy array or a torch tensor."
+            f"An image was given as {type(source).__name__}; expected a path, an address, bytes, an open binary "
+            "file, a PIL image, a numpy array or a torch tensor."
         )
     try:
         return PIL.Image.open(content), name
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
         raise ValueError(
-            f"The picture {name} cannot be read: it is empty, corrupt or no picture ({error}). Repair it or leave it "
-            "out."
+            f"The image {name} cannot be read: it is empty, corrupt or no image ({error}). Repair it or leave it out."
         ) from error
 
 
@@ -146,13 +145,13 @@ def _locate(text: str, timeout: float | None) -> tuple[Any, str]:
     is_address = text.startswith("data:image/") and "," in text
     encoded = text.split(",", 1)[1] if is_address else text
     try:
-        if len(encoded) < 64 and not is_address:  # the smallest picture files are longer; a mistyped path is likelier
+        if len(encoded) < 64 and not is_address:  # the smallest image files are longer; a mistyped path is likelier
             raise binascii.Error
         return io.BytesIO(base64.b64decode("".join(encoded.split()), validate=True)), "given as base64"
     except binascii.Error:
         shown = text if len(text) < 200 else f"{text[:200]}..."
         raise FileNotFoundError(
-            f"No picture has the path {shown!r}. Give the path of a file, an http(s) address, or base64 text."
+            f"No image has the path {shown!r}. Give the path of a file, an http(s) address, or base64 text."
         ) from None
 
 

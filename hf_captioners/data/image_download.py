@@ -1,4 +1,4 @@
-"""Fetch pictures from addresses: many at a time, resumable, with a report of what could be had."""
+"""Fetch images from addresses: many at a time, resumable, with a report of what could be had."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import PIL.Image
 
-from .pictures import why_undecodable
+from .images import why_undecodable
 
 LOG_FILE = "downloads.jsonl"
 FETCHED = "fetched"
@@ -39,11 +39,11 @@ class DownloadSettings:
     """How to fetch.
 
     Attributes:
-        workers: pictures fetched at the same time.
+        workers: images fetched at the same time.
         timeout: seconds that one try may take from beginning to end.
         retries: further tries after a timeout, a broken connection or a server that is out of order.
         max_bytes: larger files are given up.
-        min_side: pictures with a shorter side in pixels are refused (tracking dots and the like).
+        min_side: images with a shorter side in pixels are refused (tracking dots and the like).
         user_agent: what we call ourselves.
     """
 
@@ -57,18 +57,18 @@ class DownloadSettings:
 
 @dataclass
 class DownloadReport:
-    """How many pictures ended how.
+    """How many images ended how.
 
     Attributes:
-        outcomes: number of pictures by outcome: `fetched`, `http 404`, `timeout`, `no connection`, `too large`,
-            `not a picture`, `too small`.
+        outcomes: number of images by outcome: `fetched`, `http 404`, `timeout`, `no connection`, `too large`,
+            `not an image`, `too small`.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
 
     @property
     def coverage(self) -> float:
-        """Share of the pictures that are here, 0..1."""
+        """Share of the images that are here, 0..1."""
         return self.outcomes[FETCHED] / max(1, self.outcomes.total())
 
     def summary(self) -> str:
@@ -76,37 +76,37 @@ class DownloadReport:
         others = ", ".join(
             f"{count:,} x {outcome}" for outcome, count in self.outcomes.most_common() if outcome != FETCHED
         )
-        counts = f"{self.outcomes[FETCHED]:,} of {self.outcomes.total():,} pictures are here ({self.coverage:.1%})"
+        counts = f"{self.outcomes[FETCHED]:,} of {self.outcomes.total():,} images are here ({self.coverage:.1%})"
         return f"{counts}; {others}" if others else counts
 
 
 class _NotToBeHadError(Exception):
-    """The picture cannot be had; the message is the outcome."""
+    """The image cannot be had; the message is the outcome."""
 
     def __init__(self, outcome: str, again: bool = False) -> None:
         super().__init__(outcome)
         self.outcome, self.again = outcome, again
 
 
-def download_pictures(
+def download_images(
     wanted: Iterable[tuple[str, str]],
     folder: str | Path,
     settings: DownloadSettings | None = None,
     retry_failed: bool = False,
 ) -> DownloadReport:
-    """Fetch pictures into a folder.
+    """Fetch images into a folder.
 
-    Every finished picture is noted in `downloads.jsonl` there; a later call goes on where a killed one stopped. A
-    picture file is moved into place when it is complete and decodes.
+    Every finished image is noted in `downloads.jsonl` there; a later call goes on where a killed one stopped. An
+    image file is moved into place when it is complete and decodes.
 
     Args:
-        wanted: name without suffix, and address, of each picture; may be a generator over millions.
+        wanted: name without suffix, and address, of each image; may be a generator over millions.
         folder: where they go; made if missing.
         settings: how to fetch.
         retry_failed: try those again that failed in an earlier call.
 
     Returns:
-        The outcomes of all pictures wanted, earlier calls included.
+        The outcomes of all images wanted, earlier calls included.
     """
     settings = settings or DownloadSettings()
     folder = Path(folder)
@@ -133,7 +133,7 @@ def download_pictures(
 def _fetch_all(
     wanted: Iterator[tuple[str, str]], folder: Path, settings: DownloadSettings
 ) -> Iterator[tuple[str, str, str]]:
-    """Fetch with a bounded number of pictures under way; yield name, address and outcome as they end."""
+    """Fetch with a bounded number of images under way; yield name, address and outcome as they end."""
     with ThreadPoolExecutor(settings.workers) as workers:
         under_way: dict[Future[str], tuple[str, str]] = {}
         while True:
@@ -147,7 +147,7 @@ def _fetch_all(
 
 
 def _fetch(name: str, url: str, folder: Path, settings: DownloadSettings) -> str:
-    """Fetch one picture and return the outcome."""
+    """Fetch one image and return the outcome."""
     for tries_left in range(settings.retries, -1, -1):
         try:
             content = _content(url, settings)
@@ -187,14 +187,14 @@ def _content(url: str, settings: DownloadSettings) -> bytes:
 
 
 def _store(content: bytes, name: str, folder: Path, settings: DownloadSettings) -> None:
-    """Write a picture if it is one; the suffix follows what it is, not what its address says."""
+    """Write an image if it is one; the suffix follows what it is, not what its address says."""
     if why_undecodable({"bytes": content, "path": name}) is not None:
-        raise _NotToBeHadError("not a picture")
-    with PIL.Image.open(io.BytesIO(content)) as picture:
-        suffix = SUFFIXES.get(picture.format or "")
+        raise _NotToBeHadError("not an image")
+    with PIL.Image.open(io.BytesIO(content)) as image:
+        suffix = SUFFIXES.get(image.format or "")
         if suffix is None:
-            raise _NotToBeHadError("not a picture")
-        if min(picture.size) < settings.min_side:
+            raise _NotToBeHadError("not an image")
+        if min(image.size) < settings.min_side:
             raise _NotToBeHadError("too small")
     unfinished = folder / f".{name}.unfinished"
     unfinished.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Attention drawn over a picture, one tile a word, as in Figures 2 and 3 of Show, Attend and Tell."""
+"""Attention drawn over an image, one tile a word, as in Figures 2 and 3 of Show, Attend and Tell."""
 
 from typing import Any
 
@@ -12,8 +12,8 @@ TILE, LABEL, GAP, COLUMNS = 224, 26, 6, 5
 BACKGROUND, INK = "white", "black"
 
 
-def shown_picture(pixel_values: Tensor, image_processor: Any) -> Image.Image:
-    """What the captioner saw, `[3, H, W]`, as a picture again: cut and scaled by its processor."""
+def shown_image(pixel_values: Tensor, image_processor: Any) -> Image.Image:
+    """What the captioner saw, `[3, H, W]`, as an image again: cut and scaled by its processor."""
     mean, std = (np.array(getattr(image_processor, name)) for name in ("image_mean", "image_std"))
     pixels = pixel_values.float().permute(1, 2, 0).numpy() * std + mean
     return Image.fromarray((pixels.clip(0, 1) * 255).round().astype(np.uint8))
@@ -52,10 +52,10 @@ def paint(weights: np.ndarray, boxes: np.ndarray, size: tuple[int, int]) -> np.n
     return painted / max(float(painted.max()), 1e-12)
 
 
-def draw_attention(picture: Image.Image, words: list[str], heat: list[np.ndarray]) -> Image.Image:
-    """The picture, and one tile a word: bright where the captioner looked, dark elsewhere."""
-    pixels = np.asarray(picture, dtype=np.float32)
-    tiles = [("", picture)]
+def draw_attention(image: Image.Image, words: list[str], heat: list[np.ndarray]) -> Image.Image:
+    """The image, and one tile a word: bright where the captioner looked, dark elsewhere."""
+    pixels = np.asarray(image, dtype=np.float32)
+    tiles = [("", image)]
     for word, brightness in zip(words, heat, strict=True):
         light = 0.25 + 0.75 * brightness[..., None]
         lit = pixels * light + 255 * 0.25 * brightness[..., None]
