@@ -24,9 +24,9 @@ import h5py  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from hf_captioners.data.feature_store import FeatureStore, StoreDescription, StoredKind  # noqa: E402
-from hf_captioners.data.feature_store_writer import FeatureStoreWriter  # noqa: E402
-from hf_captioners.data.region_source import Regions  # noqa: E402
+from hf_captioners.features.feature_store import FeatureStore, StoreDescription, StoredKind  # noqa: E402
+from hf_captioners.features.feature_store_writer import FeatureStoreWriter  # noqa: E402
+from hf_captioners.features.region_source import Regions  # noqa: E402
 from hf_captioners.processing.image_processing_captioning import (  # noqa: E402
     CaptioningImageProcessor,
     CaptioningImageProcessorFast,

@@ -18,9 +18,9 @@ import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import hf_captioners
-from hf_captioners.cli.recipe import Recipe
 from hf_captioners.data import load_captions
 from hf_captioners.metrics import compute_caption_metrics
+from hf_captioners.reproduce.recipe import Recipe
 
 
 def write_captions(model_dir: str, rows, beams: int, batch_size: int) -> list[str]:

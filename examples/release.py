@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_captioners._version import __version__
-from hf_captioners.cli.recipe import Recipe, as_arguments
 from hf_captioners.cli.reproduce import find_recipes, planned
+from hf_captioners.reproduce.recipe import Recipe, as_arguments
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--owner", required=True, help="account or organisation to push to")
     parser.add_argument("--with", dest="settings", metavar="FILE", type=Path, help="YAML of training arguments")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the recipe")
-    parser.add_argument("--recipes", type=Path, default=ROOT / "examples" / "recipes", help="folder of the recipes")
+    parser.add_argument("--recipes", type=Path, default=ROOT / "hf_captioners" / "reproduce" / "recipes", help="folder of the recipes")
     parser.add_argument("--output_dir", type=Path, default=Path("runs", "release"), help="folder of the runs")
     parser.add_argument("--dry-run", action="store_true", help="push to a Hub on the loopback address")
     args = parser.parse_args(argv)
@@ -110,9 +110,9 @@ def hub_to_push_to(dry_run: bool) -> Iterator[tuple[Mapping[str, str], str | Non
     if not dry_run:
         from huggingface_hub import HfApi
 
-        from hf_captioners.hub.pushing import hub_errors_told
+        from hf_captioners.hub.pushing import explain_hub_errors
 
-        with hub_errors_told("the reference captioners"):
+        with explain_hub_errors("the reference captioners"):
             HfApi().whoami()
         yield {}, None
         return

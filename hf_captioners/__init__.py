@@ -14,7 +14,8 @@ _root = Path(__file__).resolve().parent.parent
 if (_root / "pyproject.toml").is_file() and (_root / "modeling" / "__init__.py").is_file():
     __path__.append(str(_root))  # a checkout that was never installed: hf_captioners.modeling is ./modeling
 
-from .auto import ARCHITECTURES, KINDS, list_architectures, register_with_transformers  # noqa: E402
+from .architectures import ARCHITECTURES, KINDS, list_architectures  # noqa: E402
+from .registration import register_with_transformers  # noqa: E402
 
 _LAZY_NAMES = {
     architecture.prefix + kind: architecture.module(kind) for architecture in ARCHITECTURES.values() for kind in KINDS

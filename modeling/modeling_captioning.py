@@ -549,14 +549,14 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             labels: `[B * K, T]`; logits: `[B * K, T, V]` if they exist already.
             num_items_in_batch: see `forward`.
         """
-        costs = self.token_costs(outputs.last_hidden_state, labels, logits)
-        loss = self.reduce_costs(costs, labels, num_items_in_batch)
-        return loss + self.added_loss(outputs, costs, labels, num_items_in_batch)
+        nll = self.token_nll(outputs.last_hidden_state, labels, logits)
+        loss = self.reduce_nll(nll, labels, num_items_in_batch)
+        return loss + self.auxiliary_loss(outputs, nll, labels, num_items_in_batch)
 
-    def added_loss(
+    def auxiliary_loss(
         self,
         outputs: CaptioningModelOutput,
-        costs: Tensor,
+        nll: Tensor,
         labels: Tensor,
         num_items_in_batch: Tensor | int | None,
     ) -> Tensor | float:
@@ -564,21 +564,21 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
 
         Args:
             outputs: of the model, with `cross_attentions` if `loss_reads_attentions` says so.
-            costs: `[B * K, T]`, see `token_costs`; labels, num_items_in_batch: see `forward`.
+            nll: `[B * K, T]`, see `token_nll`; labels, num_items_in_batch: see `forward`.
         """
         return 0.0
 
-    def token_costs(self, hidden: Tensor, labels: Tensor, logits: Tensor | None) -> Tensor:
+    def token_nll(self, hidden: Tensor, labels: Tensor, logits: Tensor | None) -> Tensor:
         """Negative log-likelihood of each target token in float32, `[B * K, T]`, 0 where there is none.
 
         Logits of other positions are never made.
         """
         real = labels != IGNORED_LABEL
         real_logits = self.lm_head(hidden[real]) if logits is None else logits[real]  # [tokens, V]
-        costs = self.costs_of(real_logits if real_logits.dtype == torch.float64 else real_logits.float(), labels[real])
-        return torch.zeros_like(labels, dtype=costs.dtype).masked_scatter(real, costs)
+        nll = self.nll_of(real_logits if real_logits.dtype == torch.float64 else real_logits.float(), labels[real])
+        return torch.zeros_like(labels, dtype=nll.dtype).masked_scatter(real, nll)
 
-    def costs_of(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Cost of each target `[tokens]` under its logits `[tokens, V]`.
 
         With smoothing s it is the divergence from a distribution of 1 - s at the target and s / (V - 1) elsewhere.
@@ -591,12 +591,12 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         entropy = -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(smoothing / others)
         return nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=share) - entropy
 
-    def reduce_costs(self, costs: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
+    def reduce_nll(self, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
         """Costs `[B * K, T]` to the loss."""
         if self.config.loss_reduction == "sum":
-            return costs.sum()
+            return nll.sum()
         count = (labels != IGNORED_LABEL).sum() if self.config.loss_reduction == "token_mean" else len(labels)
-        return costs.sum() / count * self.share_of_step(labels, num_items_in_batch)
+        return nll.sum() / count * self.share_of_step(labels, num_items_in_batch)
 
     @staticmethod
     def share_of_step(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor | float:

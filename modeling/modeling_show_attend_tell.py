@@ -159,7 +159,7 @@ class LocationRule(nn.Module):
         """Whether attention may look at one region alone."""
         return self.config.attention_type == "hard"
 
-    def toss(self, rows: int, device: Any) -> Tensor | None:
+    def sample_hard_rows(self, rows: int, device: Any) -> Tensor | None:
         """Which rows `[B * K]` draw in all their steps; None if none does (the half-and-half rule, section 4.1)."""
         if not self.is_hard or not (self.training or self.config.location_decoding == "sampling"):
             return None
@@ -248,7 +248,7 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
         """
         state, steps = LSTMState(hidden, memory), []
         projected = self.lstm.word_projection(words)  # [B * K, T, 4 n]
-        drawing = self.rule.toss(words.shape[0], words.device) if locations is None else None
+        drawing = self.rule.sample_hard_rows(words.shape[0], words.device) if locations is None else None
         for step in range(words.shape[1]):
             weights = self.attention(state.hidden, keys, region_mask).flatten(0, 1)
             location = self.rule.locate(weights, drawing) if locations is None else locations[:, step]
@@ -426,23 +426,23 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         """Both kinds of attention have a term of their own."""
         return self.config.attention_type == "hard" or self.config.doubly_stochastic_weight > 0
 
-    def costs_of(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Negative log-likelihood of targets `[tokens]`, of a probability with `probability_floor` added to it."""
         if not self.config.probability_floor:
-            return super().costs_of(logits, targets)
+            return super().nll_of(logits, targets)
         chosen = logits.softmax(-1).gather(-1, targets[:, None])[:, 0]
         return -(chosen + self.config.probability_floor).log()
 
-    def added_loss(
+    def auxiliary_loss(
         self,
         outputs: CaptioningModelOutput,
-        costs: Tensor,
+        nll: Tensor,
         labels: Tensor,
         num_items_in_batch: Tensor | int | None,
     ) -> Tensor | float:
         """The regulariser of Eq. 26 for soft attention; for hard attention no value, but the gradient of Eq. 25."""
         if self.config.attention_type == "hard":
-            surrogate = self.location_loss(outputs, costs, labels, num_items_in_batch)
+            surrogate = self.location_loss(outputs, nll, labels, num_items_in_batch)
             return surrogate - surrogate.detach()
         if not self.config.doubly_stochastic_weight:
             return 0.0
@@ -467,7 +467,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         return self.config.doubly_stochastic_weight * reduced
 
     def location_loss(
-        self, outputs: CaptioningModelOutput, costs: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
+        self, outputs: CaptioningModelOutput, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
     ) -> Tensor:
         """A term whose gradient is that of Eq. 25 with respect to the attention weights.
 
@@ -475,12 +475,12 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         raised. The baseline follows in training.
 
         Args:
-            costs: `[B * K, T]`, of the real tokens.
+            nll: `[B * K, T]`, of the real tokens.
         """
         in_all = self.config.location_loss_reduction == "batch_sum"
-        real = torch.ones_like(costs) if in_all else (labels != IGNORED_LABEL).to(costs.dtype)
-        advantage = self.location_cost(costs.detach(), real)  # [B * K, T]
-        terms = torch.zeros_like(costs)
+        real = torch.ones_like(nll) if in_all else (labels != IGNORED_LABEL).to(nll.dtype)
+        advantage = self.location_cost(nll.detach(), real)  # [B * K, T]
+        terms = torch.zeros_like(nll)
         locations = outputs.locations or (None,) * len(outputs.cross_attentions)
         for weights, drawn in zip(outputs.cross_attentions, locations, strict=True):
             log_weights = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()
@@ -489,24 +489,24 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
                 terms = terms + self.config.location_reward_weight * advantage * chosen * (drawn != EXPECTED)
             terms = terms + self.config.location_entropy_weight * (weights * log_weights).sum(-1)
         if self.training:
-            self.location_baseline.copy_(self.next_location_baseline(costs.detach(), real))
+            self.location_baseline.copy_(self.next_location_baseline(nll.detach(), real))
         terms = terms * real
-        return terms.sum() if in_all else self.reduce_costs(terms, labels, num_items_in_batch)
+        return terms.sum() if in_all else self.reduce_nll(terms, labels, num_items_in_batch)
 
-    def location_cost(self, costs: Tensor, real: Tensor) -> Tensor:
+    def location_cost(self, nll: Tensor, real: Tensor) -> Tensor:
         """Cost that a draw `[B * K, T]` answers for, above the baseline."""
         if self.config.location_reward == "token":
-            return costs
-        cost = costs.sum(-1, keepdim=True)
+            return nll
+        cost = nll.sum(-1, keepdim=True)
         if self.config.location_reward == "caption_mean":
             cost = cost / real.sum(-1, keepdim=True).clamp(min=1)
-        return (cost - self.location_baseline).expand_as(costs)
+        return (cost - self.location_baseline).expand_as(nll)
 
-    def next_location_baseline(self, costs: Tensor, real: Tensor) -> Tensor:
+    def next_location_baseline(self, nll: Tensor, real: Tensor) -> Tensor:
         """The moving average after this batch: of the cost a token, or a caption if its sum is the reward."""
         if self.config.location_reward == "caption_sum":
-            found = costs.sum(-1).mean()
+            found = nll.sum(-1).mean()
         else:
-            found = costs.sum() / real.sum()
+            found = nll.sum() / real.sum()
         decay = self.config.location_baseline_decay
         return decay * self.location_baseline + (1 - decay) * found

@@ -17,19 +17,29 @@ BESIDE = {"docs", "examples", "benchmarks", "Makefile", "LICENSE"} | {
     "SECURITY.md",
     "CITATION.cff",
 }
-FOR_EVERYBODY = {"auto", "named_values", "word_values", "_version"}
-# folder -> folders of this project that it may import
-ARROWS = {
+# Leaf modules of the package that every folder may import; they import nothing of the project themselves.
+LEAVES = {"architectures", "named_values", "output_files", "word_values", "_version"}
+BELOW_LOADING = {"modeling", "processing", "pipelines", "metrics", "data", "features", "loading"}
+# folder or module -> folders of this project that it may import
+ARROWS: dict[str, set[str]] = {
     "modeling": set(),
     "processing": set(),
-    "hf_captioners/metrics": set(),
-    "hf_captioners/pipelines": {"modeling", "processing"},
-    "hf_captioners/data": {"processing"},
-    "hf_captioners/hub": {"modeling", "processing", "pipelines"},
-    "hf_captioners/training": {"modeling", "processing", "data", "metrics", "hub"},
+    "metrics": set(),
+    "loading": {"modeling", "processing"},
+    "pipelines": {"modeling", "processing"},
+    "hub": {"modeling", "processing", "pipelines", "loading"},
+    "data": {"processing", "metrics"},
+    "features": {"modeling", "processing", "data", "loading"},
+    "captioning": BELOW_LOADING,
+    "explain": BELOW_LOADING,
+    "training": BELOW_LOADING | {"hub"},
+    "reproduce": BELOW_LOADING | {"hub", "training"},
+    "demo": BELOW_LOADING | {"hub", "training", "explain"},
+    "registration": {"modeling", "processing", "pipelines", "hub"},
+    "cli": BELOW_LOADING | {"hub", "training", "reproduce", "demo", "explain", "captioning"},
 }
 TRAVELLING = ("modeling", "processing", "hf_captioners/pipelines")
-TRAVELLING_IMPORTS = {"torch", "torchvision", "transformers", "numpy", "PIL", "timm"}
+TRAVELLING_IMPORTS = {"torch", "torchvision", "transformers", "tokenizers", "numpy", "PIL", "timm"}
 CODE = [
     path
     for folder in ("hf_captioners", "modeling", "processing", "hub_cards", "tests", "examples", "benchmarks")
@@ -45,15 +55,99 @@ def tracked() -> list[str]:
     return listing.stdout.split("\n")
 
 
+def room_of(path: Path) -> str:
+    """The folder of the package that a file belongs to, or the module itself if it lies at the top of the package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[1] if parts[0] == "hf_captioners" else parts[0]
+
+
 def imported_modules(path: Path) -> list[tuple[int, str]]:
-    """(level, module) of every import statement, wherever it stands."""
+    """(level, module) of every import statement, wherever it stands; `from package import module` names the module."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found += [(0, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            found.append((node.level, node.module or ""))
+            module = node.module or ""
+            if module == "hf_captioners":
+                found += [(node.level, f"{module}.{alias.name}") for alias in node.names]
+            else:
+                found.append((node.level, module))
     return found
+
+
+def package_files() -> list[Path]:
+    files = [
+        *(ROOT / "hf_captioners").rglob("*.py"),
+        *(ROOT / "modeling").glob("*.py"),
+        *(ROOT / "processing").glob("*.py"),
+    ]
+    return sorted(path for path in files if "modules" not in path.parts and path.parent.name != "hub_cards")
+
+
+def rooms_imported(path: Path) -> dict[str, int]:
+    """Rooms of the project that a file imports, functions' imports included."""
+    found = {}
+    for level, module in imported_modules(path):
+        parts = module.split(".")
+        if level == 0 and parts[0] == "hf_captioners" and len(parts) > 1:
+            found[parts[1]] = level
+        elif level > 1:
+            found["a folder above"] = level
+    return found
+
+
+def wrong_arrows(rooms: dict[str, set[str]]) -> list[str]:
+    """What imports that is not allowed say: rooms by the rooms that they import."""
+    wrong = []
+    for room, imported in rooms.items():
+        allowed = set() if room in LEAVES else ARROWS[room] | LEAVES | {room}
+        wrong += [f"{room} imports {other}" for other in sorted(imported - allowed)]
+    return wrong
+
+
+def circle_in(graph: dict[str, set[str]]) -> list[str] | None:
+    """A circle of names that import each other, or None."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str] | None:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return None
+        for other in sorted(graph.get(name, ())):
+            if other != name and (found := visit(other, [*path, name])):
+                return found
+        done.add(name)
+        return None
+
+    return next((found for name in sorted(graph) if (found := visit(name, []))), None)
+
+
+def module_graph() -> dict[str, set[str]]:
+    """Modules of the project by the modules that they import, imports inside of functions included."""
+    names = {}
+    for path in package_files():
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = parts[1:] if parts[0] == "hf_captioners" else parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    graph: dict[str, set[str]] = {}
+    for name, path in names.items():
+        package = name if path.stem == "__init__" else name.rpartition(".")[0]
+        graph[name] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            if node.level:
+                base = package.split(".")[: len(package.split(".")) - node.level + 1] if package else []
+                module = ".".join([*base, *([node.module] if node.module else [])])
+            elif (node.module or "").startswith("hf_captioners"):
+                module = (node.module or "").removeprefix("hf_captioners").removeprefix(".")
+            else:
+                continue
+            targets = {f"{module}.{alias.name}".removeprefix(".") for alias in node.names}
+            graph[name] |= {target if target in names else module for target in targets} - {""}
+    return graph
 
 
 def test_top_level():
@@ -62,17 +156,40 @@ def test_top_level():
     assert {name for name in names if not name.startswith(".")} <= TOP_LEVEL | BESIDE
 
 
-@pytest.mark.parametrize("folder", ARROWS)
-def test_arrows(folder):
-    """Imports point one way."""
-    files = sorted((ROOT / folder).rglob("*.py"))
-    assert files
-    for path in files:
-        for level, module in imported_modules(path):
-            parts = module.split(".")
-            if level == 0 and parts[0] == "hf_captioners" and len(parts) > 1 and parts[1] not in FOR_EVERYBODY:
-                assert parts[1] in ARROWS[folder] | {folder.split("/")[-1]}, f"{path} imports {module}"
-            assert level <= 1 or "metrics/modules" in str(path), f"{path} imports from above: {module}"
+def test_arrows():
+    """Imports point one way, from the command line down to the models."""
+    rooms: dict[str, set[str]] = {}
+    for path in package_files():
+        if path.name != "__init__.py" or path.parent != ROOT / "hf_captioners":
+            rooms.setdefault(room_of(path), set()).update(rooms_imported(path))
+    assert set(rooms) - LEAVES == set(ARROWS), "a room without arrows, or arrows without a room"
+    assert wrong_arrows(rooms) == []
+
+
+def test_a_wrong_arrow_is_found():
+    assert wrong_arrows({"captioning": {"loading", "training"}}) == ["captioning imports training"]
+    assert wrong_arrows({"named_values": {"data"}}) == ["named_values imports data"]
+
+
+def test_no_circles():
+    graph = module_graph()
+    assert len(graph) > 100 and graph["training.trainer"] > {"training.arguments"}
+    assert circle_in(graph) is None
+    rooms: dict[str, set[str]] = {}
+    for name, imported in graph.items():
+        rooms.setdefault(name.split(".")[0], set()).update(other.split(".")[0] for other in imported)
+    rooms.pop("hf_captioners", None)
+    rooms.pop("", None)
+    assert circle_in(rooms) is None
+
+
+def test_a_circle_is_found():
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": set()}) is None
+    assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
+    graph = module_graph()
+    graph["named_values"] = {"cli.train"}  # what an import inside of one of its functions would add
+    graph["cli.train"] = {"named_values"}
+    assert circle_in(graph) is not None
 
 
 @pytest.mark.parametrize("folder", TRAVELLING)
@@ -93,7 +210,7 @@ def test_travelling_files_stand_alone(folder):
 
 
 def test_architectures_do_not_import_each_other():
-    from hf_captioners.auto import ARCHITECTURES
+    from hf_captioners.architectures import ARCHITECTURES
 
     for name in ARCHITECTURES:
         for folder, kinds in (("modeling", ("configuration", "modeling")), ("processing", ("processing",))):

@@ -11,8 +11,7 @@ from importlib import import_module
 from types import ModuleType
 
 from hf_captioners._version import __version__
-
-from .recipe import with_recipe
+from hf_captioners.reproduce.recipe import with_recipe
 
 # What a person types -> the file of this folder.
 COMMANDS = {

@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Caption all images; 1 if some could not be read."""
-    from .caption_files import CaptionFile, check_coco_ids
-    from .image_list import find_images, shard_of
+    from hf_captioners.captioning.caption_files import CaptionFile, check_coco_ids
+    from hf_captioners.captioning.image_list import find_images, shard_of
 
     if args.batch_size < 1:
         raise ValueError(f"`--batch_size` is {args.batch_size}, expected at least 1.")
@@ -112,9 +112,8 @@ def caption_batches(
 
 def read_images(paths: Sequence[str]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """Decode images, or the views of studies; returns what was read, and what was not with the reason."""
+    from hf_captioners.captioning.image_list import VIEW_SEPARATOR
     from hf_captioners.processing.image_reading import read_image
-
-    from .image_list import VIEW_SEPARATOR
 
     read: dict[str, Any] = {}
     faults: list[tuple[str, str]] = []
@@ -134,8 +133,8 @@ def load_pipeline(args: argparse.Namespace) -> Any:
         ValueError: the model is no captioner.
         OSError: it cannot be found or read.
     """
+    from hf_captioners.loading import load_captioner
     from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
-    from hf_captioners.training.starting import load_captioner
 
     model, processor = load_captioner(args.model, dtype=args.dtype, trust_remote_code=args.trust_remote_code)
     return ImageCaptioningPipeline(model=model, processor=processor, device=args.device)

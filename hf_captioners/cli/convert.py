@@ -42,10 +42,9 @@ def run(args: argparse.Namespace) -> int:
     """Read, convert, save; a summary on stdout."""
     from pathlib import Path
 
-    from hf_captioners.hub.converting import build_captioner, read_released, require_new, save_captioner
-
-    from .convert_vocabulary import make_processor
-    from .output_files import as_json, require_writable_folder, write_text
+    from hf_captioners.hub.convert.converting import build_captioner, read_released, require_new, save_captioner
+    from hf_captioners.hub.convert.vocabulary import make_processor
+    from hf_captioners.output_files import as_json, require_writable_folder, write_text
 
     if args.expected and not args.report:
         raise ValueError("`--expected` is for the report: pass --report FILE too.")
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if processor is None:
         print("No processor was written: pass --vocab to get captions in words.")
     if args.report:
-        from hf_captioners.hub.parity_report import parity_report
+        from hf_captioners.hub.convert.parity_report import parity_report
 
         report = parity_report(released, model, args.checkpoint, args.output, args.expected)
         write_text(Path(args.report), as_json(report) + "\n")

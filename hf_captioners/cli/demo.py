@@ -1,15 +1,10 @@
 """`hf-captioners demo`: the whole way on drawn images, from text alone to a page of captions."""
 
 import argparse
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 NAME = "demo"
 HELP = "train on drawn images, offline, and write a page of captions (about 5 minutes on 2 cores)"
-
-DEALT_LIMIT = 0.5  # captions dealt to other images must score below this share
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,197 +18,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass(frozen=True)
-class Scale:
-    """How much of everything.
-
-    Args:
-        labelled: drawn images that train sight; sight_epochs: passes over them.
-        texts: scenes described in words; language_steps: batches of them.
-        images: captioned images to fine-tune on; epochs: passes over their captions.
-        unseen: images to judge on; runs: fine-tunings on each side.
-    """
-
-    labelled: int = 2500
-    sight_epochs: int = 14
-    texts: int = 4000
-    language_steps: int = 500
-    images: int = 120
-    epochs: int = 4
-    unseen: int = 150
-    runs: int = 2
-    image_size: int = 64
-
-
-QUICK = Scale(labelled=200, sight_epochs=1, texts=100, language_steps=20, images=20, epochs=1, unseen=10, runs=1)
-
-
-@dataclass
-class Run:
-    """One fine-tuning and what came of it.
-
-    Args:
-        pretrained: whether it began with the language model.
-        captions: of the unseen images; cider_d: against their references; dealt: against other images'.
-        curve: (share of the run, CIDEr-D on unseen images).
-    """
-
-    pretrained: bool
-    seed: int
-    captions: list[str]
-    cider_d: float
-    bleu_4: float
-    dealt: float
-    curve: list[tuple[float, float]] = field(default_factory=list)
-    model: Any = None
-
-
 def run(args: argparse.Namespace) -> int:
-    """Pretrain, fine-tune, judge, write the page; 1 if what it shows does not hold."""
-    import transformers
+    """Run the demonstration; 1 if what it shows does not hold."""
+    from hf_captioners.demo.running import run_demo
+    from hf_captioners.output_files import require_writable_folder
 
-    from .demo_page import write_page
-    from .output_files import require_writable_folder
-
-    transformers.logging.set_verbosity_error()
-    started, scale = time.time(), QUICK if args.quick else Scale()
     folder = Path(args.output_dir)
     require_writable_folder(folder)
-    parts = prepare(scale, args.seed)
-    runs = [
-        fine_tune(parts, scale, pretrained, 10 * args.seed + which, folder)
-        for pretrained in (True, False)
-        for which in range(scale.runs)
-    ]
-    page = write_page(folder / "index.html", parts, runs, scale, time.time() - started)
-    verdicts = judge(runs)
+    verdicts = run_demo(folder, args.seed, args.quick)
     for text, holds in verdicts:
         print(f"{'holds' if holds else 'DOES NOT HOLD'}: {text}")
-    print(f"Wrote {page} after {time.time() - started:.0f} s.")
     return 0 if args.quick or all(holds for _, holds in verdicts) else 1
-
-
-@dataclass
-class Parts:
-    """What every fine-tuning starts from."""
-
-    language_model: Any
-    perplexity: float
-    backbone: Any
-    accuracy: dict[str, float]
-    processor: Any
-    train: Any
-    unseen: Any
-
-
-def prepare(scale: Scale, seed: int) -> Parts:
-    """Draw images; learn sight from labels and language from text, each without the other."""
-    from hf_captioners.data import load_captions
-    from hf_captioners.data.scenes import caption_texts
-    from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
-
-    from .demo_models import image_preparation, train_backbone, train_language_model
-
-    say(f"Drawing {scale.images} captioned images, and {scale.unseen} that nobody will learn from")
-    counts = {"train": scale.images, "test": scale.unseen}
-    scenes = load_captions("scenes", num_images=counts, image_size=scale.image_size, seed=seed)
-    say(f"Sight: a small ResNet learns colour, shape, size and count from {scale.labelled} images without captions")
-    backbone, accuracy = train_backbone(scale.labelled, scale.sight_epochs, scale.image_size, seed)
-    say("  " + ", ".join(f"{name} {share:.0%}" for name, share in accuracy.items()) + " right on other images")
-    say(f"Language: a small GPT-2 reads {scale.texts * 5:,} captions without images")
-    texts = [" ".join(text.lower().split()).rstrip(".") for text in caption_texts(scale.texts, seed)]
-    language_model, tokenizer, perplexity = train_language_model(texts, scale.language_steps, seed)
-    say(f"  perplexity {perplexity:.2f} a token")
-    processor = VisualGPTProcessor(image_preparation(scale.image_size), prepare_gpt2_tokenizer(tokenizer))
-    return Parts(language_model, perplexity, backbone, accuracy, processor, scenes["train"], scenes["test"])
-
-
-def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: Path) -> Run:
-    """Train a captioner on the few images, from the language model or from random weights, and judge it."""
-    from transformers import GPT2LMHeadModel, PrinterCallback, set_seed
-
-    from hf_captioners.metrics import compute_caption_metrics
-    from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
-    from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments
-
-    set_seed(seed)
-    language_model = parts.language_model if pretrained else GPT2LMHeadModel(parts.language_model.config)
-    model = VisualGPTForConditionalGeneration.from_pretrained_parts(
-        language_model,
-        vision_model=parts.backbone,
-        tokenizer=parts.processor.tokenizer,
-        encoder_ffn_dim=256,
-        use_region_boxes=True,
-    )
-    name = f"{'pretrained' if pretrained else 'random'}-{seed}"
-    say(f"Fine-tuning VisualGPT from {'the language model' if pretrained else 'random weights'}, seed {seed}")
-    arguments = CaptioningTrainingArguments(
-        output_dir=str(folder / name),
-        feature_cache_dir=str(folder / "features"),
-        seed=seed,
-        num_train_epochs=scale.epochs,
-        learning_rate=1e-3,
-        lr_scheduler_type="cosine",
-        warmup_steps=0.1,
-        eval_strategy="steps",
-        eval_steps=0.2,
-        save_strategy="no",
-        load_best_model_at_end=False,
-        early_stopping_patience=None,
-        evaluate_loss=False,
-        generation_num_beams=1,
-        generation_max_new_tokens=24,
-        per_device_eval_batch_size=50,
-        logging_strategy="no",
-        disable_tqdm=True,
-        use_cpu=True,
-    )
-    trainer = CaptioningTrainer(
-        model, arguments, train_dataset=parts.train, eval_dataset=parts.unseen, processing_class=parts.processor
-    )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    captions = trainer.predict(parts.unseen, num_beams=3)
-    references = parts.unseen["captions"]
-    figures = compute_caption_metrics(captions, references, metrics=("bleu", "cider_d"))
-    dealt = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
-    curve = [
-        (entry["epoch"] / scale.epochs, entry["eval_cider_d"])
-        for entry in trainer.state.log_history
-        if "eval_cider_d" in entry
-    ]
-    say(f"  CIDEr-D {figures['cider_d']:.3f}, dealt to other images {dealt['cider_d']:.3f}")
-    if pretrained:
-        trainer.save_model()
-    return Run(
-        pretrained, seed, captions, figures["cider_d"], figures["bleu_4"], dealt["cider_d"], curve, trainer.model
-    )
-
-
-def mean(values: list[float]) -> float:
-    """Arithmetic mean."""
-    return sum(values) / len(values)
-
-
-def judge(runs: list[Run]) -> list[tuple[str, bool]]:
-    """What the demonstration claims, and whether it holds."""
-    pretrained = mean([run.cider_d for run in runs if run.pretrained])
-    random = mean([run.cider_d for run in runs if not run.pretrained])
-    dealt = mean([run.dealt for run in runs if run.pretrained])
-    return [
-        (
-            f"starting from the language model helps: CIDEr-D {pretrained:.3f} against {random:.3f} from random "
-            "weights",
-            pretrained > random,
-        ),
-        (
-            f"the captions belong to their images: dealt to other images they fall from {pretrained:.3f} to "
-            f"{dealt:.3f}, below half",
-            dealt < DEALT_LIMIT * pretrained,
-        ),
-    ]
-
-
-def say(text: str) -> None:
-    """Tell the person what is going on."""
-    print(text, flush=True)

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Caption the image, write the drawing, print the caption."""
-    from .output_files import require_writable_folder
+    from hf_captioners.output_files import require_writable_folder
 
     source = Path(args.image)
     if not source.is_file():
@@ -46,7 +46,7 @@ def load(args: argparse.Namespace) -> tuple[Any, Any]:
     Raises:
         ValueError: it is no captioner of this library, or places were asked of soft attention.
     """
-    from hf_captioners.training.starting import load_captioner
+    from hf_captioners.loading import load_captioner
 
     options = {"attn_implementation": "eager", "trust_remote_code": args.trust_remote_code}
     model, processor = load_captioner(args.model, **options)
@@ -70,7 +70,7 @@ def explain(model: Any, processor: Any, source: Path, output: Path, caption: str
     """
     import torch
 
-    from .attention_image import draw_attention, heat_of_words, shown_image
+    from hf_captioners.explain.drawing import draw_attention, heat_of_words, shown_image
 
     inputs = processor(images=str(source), return_tensors="pt")
     if caption is None:

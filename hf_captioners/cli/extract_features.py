@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hf_captioners.named_values import read_named_values
 
 if TYPE_CHECKING:
-    from hf_captioners.training.feature_extraction import RegionExtractor
+    from hf_captioners.features.extraction import RegionExtractor
 
 NAME = "extract-features"
 HELP = "compute region features of a data set with a vision model or a detector, to train on"
@@ -51,8 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from accelerate import PartialState
 
     from hf_captioners.data import load_captions
-
-    from .output_files import require_writable_folder
+    from hf_captioners.output_files import require_writable_folder
 
     if args.batch_size < 1:
         raise ValueError(f"`--batch_size` is {args.batch_size}, expected at least 1.")
@@ -74,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _extractor(args: argparse.Namespace, device: Any) -> "RegionExtractor":
-    from hf_captioners.training.feature_extraction import DetectorExtractor, GridExtractor
+    from hf_captioners.features.extraction import DetectorExtractor, GridExtractor
 
     if args.detector is not None:
         detector = DetectorExtractor.from_detector(args.detector, args.top_k, args.score_threshold)
@@ -97,8 +96,8 @@ def _once_each(rows: Any) -> Any:
 
 def _extract_split(args: argparse.Namespace, state: Any, extractor: "RegionExtractor", split: str, rows: Any) -> str:
     """Extract, and say what this process has done."""
-    from hf_captioners.data.feature_store_writer import FeatureStoreWriter
-    from hf_captioners.data.regions_column import store_regions
+    from hf_captioners.features.feature_store_writer import FeatureStoreWriter
+    from hf_captioners.features.regions_column import store_regions
 
     own = rows.shard(state.num_processes, state.process_index)
     folder, description = Path(args.output, split), extractor.description(args.kind)

@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Push; the addresses on stdout."""
-    from hf_captioners.hub.pushing import MESSAGE, hub_errors_told, push_checkpoint
+    from hf_captioners.hub.pushing import MESSAGE, explain_hub_errors, push_checkpoint
     from hf_captioners.hub.serving import push_space, require_servable
 
     if args.space is not None:
@@ -55,6 +55,6 @@ def run(args: argparse.Namespace) -> int:
         repo_id = commit.repo_url.repo_id
         space_id = args.space or repo_id
         space_id = space_id if "/" in space_id else f"{repo_id.partition('/')[0]}/{space_id}"
-        with hub_errors_told(space_id):
+        with explain_hub_errors(space_id):
             print(push_space(args.directory, repo_id, space_id, private=args.private))
     return 0

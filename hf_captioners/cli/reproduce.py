@@ -16,7 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from .recipe import Recipe, as_arguments, in_percent
+from hf_captioners.reproduce.recipe import Recipe, as_arguments, in_percent
 
 NAME = "reproduce"
 HELP = "run the recipes of a published table and print mean and deviation beside the published figures"
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--table", help="number of the table; default: all")
     parser.add_argument("--row", help="only rows whose name holds this text")
     parser.add_argument("--regime", help="only this regime, for instance 1%%")
-    parser.add_argument("--recipes", default="examples/recipes", help="folder of the recipes")
+    parser.add_argument("--recipes", default="hf_captioners/reproduce/recipes", help="folder of the recipes")
     parser.add_argument("--data", dest="data_dir", default=argparse.SUPPRESS, help="folder of the data set")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the recipe")
     parser.add_argument("--launcher", default=sys.executable, help='for instance "accelerate launch"')
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         for one in runs:
             print(shlex.join(["hf-captioners", "train", *one.arguments(overrides)]))
         return 0
-    from .output_files import write_text
+    from hf_captioners.output_files import write_text
 
     for one in runs:
         require_same_arguments(one, one.arguments(overrides))
@@ -180,7 +180,7 @@ def execute(one: Run, arguments: list[str], launcher: list[str]) -> dict[str, An
 
 
 def _execute(one: Run, arguments: list[str], launcher: list[str]) -> dict[str, Any]:
-    from .output_files import as_json, write_text
+    from hf_captioners.output_files import as_json, write_text
 
     known = read_result(one)
     same = known is not None and known["arguments"] == arguments

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .output_files import as_json, require_writable_folder, write_text
+from hf_captioners.output_files import as_json, require_writable_folder, write_text
 
 if TYPE_CHECKING:
     from hf_captioners.metrics.caption_files import MatchedCaptions

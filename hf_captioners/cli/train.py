@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from .recipe import NULL, Recipe
+from hf_captioners.reproduce.recipe import NULL, Recipe
 
 NAME = "train"
 HELP = "train a captioner on your own images and captions"
 
 
 @dataclasses.dataclass
-class FinalTest:
+class TestArguments:
     """What the finished captioner is tested on.
 
     Args:
@@ -40,7 +40,7 @@ def parent_parsers() -> list[argparse.ArgumentParser]:
     """Arguments of the starting point, the data, the training run and its test; `null` is None where that is known."""
     from transformers import HfArgumentParser
 
-    kinds = (*argument_types(self_critical=True), FinalTest)
+    kinds = (*argument_types(self_critical=True), TestArguments)
     hints = {name: hint for kind in kinds for name, hint in typing.get_type_hints(kind).items()}
     parser = HfArgumentParser(kinds, add_help=False, allow_abbrev=False)
     for action in parser._actions:
@@ -61,12 +61,11 @@ def _or_null(read: Callable[[str], Any]) -> Callable[[str], Any]:
 def argument_types(self_critical: bool) -> tuple[type, ...]:
     """The dataclasses that arguments are read into."""
     from hf_captioners.training.arguments import CaptioningTrainingArguments
+    from hf_captioners.training.data_arguments import DataArguments
     from hf_captioners.training.scst_arguments import SCSTArguments
-    from hf_captioners.training.starting import StartingPoint
+    from hf_captioners.training.starting import ModelArguments
 
-    from .train_data import TrainingData
-
-    return StartingPoint, TrainingData, SCSTArguments if self_critical else CaptioningTrainingArguments
+    return ModelArguments, DataArguments, SCSTArguments if self_critical else CaptioningTrainingArguments
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,16 +99,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Load, train, save; a summary on stdout."""
+    from hf_captioners.output_files import only_run_in, require_writable_folder
     from hf_captioners.training.checkpoints import require_complete
-
-    from .output_files import only_run_in, require_writable_folder
 
     start_kind, data_kind, training_kind = argument_types(args.scst)
     _refuse_unread(args, training_kind)
     data = data_kind(**_typed(args, data_kind))
     start = start_kind(**_typed(args, start_kind))
     training = training_kind(**(data.generation_arguments | _typed(args, training_kind)))
-    final = FinalTest(**_typed(args, FinalTest))
+    final = TestArguments(**_typed(args, TestArguments))
     require_writable_folder(training.output_dir)
     if training.resume_from_checkpoint:
         require_complete(training.resume_from_checkpoint)
@@ -142,13 +140,12 @@ def _refuse_unread(args: argparse.Namespace, training_kind: type) -> None:
         raise ValueError(f"`--{unread[0]}` belongs to self-critical training: pass --scst too.")
 
 
-def _train(args: argparse.Namespace, start: Any, data: Any, training: Any, final: FinalTest) -> int:
+def _train(args: argparse.Namespace, start: Any, data: Any, training: Any, final: TestArguments) -> int:
     from transformers import set_seed
 
     from hf_captioners.training import CaptioningTrainer, SCSTTrainer, last_complete_checkpoint, last_scst_checkpoint
+    from hf_captioners.training.data_arguments import fit_to_features, load_training_data
     from hf_captioners.training.starting import start_captioner
-
-    from .train_data import fit_to_features, load_training_data
 
     find_checkpoint, trainer_kind = (
         (last_scst_checkpoint, SCSTTrainer) if args.scst else (last_complete_checkpoint, CaptioningTrainer)
@@ -185,9 +182,9 @@ def _train(args: argparse.Namespace, start: Any, data: Any, training: Any, final
     return 0
 
 
-def test(trainer: Any, rows: Any, final: FinalTest, reproduces: tuple[str, str] | None) -> None:
+def test(trainer: Any, rows: Any, final: TestArguments, reproduces: tuple[str, str] | None) -> None:
     """Caption a split with the finished captioner, write all figures beside it, and tell the card."""
-    from .output_files import as_json, write_text
+    from hf_captioners.output_files import as_json, write_text
 
     figures = trainer.test(rows, final.test_metrics, final.test_tokenizer)
     if reproduces:

@@ -28,13 +28,13 @@ from datasets import (
     load_dataset,
 )
 
-from .reader import CaptionDatasets, LoadedElsewhere
+from .reader import CaptionDatasets, HubDatasetReader
 from .report import DataReport, ProblemKind
 from .schema import CAPTIONS, IMAGE, IMAGE_ID, SPLIT
 
 
 @dataclass(kw_only=True)
-class ByColumns(LoadedElsewhere):
+class ByColumns(HubDatasetReader):
     """Brings a data set into the schema.
 
     Attributes:
@@ -78,11 +78,11 @@ class ByColumns(LoadedElsewhere):
             cache_dir=None if cache_dir is None else str(cache_dir),
         )
         if isinstance(loaded, (Dataset, IterableDataset)):
-            return self._bring(loaded, str(split), strict, report)
-        brought = {name: self._bring(part, name, strict, report) for name, part in loaded.items()}
+            return self._to_schema(loaded, str(split), strict, report)
+        brought = {name: self._to_schema(part, name, strict, report) for name, part in loaded.items()}
         return IterableDatasetDict(brought) if streaming else DatasetDict(brought)
 
-    def _bring(
+    def _to_schema(
         self, dataset: Dataset | IterableDataset, split: str, strict: bool, report: DataReport
     ) -> Dataset | IterableDataset:
         features: Mapping[str, Any] = dataset.features or next(iter(dataset.take(1)), {})

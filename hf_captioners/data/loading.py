@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .building import CaptionBuilder
-from .reader import CaptionDatasets, CaptionReader, LoadedElsewhere
+from .reader import CaptionDatasets, CaptionReader, HubDatasetReader
 from .report import DataReport
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def list_datasets() -> list[str]:
     return sorted(READERS)
 
 
-def reader_class(name: str) -> type[CaptionReader] | type[LoadedElsewhere]:
+def reader_class(name: str) -> type[CaptionReader] | type[HubDatasetReader]:
     """Return the reader of a data set.
 
     Raises:
@@ -89,7 +89,7 @@ def load_captions(
     """
     report = DataReport() if report is None else report
     reader = make_reader(name, data_dir, options)
-    if isinstance(reader, LoadedElsewhere):
+    if isinstance(reader, HubDatasetReader):
         dataset = reader.load(split, streaming, strict, report, cache_dir)
     else:
         builder = CaptionBuilder(reader, report, strict, cache_dir)
@@ -102,7 +102,7 @@ def load_captions(
     return dataset
 
 
-def make_reader(name: str, data_dir: str | Path | None, options: dict[str, Any]) -> CaptionReader | LoadedElsewhere:
+def make_reader(name: str, data_dir: str | Path | None, options: dict[str, Any]) -> CaptionReader | HubDatasetReader:
     """Make the reader of a data set, with its options checked.
 
     Raises:

@@ -112,7 +112,7 @@ class CaptionReader(abc.ABC):
 
 
 @dataclass(kw_only=True)
-class LoadedElsewhere(abc.ABC):
+class HubDatasetReader(abc.ABC):
     """A data set that `datasets` itself opens and that only has to be brought into the schema.
 
     Attributes:

@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from hf_captioners.auto import get_architecture
+from hf_captioners.architectures import get_architecture
 from hf_captioners.pipelines.image_captioning import bundle_pipeline
 
 AUTO_CLASSES = {

@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import safe_open
 
-from hf_captioners.auto import ARCHITECTURES, Architecture
+from hf_captioners.architectures import ARCHITECTURES, Architecture
 
 FACTS_FILE = "card_facts.json"
 # Small copies of evaluation images, beside the card.

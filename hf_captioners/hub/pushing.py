@@ -74,7 +74,7 @@ def push_checkpoint(
     if with_handler:
         require_servable(directory)
     api = HfApi(token=token, library_name="hf-captioners", library_version=__version__)
-    with hub_errors_told(repo_id):
+    with explain_hub_errors(repo_id):
         repo_id = prepare_repository(api, repo_id, private, create_pr)
         if revision is not None and not create_pr:
             api.create_branch(repo_id, branch=revision, exist_ok=True)
@@ -149,7 +149,7 @@ def prepare_repository(api: HfApi, repo_id: str, private: bool | None, create_pr
 
 
 @contextmanager
-def hub_errors_told(repo_id: str) -> Iterator[None]:
+def explain_hub_errors(repo_id: str) -> Iterator[None]:
     """Say what to do about refusals of the Hub.
 
     Raises:

@@ -95,7 +95,7 @@ def push_space(
         Its address.
 
     Raises:
-        HfHubHTTPError: the Hub refused, see `hub_errors_told`.
+        HfHubHTTPError: the Hub refused, see `explain_hub_errors`.
     """
     api = HfApi(token=token, library_name="hf-captioners", library_version=__version__)
     address = f"{api.endpoint}/spaces/{space_id}"

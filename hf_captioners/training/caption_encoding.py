@@ -1,6 +1,5 @@
 """Images and captions as a model wants them: this library's processors, and those of transformers' captioners."""
 
-import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -135,24 +134,6 @@ def special_ids(model: PreTrainedModel, tokenizer: Any) -> tuple[int | None, int
         next((token for token in begins if token is not None), None),
         next((token for token in ends if token is not None), None),
     )
-
-
-class ImageTextProcessor:
-    """An image processor and a tokenizer that were saved apart, as those of vision-encoder-decoder models.
-
-    Args:
-        image_processor: of transformers.
-        tokenizer: of transformers.
-    """
-
-    def __init__(self, image_processor: Any, tokenizer: Any) -> None:
-        self.image_processor, self.tokenizer = image_processor, tokenizer
-        self.model_input_names = ["pixel_values", "labels"]
-
-    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
-        """Save both into one directory."""
-        self.image_processor.save_pretrained(save_directory, **kwargs)
-        self.tokenizer.save_pretrained(save_directory, **kwargs)
 
 
 def caption_encoder(processor: Any, model: PreTrainedModel, max_tokens: int | None = None) -> CaptionEncoder:

@@ -116,7 +116,7 @@ class CardWriter(TrainerCallback):
         Args:
             step: of the run. name: as `eval`.
             rows: the data set; images: its rows as they were captioned; captions: what was written.
-            figures: what that is worth, with `conditions` if they are `CaptionFigures`.
+            figures: what that is worth, with `conditions` if they are `MetricResult`.
             generation: settings of the search.
             visual_scores: gives the scored words of the caption of a row; nothing for captioners without scores.
         """
@@ -173,7 +173,7 @@ class CardWriter(TrainerCallback):
         args, state = trainer.args, trainer.state
         step = state.global_step or None if self.saved_step is None else self.saved_step
         images = trainer.train_dataset.images if trainer.train_dataset is not None else None
-        told, other = told_arguments(args)
+        told, other = reported_arguments(args)
         evaluations = self.evaluations.get(step or 0)
         if evaluations is None and step is not None:  # of a part of the run before it was resumed
             earlier = TrainingFacts.load(Path(str(args.output_dir), f"checkpoint-{step}"))
@@ -242,7 +242,7 @@ def training_log(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(entries.values())
 
 
-def told_arguments(args: TrainingArguments) -> tuple[dict[str, Any], dict[str, Any]]:
+def reported_arguments(args: TrainingArguments) -> tuple[dict[str, Any], dict[str, Any]]:
     """Arguments that differ from their defaults, and other ones that matter; the seed is always among the first."""
     told, other = {}, {}
     for field in dataclasses.fields(args):

@@ -57,7 +57,7 @@ def caption_batch(
         return model.generate(**batch, generation_config=generation_config)  # type: ignore[operator,return-value]
 
 
-def judge_form(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+def caption_statistics(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
     """How captions look, whatever they say: what tells a collapse early.
 
     Returns:
@@ -80,7 +80,7 @@ def shown_health(captions: Sequence[str]) -> dict[str, float]:
     return {name: health[name] for name in SHOWN_HEALTH}
 
 
-class CaptionFigures(dict[str, float]):
+class MetricResult(dict[str, float]):
     """Figures by name, and under what conditions they came about.
 
     Attributes:
@@ -89,9 +89,9 @@ class CaptionFigures(dict[str, float]):
 
     conditions: dict[str, Any]
 
-    def __or__(self, others: Any) -> "CaptionFigures":  # type: ignore[override]
+    def __or__(self, others: Any) -> "MetricResult":  # type: ignore[override]
         """With other figures, under the same conditions."""
-        joined = CaptionFigures({**self, **others})
+        joined = MetricResult({**self, **others})
         joined.conditions = self.conditions
         return joined
 
@@ -101,7 +101,7 @@ def score_captions(
     references: Sequence[Sequence[str]],
     metrics: Sequence[str] = METRICS,
     tokenizer: str = "ptb",
-) -> CaptionFigures:
+) -> MetricResult:
     """Captions against all references of their images, in natural units; metrics as for `compute_caption_metrics`.
 
     Raises:
@@ -115,7 +115,7 @@ def score_captions(
     result = compute_caption_metrics(
         [captions[row] for row in known], [list(references[row]) for row in known], tuple(metrics), tokenizer
     )
-    figures = CaptionFigures({name: value for name, value in result.items() if isinstance(value, float)})
+    figures = MetricResult({name: value for name, value in result.items() if isinstance(value, float)})
     figures.conditions = {
         name: result[name] for name in ("variants", "tokenizer", "document_frequency") if name in result
     }

@@ -14,7 +14,7 @@ from transformers.utils.hub import PushInProgress
 
 from hf_captioners.hub.card_facts import sample_images
 from hf_captioners.hub.checkpoint_files import checkpoint_files
-from hf_captioners.hub.pushing import hub_errors_told, prepare_repository, push_checkpoint
+from hf_captioners.hub.pushing import explain_hub_errors, prepare_repository, push_checkpoint
 
 from .card_writer import CardWriter
 
@@ -56,7 +56,7 @@ class HubTrainer(Seq2SeqTrainer):
             )
         name = self.args.hub_model_id or Path(str(self.args.output_dir)).resolve().name
         private = self.args.hub_private_repo if private is None else private
-        with hub_errors_told(name):
+        with explain_hub_errors(name):
             self.hub_model_id = prepare_repository(HfApi(token=token or self.args.hub_token), name, private, False)
         self.push_in_progress = None
 

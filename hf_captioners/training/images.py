@@ -7,9 +7,9 @@ import numpy as np
 from datasets import Dataset as ArrowDataset
 from torch.utils.data import Dataset, Sampler
 
-from hf_captioners.data.feature_store import FeatureStore
-from hf_captioners.data.region_source import RegionSource
-from hf_captioners.data.regions_column import region_source_of
+from hf_captioners.features.feature_store import FeatureStore
+from hf_captioners.features.region_source import RegionSource
+from hf_captioners.features.regions_column import region_source_of
 
 IMAGE_COLUMNS = ("image", "images", "regions")
 

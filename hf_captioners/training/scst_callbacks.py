@@ -50,7 +50,7 @@ class MovingAverage(TrainerCallback, ExportableState):
         self.total, self.weight = kept["total"], kept["weight"]
 
 
-class StartFigures(TrainerCallback):
+class InitialEvaluation(TrainerCallback):
     """Evaluates the model that self-critical training begins with; it stays the best one until another is better.
 
     Args:
@@ -72,7 +72,7 @@ class StartFigures(TrainerCallback):
             state.best_metric, state.best_model_checkpoint, state.best_global_step = figure, self.folder, 0
 
 
-class CollapseAlarm(TrainerCallback):
+class CollapseWarning(TrainerCallback):
     """Says when captions collapse, and what the usual cause is; it compares with the first figures in the log."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from .caption_encoding import special_ids
 from .evaluation import generating_by, generation_config_for
 
 # What bends the distribution; a checkpoint may bring any of these along, and a policy gradient wants none of them.
-UNBENT = {
+NEUTRAL_SAMPLING = {
     "do_sample": False,
     "num_beams": 1,
     "repetition_penalty": 1.0,
@@ -42,7 +42,7 @@ UNSET = dict.fromkeys(
 
 
 # Logit of tokens that a checkpoint never writes (`suppress_tokens`): no probability, and finite in every precision.
-NEVER = -1e4
+SUPPRESSED_LOGIT = -1e4
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class CaptionSampling:
         **options: Any,
     ) -> CaptionSamples:
         config = generation_config_for(
-            self.base_model, UNBENT | UNSET | {"max_new_tokens": self.max_new_tokens} | dict(settings)
+            self.base_model, NEUTRAL_SAMPLING | UNSET | {"max_new_tokens": self.max_new_tokens} | dict(settings)
         )
         was_training = self.model.training
         self.model.train(with_dropout)
@@ -166,5 +166,5 @@ class CaptionSampling:
         logits = outputs.logits[:, -length:][samples.real]  # GIT also returns logits at its image's tokens
         suppressed = self.base_model.generation_config.suppress_tokens
         if suppressed:
-            logits = logits.index_fill(-1, torch.tensor(suppressed, device=logits.device), NEVER)
+            logits = logits.index_fill(-1, torch.tensor(suppressed, device=logits.device), SUPPRESSED_LOGIT)
         return logits, outputs

@@ -23,7 +23,7 @@ from .evaluation import shown_health
 from .images import IMAGE_COLUMNS, CaptionedImages
 from .rewards import Reward, RewardSum, TrainingReferences, named_reward
 from .scst_arguments import SCSTArguments
-from .scst_callbacks import CollapseAlarm, MovingAverage, StartFigures
+from .scst_callbacks import CollapseWarning, InitialEvaluation, MovingAverage
 from .scst_loss import (
     SAMPLE_BASELINES,
     chosen_logprobs,
@@ -70,7 +70,7 @@ class NumberedCollator(CaptionCollator):
 
 
 @dataclass(frozen=True)
-class Rewarded:
+class RewardBatch:
     """What captions are worth.
 
     Args:
@@ -130,9 +130,9 @@ class SCSTTrainer(CaptioningTrainer):
         self.sampling = CaptionSampling(self.model, self.base_model, processing_class, args.generation_max_new_tokens)
         self.start_folder = str(Path(str(args.output_dir), START_FOLDER))
         self.add_callback(MovingAverage(args.baseline_momentum))
-        self.add_callback(CollapseAlarm())
+        self.add_callback(CollapseWarning())
         if args.eval_strategy != IntervalStrategy.NO:
-            self.add_callback(StartFigures(self.evaluate, self.start_folder))
+            self.add_callback(InitialEvaluation(self.evaluate, self.start_folder))
         self._reference: Any = None
         self._figures: dict[str, list[float]] = {}
         self._worker = ThreadPoolExecutor(1)
@@ -267,21 +267,21 @@ class SCSTTrainer(CaptioningTrainer):
             images, precision, args.num_samples, args.temperature, args.sample_with_dropout
         )
 
-    def _reward(self, samples: CaptionSamples, rows: list[int]) -> "Future[Rewarded]":
+    def _reward(self, samples: CaptionSamples, rows: list[int]) -> "Future[RewardBatch]":
         """Begin to reward captions; what comes out will be there later."""
         sequences, ended = samples.sequences.cpu(), samples.ended.cpu()
         row = np.repeat(rows, len(sequences) // len(rows)).tolist()
 
-        def work() -> Rewarded:
+        def work() -> RewardBatch:
             completions = self.encoder.decode(sequences)
-            return Rewarded(self.rewards(completions, row, ended.tolist()), ended, shown_health(completions))
+            return RewardBatch(self.rewards(completions, row, ended.tolist()), ended, shown_health(completions))
 
         return self._worker.submit(work)
 
     def _advantages(
         self,
-        rewards: "Future[Rewarded]",
-        greedy: "Future[Rewarded] | None",
+        rewards: "Future[RewardBatch]",
+        greedy: "Future[RewardBatch] | None",
         device: torch.device,
     ) -> Tensor:
         """Rewards minus baseline `[B, K]`; everything about them is noted for the log."""

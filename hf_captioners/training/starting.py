@@ -1,27 +1,25 @@
 """A captioner to train: from a language model and a vision model, or from another captioner."""
 
 import inspect
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from importlib import import_module
 from typing import Any
 
-from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging
 
-from hf_captioners.auto import get_architecture
-from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
+from hf_captioners.architectures import get_architecture
+from hf_captioners.loading import changed_config, load_captioner, load_vision_part, reading
 from hf_captioners.named_values import read_named_values
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
-
-from .caption_encoding import ImageTextProcessor
+from hf_captioners.processing.processing_visualgpt import prepare_gpt2_tokenizer
+from hf_captioners.processing.word_tokenizer import build_word_tokenizer
 
 logger = logging.get_logger(__name__)
 
 
 @dataclass
-class StartingPoint:
+class ModelArguments:
     """What a captioner is made from.
 
     Args:
@@ -95,15 +93,8 @@ class StartingPoint:
         names = (one.name for one in fields(self) if one.name not in beside)
         return [name for name in names if getattr(self, name) != getattr(empty, name)]
 
-    def image_settings(self) -> dict[str, Any]:
-        """Settings of the image processor that `image_size` stands for."""
-        if self.image_size is None:
-            return {}
-        square = {"height": self.image_size, "width": self.image_size}
-        return {"size": {"shortest_edge": self.image_size}, "do_center_crop": True, "crop_size": square}
 
-
-def start_captioner(start: StartingPoint, captions: Iterable[str] = ()) -> tuple[Any, Any]:
+def start_captioner(start: ModelArguments, captions: Iterable[str] = ()) -> tuple[Any, Any]:
     """Make or load the captioner.
 
     Args:
@@ -125,8 +116,7 @@ def start_captioner(start: StartingPoint, captions: Iterable[str] = ()) -> tuple
         options = {"config": changed_config(start.model, changes)} if changes else {}
         model, processor = load_captioner(start.model, **options)
     else:
-        name = get_architecture(start.architecture).name
-        model, processor = import_module(f"{__package__}.start_{name}").start(start, captions)
+        model, processor = _from_parts(start, captions)
     known = inspect.signature(type(processor)).parameters
     for name, value in read_named_values(start.processor_config, "--processor_config").items():
         if name not in known or not hasattr(processor, name):
@@ -135,92 +125,62 @@ def start_captioner(start: StartingPoint, captions: Iterable[str] = ()) -> tuple
     return model, processor
 
 
-def load_vision_part(start: StartingPoint) -> tuple[Any, CaptioningImageProcessor]:
-    """The vision model and the preparation of images that belongs to it; None for a captioner of region features.
+def _from_parts(start: ModelArguments, captions: Iterable[str]) -> tuple[Any, Any]:
+    """Build model and processor with the architecture's own settings of the search.
 
     Raises:
-        ValueError: there is none, or it is of another kind.
-        FileNotFoundError: it cannot be read.
+        ValueError: a part is missing, has no place in the architecture, or is of another kind.
     """
-    if start.vision_model is None:
-        if "region_feature_size" in start.config_fields():
-            return None, CaptioningImageProcessor()
-        raise ValueError(
-            "`--vision_model` is missing: a captioner needs something to see with, or stored features (--features)."
-        )
-    with reading(start.vision_model):
-        vision = load_vision_model(start.vision_model)
-        source = image_settings_source(start.vision_model, vision)
-        return vision, CaptioningImageProcessor.from_backbone(source, **start.image_settings())
+    architecture = get_architecture(start.architecture)
+    parts: dict[str, Any] = {}
+    if architecture.tokenizer == "gpt2":
+        if start.language_model is None:
+            raise ValueError(
+                f"`--language_model` is missing: {architecture.prefix} starts from a GPT-2 and a vision model."
+            )
+        parts["language_model"] = _language_model(start)
+        tokenizer = _gpt2_tokenizer(start)
+    else:
+        if start.language_model is not None:
+            raise ValueError(
+                f"`--language_model {start.language_model}` has no place in {architecture.prefix}, which learns its "
+                "words from the captions; leave it out."
+            )
+        tokenizer = _word_tokenizer(start, captions)
+    parts["vision_model"], image_processor = _vision_part(start)
+    captioner = architecture.load("ForConditionalGeneration")
+    model = captioner.from_pretrained_parts(**parts, tokenizer=tokenizer, **start.config_fields())
+    model.generation_config.update(max_length=None, **architecture.generation)
+    if architecture.tokenizer == "words":  # the unknown word says nothing in a caption
+        model.generation_config.update(suppress_tokens=[tokenizer.unk_token_id])
+    return model, architecture.load("Processor")(image_processor, tokenizer)
 
 
-def image_settings_source(name: Any, vision: Any) -> Any:
-    """Where the preparation of images for a vision model is written down: its directory, or timm's settings."""
-    if not str(name).startswith(TIMM_PREFIX):
-        return name
-    from timm.data import resolve_model_data_config
-
-    return resolve_model_data_config(vision.timm_model)
-
-
-@contextmanager
-def reading(source: str) -> Iterator[None]:
-    """Name the checkpoint that cannot be read; the libraries' own messages often do not.
-
-    Raises:
-        FileNotFoundError: instead of an `OSError` inside.
-    """
-    try:
-        yield
-    except OSError as error:
-        reason = str(error).splitlines()[0]
-        raise FileNotFoundError(f"{source} is no checkpoint that can be read here or on the Hub ({reason})") from error
+def _vision_part(start: ModelArguments) -> tuple[Any, CaptioningImageProcessor]:
+    """Vision model and image processor; no vision model for a captioner of stored features."""
+    if start.vision_model is not None:
+        return load_vision_part(start.vision_model, start.image_size)
+    if "region_feature_size" in start.config_fields():
+        return None, CaptioningImageProcessor()
+    raise ValueError("`--vision_model` is missing: pass a vision model, or stored features (--features).")
 
 
-def changed_config(source: str, fields: dict[str, Any]) -> Any:
-    """The configuration of a captioner with other values in some fields.
+def _language_model(start: ModelArguments) -> Any:
+    """The name of the language model, or one of its sizes with random weights."""
+    if not start.random_language_model:
+        return start.language_model
+    with reading(str(start.language_model)):
+        return AutoModel.from_config(AutoConfig.from_pretrained(start.language_model))
 
-    Raises:
-        ValueError: it has no such field.
-        FileNotFoundError: it cannot be read.
-    """
+
+def _gpt2_tokenizer(start: ModelArguments) -> Any:
+    source = str(start.tokenizer or start.language_model)
     with reading(source):
-        config, unknown = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **fields)
-    if unknown:
-        raise ValueError(
-            f"`--model_config` has {next(iter(unknown))!r}, and a {type(config).__name__} has no such field."
-        )
-    return config
+        return prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(source))
 
 
-def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
-    """Load a captioner and its processor.
-
-    Args:
-        source: name or directory.
-        **options: of `from_pretrained`.
-
-    Raises:
-        ValueError: the checkpoint is no captioner.
-        OSError: it cannot be read.
-    """
-    try:
-        with reading(source):
-            model = AutoModelForImageTextToText.from_pretrained(source, **options)
-    except (ValueError, KeyError) as error:
-        if "configuration class" not in str(error) and "model_type" not in str(error):
-            raise
-        reason = str(error).splitlines()[0][:200]
-        raise ValueError(f"{source} is no captioner ({reason}). Pass a checkpoint that writes captions.") from error
-    return model, load_processor(source, options.get("trust_remote_code", False))
-
-
-def load_processor(source: str, trust_remote_code: bool = False) -> Any:
-    """The processor of a captioner; image processor and tokenizer together where they were saved apart."""
-    processor = AutoProcessor.from_pretrained(source, trust_remote_code=trust_remote_code)
-    if hasattr(processor, "image_processor") and hasattr(processor, "tokenizer"):
-        return processor
-    return ImageTextProcessor(
-        AutoImageProcessor.from_pretrained(source, trust_remote_code=trust_remote_code),
-        AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code),
-    )
+def _word_tokenizer(start: ModelArguments, captions: Iterable[str]) -> Any:
+    if start.tokenizer is None:
+        return build_word_tokenizer(captions, at_least=start.min_word_count, size=start.vocabulary_size)
+    with reading(start.tokenizer):
+        return AutoTokenizer.from_pretrained(start.tokenizer)

@@ -19,6 +19,8 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.trainer_utils import IntervalStrategy, SchedulerType, TrainOutput, speed_metrics
 from transformers.utils import logging
 
+from hf_captioners.features.agreement import require_own_features
+from hf_captioners.features.cache import FeatureCache, can_cache
 from hf_captioners.processing.image_reading import read_image
 
 from .arguments import CaptioningTrainingArguments
@@ -30,15 +32,13 @@ from .collator import CaptionCollator
 from .diagnostics import CaptionedExample, scored_words, show_examples, visual_gate_means
 from .evaluation import (
     METRICS,
-    CaptionFigures,
+    MetricResult,
     caption_batch,
+    caption_statistics,
     generation_config_for,
-    judge_form,
     score_captions,
     write_captions,
 )
-from .feature_agreement import require_own_features
-from .feature_cache import FeatureCache, can_cache
 from .hub_trainer import HubTrainer
 from .images import CaptionedImages, CaptionPairs, CaptionSampler
 from .optimizers import OPTIMIZERS, set_own_rate
@@ -181,7 +181,7 @@ class CaptioningTrainer(HubTrainer):
                 workers=self.args.dataloader_num_workers,
             )
         with self.args.main_process_first(local=False, desc="features"):
-            images.features = self._feature_cache.features_of(images)
+            images.features = self._feature_cache.features_of(images.rows)
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: PreTrainedModel | None = None) -> tuple[Any, Any]:
@@ -303,7 +303,7 @@ class CaptioningTrainer(HubTrainer):
         started = time.time()
         images = self._images_of(rows)
         captions = self.caption(images, **gen_kwargs)
-        figures = score_captions(captions, images.captions) | judge_form(captions, images.captions)
+        figures = score_captions(captions, images.captions) | caption_statistics(captions, images.captions)
         if self.args.evaluate_loss:
             figures["loss"] = self.caption_loss(images)
         if self.args.diagnostic_examples:
@@ -320,7 +320,7 @@ class CaptioningTrainer(HubTrainer):
 
     def test(
         self, rows: Dataset, metrics: Sequence[str] = METRICS, tokenizer: str = "ptb", **gen_kwargs: Any
-    ) -> CaptionFigures:
+    ) -> MetricResult:
         """Caption a data set with the finished captioner; the card of what is saved next tells the figures.
 
         Args:
@@ -338,7 +338,7 @@ class CaptioningTrainer(HubTrainer):
         return figures
 
     def _tell_card(
-        self, name: str, rows: Dataset, captions: list[str], figures: CaptionFigures, given: dict[str, Any]
+        self, name: str, rows: Dataset, captions: list[str], figures: MetricResult, given: dict[str, Any]
     ) -> None:
         images = self._images_of(rows)
         scored = partial(self._scored_words, images, captions)

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from hf_captioners.data import load_captions
-from hf_captioners.training.starting import StartingPoint, start_captioner
+from hf_captioners.training.starting import ModelArguments, start_captioner
 
 SIDE = 32
 
@@ -101,7 +101,7 @@ def detector(made):
 def captioner(made, language_model, vision_model):
     """An untrained VisualGPT of these parts, saved."""
     torch.manual_seed(2)
-    parts = StartingPoint(language_model=language_model, vision_model=vision_model)
+    parts = ModelArguments(language_model=language_model, vision_model=vision_model)
     model, processor = start_captioner(parts)
     model.generation_config.update(max_new_tokens=6, num_beams=2)
     model.save_pretrained(made / "captioner")

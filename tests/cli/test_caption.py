@@ -8,8 +8,8 @@ import PIL.Image
 import pytest
 
 from hf_captioners.cli import caption, main
+from hf_captioners.loading import load_captioner
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
-from hf_captioners.training.starting import load_captioner
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from hf_captioners import cli
-from hf_captioners.cli.recipe import with_recipe
+from hf_captioners.reproduce.recipe import with_recipe
 from hf_captioners.training import CaptioningTrainingArguments
 
 

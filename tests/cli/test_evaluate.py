@@ -5,8 +5,8 @@ import json
 import pytest
 
 from hf_captioners.cli import main
+from hf_captioners.loading import load_captioner
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
-from hf_captioners.training.starting import load_captioner
 
 from .dataset_folders import iu_xray
 

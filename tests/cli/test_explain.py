@@ -6,9 +6,9 @@ import torch
 from PIL import Image
 
 from hf_captioners.cli import main
-from hf_captioners.cli.attention_image import GAP, LABEL, TILE, heat_of_words, paint
-from hf_captioners.data.vocabulary import karpathy_words
-from hf_captioners.training.starting import StartingPoint, start_captioner
+from hf_captioners.explain.drawing import GAP, LABEL, TILE, heat_of_words, paint
+from hf_captioners.processing.vocabulary import karpathy_words
+from hf_captioners.training.starting import ModelArguments, start_captioner
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def word_captioner(made, scenes, vision_model):
     """An untrained Show, Attend and Tell with hard attention, saved."""
     torch.manual_seed(3)
     fields = ["embedding_size=12", "hidden_size=12", "attention_size=8", "attention_type=hard"]
-    parts = StartingPoint(
+    parts = ModelArguments(
         architecture="show_attend_tell", vision_model=vision_model, min_word_count=1, model_config=fields
     )
     model, processor = start_captioner(parts, [caption for captions in scenes["captions"] for caption in captions])

@@ -19,12 +19,12 @@ from transformers import (
 )
 
 from hf_captioners.cli import main
-from hf_captioners.cli.train_data import TrainingData
 from hf_captioners.data import load_captions
-from hf_captioners.data.feature_store import FeatureStore
-from hf_captioners.data.feature_store_writer import FeatureStoreWriter
-from hf_captioners.training.feature_extraction import GridExtractor
-from hf_captioners.training.starting import load_captioner
+from hf_captioners.features.extraction import GridExtractor
+from hf_captioners.features.feature_store import FeatureStore
+from hf_captioners.features.feature_store_writer import FeatureStoreWriter
+from hf_captioners.loading import load_captioner
+from hf_captioners.training.data_arguments import DataArguments
 
 FAST = ["--use_cpu", "--disable_tqdm", "true", "--generation_num_beams", "1", "--generation_max_new_tokens", "5"]
 TWO_STEPS = ["--max_steps", "2", "--per_device_train_batch_size", "4", "--validation_share", "0.3", *FAST]
@@ -92,7 +92,7 @@ def test_bottom_up_features_of_others_are_trained_on(images, language_model, for
 
 def test_one_source_is_opened_once_for_all_splits(tmp_path):
     np.save(tmp_path / "a.npy", np.ones((2, 16), np.float32))
-    data = TrainingData(features=str(tmp_path))
+    data = DataArguments(features=str(tmp_path))
     assert data.regions_of("train") is data.regions_of("validation")
 
 
@@ -141,7 +141,7 @@ def test_a_captioner_of_detected_regions(images, language_model, detector, tmp_p
 def test_killed_and_repeated(images, vision, tmp_path, monkeypatch):
     """Shards of a run that was stopped in its third batch, and went on, are those of one that was not."""
     monkeypatch.setattr(
-        "hf_captioners.data.feature_store_writer.FeatureStoreWriter", partial(FeatureStoreWriter, shard_bytes=1)
+        "hf_captioners.features.feature_store_writer.FeatureStoreWriter", partial(FeatureStoreWriter, shard_bytes=1)
     )
     assert extract(images, tmp_path / "whole", *vision, batch_size=3) == 0
     call, batches = GridExtractor.__call__, []

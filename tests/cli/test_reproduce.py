@@ -10,9 +10,9 @@ import pytest
 from filelock import FileLock
 
 from hf_captioners.cli import command_parser, load_command, main
-from hf_captioners.cli.recipe import Recipe, in_percent, with_recipe
 from hf_captioners.cli.reproduce import as_markdown
 from hf_captioners.metrics.compute import METRICS
+from hf_captioners.reproduce.recipe import Recipe, in_percent, with_recipe
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 ALL = {path.relative_to(RECIPES).as_posix(): Recipe.load(path) for path in sorted(RECIPES.rglob("*.yaml"))}

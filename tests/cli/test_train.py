@@ -8,7 +8,8 @@ import pytest
 from safetensors.torch import save_file
 
 from hf_captioners.cli import main
-from hf_captioners.training.starting import StartingPoint, load_captioner, start_captioner
+from hf_captioners.loading import load_captioner
+from hf_captioners.training.starting import ModelArguments, start_captioner
 
 FAST = ["--use_cpu", "--disable_tqdm", "true", "--generation_num_beams", "1", "--generation_max_new_tokens", "5"]
 
@@ -182,9 +183,9 @@ def test_a_timm_backbone_with_its_own_image_preparation(language_model, tmp_path
     backbone = timm.create_model("test_resnet", num_classes=0)
     save_file(backbone.state_dict(), tmp_path / "weights.safetensors")
     source = f"timm:test_resnet:{tmp_path}/weights.safetensors"
-    model, processor = start_captioner(StartingPoint(language_model=language_model, vision_model=source))
+    model, processor = start_captioner(ModelArguments(language_model=language_model, vision_model=source))
     expected = timm.data.resolve_model_data_config(backbone)
     assert list(processor.image_processor.image_mean) == list(expected["mean"])
     assert model.config.region_feature_size == backbone.num_features
-    _, resized = start_captioner(StartingPoint(language_model=language_model, vision_model=source, image_size=64))
+    _, resized = start_captioner(ModelArguments(language_model=language_model, vision_model=source, image_size=64))
     assert resized.image_processor.crop_size["height"] == 64

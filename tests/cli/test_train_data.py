@@ -9,10 +9,10 @@ from filelock import FileLock
 
 from hf_captioners.cli import main
 from hf_captioners.data import list_datasets, load_captions
-from hf_captioners.data.feature_store import FeatureStore
+from hf_captioners.features.cache import image_keys
+from hf_captioners.features.feature_store import FeatureStore
 from hf_captioners.hub.cards import FIGURE_NAMES
 from hf_captioners.named_values import read_named_values
-from hf_captioners.training.feature_cache import image_keys
 
 FOLDERS = importlib.util.spec_from_file_location("dataset_folders", Path(__file__).with_name("dataset_folders.py"))
 dataset_folders = importlib.util.module_from_spec(FOLDERS)
@@ -161,7 +161,7 @@ def test_bad_input_is_answered(parts, tmp_path, capsys, typed, said):
 
 
 def test_a_folder_that_another_run_writes_to_is_left_alone(images, parts, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("hf_captioners.cli.output_files.PATIENCE", 0.1)
+    monkeypatch.setattr("hf_captioners.output_files.PATIENCE", 0.1)
     typed = ["train", "--train_dir", str(images), *parts, *TWO_STEPS, "--validation_share", "0.3"]
     (tmp_path / "run").mkdir()
     with FileLock(tmp_path / "run" / ".run.lock"):

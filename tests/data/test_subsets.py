@@ -78,8 +78,8 @@ def test_errors_say_what_is_wrong(tmp_path):
     dataset = rows(True)
     with pytest.raises(ValueError, match=r"`share` is 50; expected more than 0, at most 1 \(1 % is 0.01\)"):
         draw_subset(dataset, 50)
-    with pytest.raises(ValueError, match="`unit` is 'image'"):
-        draw_subset(dataset, 0.5, "image")
+    with pytest.raises(ValueError, match="`unit` is 'photo'"):
+        draw_subset(dataset, 0.5, "photo")
     subset = CaptionSubset("image", 0.1, 0, "by hand", ("p1", "nobody"))
     with pytest.raises(ValueError, match="lacks 1 of the 2 images of the subset, such as nobody"):
         subset.of(dataset)

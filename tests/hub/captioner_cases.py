@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.auto import ARCHITECTURES
+from hf_captioners.architectures import ARCHITECTURES
 from tests.modeling.common_case import CaptionerCase
 
 NAMES = sorted(ARCHITECTURES)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from datasets import load_from_disk
 
+from hf_captioners.loading import load_captioner
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments, SCSTArguments, SCSTTrainer
-from hf_captioners.training.starting import load_captioner
 
 KINDS = {
     "cross_entropy": (CaptioningTrainer, CaptioningTrainingArguments, {"captions_per_image": 1}),

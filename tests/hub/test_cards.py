@@ -8,7 +8,7 @@ from huggingface_hub import ModelCard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hf_captioners.auto import ARCHITECTURES
+from hf_captioners.architectures import ARCHITECTURES
 from hf_captioners.hub.card_facts import (
     CheckpointFacts,
     DataFacts,
@@ -228,7 +228,7 @@ def test_x_rays_come_with_a_warning(data):
 
 def test_other_kinds_of_checkpoints():
     regions = render_card("a/b", checkpoint({"vision", "image_size"}))
-    assert "processor(regions=[features]" in regions and "image's region features" in regions
+    assert "processor(regions=[features]" in regions and "the region features of an image" in regions
     foreign = render_card("a/b", CheckpointFacts(model_type="blip", vision="blip_vision_model"))
     assert 'pipeline("image-captioning", model="a/b")' in foreign and "custom_code" not in foreign
     adapter = render_card("a/b", CheckpointFacts(adapter_of="somebody/captioner"))

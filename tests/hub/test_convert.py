@@ -14,8 +14,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from hf_captioners.cli import main
 from hf_captioners.hub.card_facts import TrainingFacts
-from hf_captioners.hub.converting import list_converters, sha256_of
-from hf_captioners.hub.parity_report import compare_figures
+from hf_captioners.hub.convert.converting import list_converters, sha256_of
+from hf_captioners.hub.convert.parity_report import compare_figures
 from tests.modeling.gpt2_parts import tiny_gpt2_tokenizer
 from tests.parity.figures import Figures, variants
 

@@ -90,7 +90,7 @@ def test_it_serves_a_pushed_captioner(hub, tmp_path):
             post(address, b"no body")
             raise AssertionError("a text was taken for a body")
         except urllib.error.HTTPError as error:
-            assert error.code == 400 and b"The body is no body" in error.read()
+            assert error.code == 400 and b"The body is no image" in error.read()
     finally:
         server.terminate()
         server.wait()

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from hf_captioners.auto import ARCHITECTURES
+from hf_captioners.architectures import ARCHITECTURES
 
 FROZEN = Path(__file__).with_name("frozen")
 NAMES = sorted(path.parent.name for path in FROZEN.glob("*/config.json"))

@@ -46,8 +46,8 @@ class LossChecks(CaptionerCase):
         real = labels != -100
         expected = torch.full_like(logits, smoothing / (logits.shape[-1] - 1))
         expected.scatter_(-1, labels.clamp(min=0)[..., None], 1 - smoothing)
-        costs = functional.kl_div(logits.log_softmax(-1), expected, reduction="none").sum(-1)
-        return costs[real].mean()
+        nll = functional.kl_div(logits.log_softmax(-1), expected, reduction="none").sum(-1)
+        return nll[real].mean()
 
     @both_ways_in
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])

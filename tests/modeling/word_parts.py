@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hf_captioners.data.word_tokenizer import word_tokenizer
+from hf_captioners.processing.word_tokenizer import word_tokenizer
 
 NOUNS = ["dog", "cat", "man", "woman", "ball", "grass", "water", "street", "car"]
 OTHERS = ["a", "the", "red", "blue", "big", "small", "on", "in", "with", "runs", "sits", "holds", "two", "three", "is"]

@@ -7,7 +7,7 @@ import torch
 from torch.func import functional_call
 from transformers import AutoModelForImageTextToText
 
-from hf_captioners.hub import keys_show_attend_tell as keys
+from hf_captioners.hub.convert import keys_show_attend_tell as keys
 from hf_captioners.modeling.layers_recurrent import RecurrentCache
 from hf_captioners.modeling.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration
 
@@ -146,15 +146,15 @@ def compare_program_forward(case: Case) -> None:
 
 def compare_program_costs(case: Case, inputs: dict, out) -> None:
     model, labels = case.model, inputs["labels"]
-    costs = model.token_costs(out.decoder_hidden_states[-1], labels, out.logits)
-    case.close("masked_cost", costs.T)
-    case.close("cost_per_sample", costs.sum(1))
-    case.close("loss.nll", costs.sum(1).mean())
+    nll = model.token_nll(out.decoder_hidden_states[-1], labels, out.logits)
+    case.close("masked_cost", nll.T)
+    case.close("cost_per_sample", nll.sum(1))
+    case.close("loss.nll", nll.sum(1).mean())
     penalty = model.doubly_stochastic_penalty(out.cross_attentions[-1], labels)
     decay = case.options["decay_c"] * sum(weight.detach().square().sum() for weight in case.weights.values())
     case.close("loss.alpha_reg", penalty)
     case.close("loss.weight_decay", torch.as_tensor(decay))
-    case.close("loss.total", costs.sum(1).mean() + penalty + decay)
+    case.close("loss.total", nll.sum(1).mean() + penalty + decay)
 
 
 def compare_program_gradients(case: Case) -> None:
@@ -167,10 +167,10 @@ def compare_program_gradients(case: Case) -> None:
     (loss + decay).backward()
     case.compare_gradients("grad")
     if "baseline_after" in case.figures.expected:
-        costs = case.model.token_costs(
+        nll = case.model.token_nll(
             case.model(**inputs, output_hidden_states=True).decoder_hidden_states[-1], inputs["labels"], None
         )
-        case.close("baseline_after", case.model.next_location_baseline(costs, torch.ones_like(costs)))
+        case.close("baseline_after", case.model.next_location_baseline(nll, torch.ones_like(nll)))
 
 
 @torch.no_grad()
@@ -279,9 +279,9 @@ def compare_forward(case: Case) -> None:
     case.close("alphas", out.cross_attentions[0], where=real)
     case.close("gate", out.gates[0].visual.transpose(0, 1), where=real.T)
     case.close("h", out.decoder_hidden_states[1].transpose(0, 1), where=real.T)
-    costs = model.token_costs(out.decoder_hidden_states[-1], inputs["labels"], out.logits)
+    nll = model.token_nll(out.decoder_hidden_states[-1], inputs["labels"], out.logits)
     penalty = model.doubly_stochastic_penalty(out.cross_attentions[0], inputs["labels"])
-    case.close("loss.xe", costs.sum() / real.sum())
+    case.close("loss.xe", nll.sum() / real.sum())
     case.close("loss.alpha_reg", penalty)
     case.close("loss.total", out.loss)
     hits = (out.logits[real].topk(5, dim=-1).indices == inputs["labels"][real][:, None]).any(-1)

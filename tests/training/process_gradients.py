@@ -11,9 +11,9 @@ from datasets import load_from_disk
 from safetensors.torch import save_file
 from transformers import TrainerCallback
 
+from hf_captioners.loading import load_captioner
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments, SCSTArguments, SCSTTrainer
 from hf_captioners.training.scst_sampling import CaptionSamples
-from hf_captioners.training.starting import load_captioner
 
 SAMPLES, LENGTH = 3, 5
 

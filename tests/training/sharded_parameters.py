@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from hf_captioners.training.starting import load_captioner
+from hf_captioners.loading import load_captioner
 
 
 def shard(model, mesh):

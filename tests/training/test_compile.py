@@ -3,7 +3,7 @@
 import pytest
 from torch._dynamo import OptimizedModule
 
-from hf_captioners.training.starting import load_captioner
+from hf_captioners.loading import load_captioner
 
 from .scst_settings import log_of, scst_trainer
 

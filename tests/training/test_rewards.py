@@ -97,7 +97,7 @@ def test_a_file_of_another_vocabulary(tmp_path, corpus, end_token, count_end, sa
 
 def test_a_file_that_is_none(tmp_path):
     with pytest.raises(FileNotFoundError, match="neither a file nor one of per_image"):
-        reward("cider_d", document_frequency="per_image")
+        reward("cider_d", document_frequency="per_photo")
     (tmp_path / "junk").write_text("junk")
     with pytest.raises(ValueError, match="not a file of document frequencies"):
         reward("cider_d", document_frequency=str(tmp_path / "junk"))

@@ -1,4 +1,4 @@
-"""An alarm for each way in which captions collapse, once when it begins."""
+"""A warning for each way in which captions collapse, once when it begins."""
 
 import logging
 import re
@@ -7,7 +7,7 @@ import pytest
 from transformers import TrainerControl, TrainerState
 
 from hf_captioners.training import SCSTArguments
-from hf_captioners.training.scst_callbacks import CollapseAlarm, MovingAverage
+from hf_captioners.training.scst_callbacks import CollapseWarning, MovingAverage
 
 HEALTHY = {"eval_distinct": 0.5, "eval_length": 10.0, "eval_bad_endings": 0.01, "eval_length_ratio": 1.05}
 DRAWN = {"unfinished": 0.05, "distinct": 0.9, "advantage_std": 0.3}
@@ -15,15 +15,19 @@ DRAWN = {"unfinished": 0.05, "distinct": 0.9, "advantage_std": 0.3}
 
 @pytest.fixture
 def told(caplog, tmp_path):
-    """What an alarm says of a log, entry by entry."""
+    """What the callback says of a log, entry by entry."""
 
     def watch(entries, **fields):
         caplog.clear()
-        arguments, state, alarm = SCSTArguments(str(tmp_path), use_cpu=True, **fields), TrainerState(), CollapseAlarm()
+        arguments, state, callback = (
+            SCSTArguments(str(tmp_path), use_cpu=True, **fields),
+            TrainerState(),
+            CollapseWarning(),
+        )
         with caplog.at_level(logging.WARNING):
             for entry in entries:
                 state.log_history.append(entry)
-                event = alarm.on_evaluate if "eval_distinct" in entry else alarm.on_log
+                event = callback.on_evaluate if "eval_distinct" in entry else callback.on_log
                 event(arguments, state, TrainerControl())
         return [record.message for record in caplog.records]
 
@@ -46,7 +50,7 @@ def test_evaluation(told, changed, fields, said):
     assert all(re.search(said, message) for message in messages)
 
 
-def test_what_is_still_healthy_raises_no_alarm(told):
+def test_what_is_still_healthy_raises_no_warning(told):
     edge = {"eval_distinct": 0.41, "eval_length": 9.1, "eval_bad_endings": 0.029, "eval_length_ratio": 0.91}
     assert told([HEALTHY, edge]) == []
     too_long = HEALTHY | {"eval_length_ratio": 1.3}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from datasets import load_from_disk
 
+from hf_captioners.loading import load_captioner
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments
-from hf_captioners.training.starting import load_captioner
 
 folder, output, batch_size = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 model, processor = load_captioner(str(folder / "captioner"))

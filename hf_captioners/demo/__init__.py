@@ -1,0 +1,1 @@
+"""The demonstration: training on drawn scenes, and the page that shows the result."""

@@ -1,0 +1,47 @@
+"""Stored features belong to one extractor: a captioner that was trained on others refuses them."""
+
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from .cache import vision_part
+from .feature_store import FeatureStore, OtherExtractorError
+from .region_source import RegionSource
+
+
+def require_own_features(model: PreTrainedModel, processor: Any, source: RegionSource) -> None:
+    """Refuse features that a captioner cannot use, and let it remember those that it is trained on.
+
+    A captioner with a vision part takes the features of that part only, so that it can caption images afterwards.
+    One without takes any, once: its configuration (`region_extractor`) says which.
+
+    Args:
+        model: a captioner of this library.
+        processor: its processor.
+        source: what it is to be trained on. Only a feature store says which extractor made it.
+
+    Raises:
+        OtherExtractorError: the features are of another extractor, or of an unknown one.
+        ValueError: the features have another size, or the captioner reads none.
+    """
+    config, found = model.config, source.description if isinstance(source, FeatureStore) else None
+    if not hasattr(model, "get_region_features"):
+        raise ValueError(f"A {type(model).__name__} reads images only; stored features are for this library's own.")
+    if config.vision_config is not None:
+        own = vision_part(model, processor)
+        if found is None or own.digest != found.revision:
+            whose = f"{found.extractor} (revision {found.revision[:16]})" if found else "an unknown extractor"
+            raise OtherExtractorError(
+                f"{source.name} has features of {whose}, which are not those of this captioner's vision part with its "
+                f"image preparation (revision {own.digest[:16]}). Extract them with the same vision model, layer, "
+                "grid and image size, or train a captioner without vision model on them."
+            )
+    if found is not None and config.region_extractor is not None:
+        found.check_extractor(config.region_extractor["name"], config.region_extractor["revision"])
+    if source.feature_size != config.region_feature_size:
+        raise ValueError(
+            f"{source.name} has {source.feature_size} features a region, the captioner reads "
+            f"{config.region_feature_size} (`region_feature_size`)."
+        )
+    if found is not None:
+        config.region_extractor = {"name": found.extractor, "revision": found.revision}

@@ -1,0 +1,149 @@
+"""Features of a frozen vision model, computed once an image and read from a feature store afterwards.
+
+Below the cache's directory lies one store for each extractor (weights, layer, grid, image preparation) and data
+type, whatever data sets its images come from: an image is found by its own bytes, or by path, size and time where
+it is a file. A build that was killed goes on where it stopped.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, Image, List
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+from .extraction import GridExtractor
+from .feature_store import STORE_FILE, FeatureStore, StoredKind
+from .feature_store_writer import FeatureStoreWriter
+from .region_source import Regions
+from .regions_column import store_regions
+
+logger = logging.get_logger(__name__)
+
+# Some forty grids of 7 x 7 x 2048 in half precision: what is computed again after a kill, at most.
+SHARD_BYTES = 8 * 2**20
+
+
+def can_cache(model: PreTrainedModel) -> bool:
+    """Whether a model has a vision part whose output never changes."""
+    config = model.config
+    frozen = getattr(config, "freeze_vision", False) and getattr(config, "vision_config", None) is not None
+    return bool(frozen) and hasattr(model, "get_region_features")
+
+
+def vision_part(model: PreTrainedModel, processor: Any) -> GridExtractor:
+    """The vision part of a captioner of this library, with its image preparation."""
+    return GridExtractor(model.model.encoder.vision, processor.image_processor, model.config.vision_config.model_type)
+
+
+def image_keys(rows: Dataset) -> list[str]:
+    """A digest of the image (or views) of every row: of its bytes, or of path, size and time where it is a file."""
+    (column,) = rows.column_names
+    kind = Image(decode=False)
+    undecoded = rows.cast_column(column, List(kind) if isinstance(rows.features[column], List) else kind)
+    return [_key(row[column] if isinstance(row[column], list) else [row[column]]) for row in undecoded]
+
+
+def _key(views: Sequence[dict[str, Any]]) -> str:
+    digest = hashlib.sha256()
+    for view in views:
+        if view["bytes"] is not None:
+            digest.update(hashlib.sha256(view["bytes"]).digest())
+        else:
+            status = os.stat(view["path"])
+            digest.update(f"{os.path.realpath(view['path'])}:{status.st_size}:{status.st_mtime_ns};".encode())
+    return digest.hexdigest()
+
+
+class StoredFeatures:
+    """Features of the images of one data set, by row.
+
+    Args:
+        folder: a feature store.
+        extractor: `GridExtractor.digest` of the model that wants to read it.
+        keys: the image of every row, as `image_keys` names it.
+
+    Raises:
+        ValueError: the features are of another extractor, or some are not there.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], extractor: str, keys: Sequence[str]) -> None:
+        self.folder, self.keys = Path(folder), list(keys)
+        self.store = FeatureStore(self.folder)
+        found = self.store.description
+        if found.revision != extractor:
+            raise ValueError(
+                f"The features in {folder} are of the extractor {found.revision[:16]}, this model's vision part with "
+                f"its image preparation is {extractor[:16]}. Delete the folder, or pass another `feature_cache_dir`."
+            )
+        there = sum(key in self.store for key in self.keys)
+        if there < len(self.keys):
+            raise ValueError(f"The features in {folder} are unfinished: {there} of {len(self.keys)} rows.")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
+        """`region_features` `[R, D]` as they are stored, and `region_boxes` `[R, 4]` of one row."""
+        regions = self.store.stored(self.keys[row])
+        assert regions.boxes is not None
+        return {"region_features": regions.features, "region_boxes": regions.boxes}
+
+
+class FeatureCache:
+    """Builds and finds stored features of one captioner's vision part.
+
+    Args:
+        directory: where they lie; made when needed.
+        model: a captioner for which `can_cache` is True.
+        processor: its processor.
+        dtype: `"float16"` or `"float32"`.
+        batch_size: images at a time; on CPU few are faster, because their maps stay in its caches.
+        workers: processes that decode images.
+        shard_bytes: size of features that is written at once.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        model: PreTrainedModel,
+        processor: Any,
+        dtype: StoredKind = "float16",
+        batch_size: int = 8,
+        workers: int = 0,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> None:
+        self.vision = vision_part(model, processor)
+        self.dtype, self.batch_size, self.workers, self.shard_bytes = dtype, batch_size, workers, shard_bytes
+        self.extractor = self.vision.digest
+        self.folder = Path(directory, f"{self.extractor[:16]}-{dtype}")
+
+    def features_of(self, rows: Dataset) -> StoredFeatures:
+        """Features of the images of a data set, computed if they are not there yet.
+
+        Args:
+            rows: a data set with one column: `image`, or `images` for several views.
+
+        Raises:
+            ValueError: an image cannot be read, or a feature is NaN, infinite or too large for the data type.
+        """
+        keys = image_keys(rows)
+        known = FeatureStore(self.folder) if (self.folder / STORE_FILE).is_file() else ()
+        missing = len({key for key in keys if key not in known})
+        if missing:
+            logger.warning(f"Computing the features of {missing:,} images, to be stored in {self.folder}.")
+            self._build(rows, keys)
+        return StoredFeatures(self.folder, self.extractor, keys)
+
+    def _build(self, rows: Dataset, keys: list[str]) -> None:
+        description = self.vision.description(self.dtype)
+        # Another run may fill the same store: wait for it, and compute what it left.
+        with FeatureStoreWriter(self.folder, description, shard_bytes=self.shard_bytes, patience=-1) as writer:
+            store_regions(rows, self._extract, writer, self.batch_size, self.vision.prepare, self.workers, keys)
+
+    def _extract(self, inputs: dict[str, Any]) -> list[Regions]:
+        return self.vision(inputs)

@@ -1,0 +1,1 @@
+"""Checkpoints of other programs as captioners of this library: one file an architecture."""

@@ -1,0 +1,79 @@
+"""Registration of every architecture of the table with the Auto classes and pipelines of transformers."""
+
+import sys
+from collections.abc import Callable
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from .architectures import ARCHITECTURES, KINDS
+
+
+def register() -> None:
+    """Register every architecture and the pipeline with transformers; called once transformers is imported."""
+    import transformers
+
+    from hf_captioners.hub.bundling import complete_checkpoint
+    from hf_captioners.hub.pushing import push_model
+    from hf_captioners.modeling.modeling_captioning import CaptioningPreTrainedModel
+    from hf_captioners.pipelines.image_captioning import register_pipeline
+    from hf_captioners.processing import image_processing_captioning as images
+
+    image_processors = {"pil": images.CaptioningImageProcessor, "torchvision": images.CaptioningImageProcessorFast}
+    for architecture in ARCHITECTURES.values():
+        config, model, captioner, processor = (architecture.load(kind) for kind in KINDS)
+        tokenizer = getattr(transformers, architecture.tokenizer_class)
+        transformers.AutoConfig.register(architecture.model_type, config, exist_ok=True)
+        transformers.AutoModel.register(config, model, exist_ok=True)
+        transformers.AutoModelForImageTextToText.register(config, captioner, exist_ok=True)
+        transformers.AutoProcessor.register(config, processor, exist_ok=True)
+        transformers.AutoImageProcessor.register(config, image_processor_classes=image_processors, exist_ok=True)
+        transformers.AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
+        config.register_for_auto_class()
+        model.register_for_auto_class("AutoModel")
+        captioner.register_for_auto_class("AutoModelForImageTextToText")
+        processor.register_for_auto_class("AutoProcessor")
+    for image_processor in image_processors.values():
+        image_processor.register_for_auto_class("AutoImageProcessor")
+    CaptioningPreTrainedModel.checkpoint_completions[:] = [complete_checkpoint]
+    CaptioningPreTrainedModel.push_to_hub = push_model  # type: ignore[method-assign,assignment]
+    register_pipeline()
+
+
+class _AfterImport(MetaPathFinder, Loader):
+    """Finds one module as usual and calls a function after its first import."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self.name, self.then = name, then
+        self.loader: Any = None
+
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The module's own specification, with this object as its loader."""
+        if fullname != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            self.loader, spec.loader = spec.loader, self
+        return spec
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """As the module's own loader does it."""
+        return self.loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module, then the function."""
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self.loader
+        self.loader.exec_module(module)
+        self.then()
+
+
+def register_with_transformers() -> None:
+    """Register now if transformers is imported, otherwise right after its first import; never import it from here."""
+    if "transformers" in sys.modules:
+        register()
+    elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AfterImport("transformers", register))

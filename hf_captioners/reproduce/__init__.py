@@ -1,0 +1,1 @@
+"""Recipes of published tables, and what runs them."""

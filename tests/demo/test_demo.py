@@ -1,0 +1,65 @@
+"""The demonstration: what it claims, what its page shows, and that a claim that fails is told by the exit status."""
+
+import re
+
+import pytest
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from hf_captioners.cli import main
+from hf_captioners.demo import page as demo_page
+from hf_captioners.demo import running
+from hf_captioners.demo.experiment import QUICK, Parts, Run, judge
+
+
+def runs_of(pretrained: float, random: float, dealt: float, model=None) -> list[Run]:
+    return [
+        Run(side, seed, ["a star"], value + 0.01 * seed, 0.2, dealt, [(0.5, value / 2), (1.0, value)], model)
+        for side, value in ((True, pretrained), (False, random))
+        for seed in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("figures", "held"),
+    [((1.0, 0.8, 0.3), [True, True]), ((0.8, 1.0, 0.3), [False, True]), ((1.0, 0.8, 0.6), [True, False])],
+)
+def test_claims(figures, held):
+    assert [holds for _, holds in judge(runs_of(*figures))] == held
+
+
+@pytest.mark.parametrize(("figures", "status"), [((1.0, 0.8, 0.3), 0), ((0.8, 1.0, 0.3), 1), ((1.0, 0.8, 0.6), 1)])
+def test_exit_status(figures, status, monkeypatch, tmp_path):
+    prepared = iter(runs_of(*figures))
+    monkeypatch.setattr(running, "prepare", lambda scale, seed: None)
+    monkeypatch.setattr(running, "fine_tune", lambda *arguments: next(prepared))
+    monkeypatch.setattr(running, "write_page", lambda path, *arguments: path)
+    assert main(["demo", "--output_dir", str(tmp_path)]) == status
+
+
+def test_page(captioner, scenes, tmp_path):
+    """Images inside the file, a word for every word of a caption, both sides of the comparison."""
+    model, processor = (auto.from_pretrained(captioner) for auto in (AutoModelForImageTextToText, AutoProcessor))
+    parts = Parts(None, 3.2, None, {"colour": 0.9, "shape": 0.8}, processor, scenes, scenes)
+    runs = runs_of(1.0, 0.8, 0.3, model)
+    page = demo_page.write_page(tmp_path / "index.html", parts, runs, QUICK, 120.0).read_text(encoding="utf-8")
+    assert page.count("data:image/png;base64,") == len(scenes)
+    assert page.count("<polyline") == 4
+    assert "1.005" in page and "0.805" in page, "means of the two seeds"
+    words = [[word for word, _ in demo_page.word_scores(runs[0], parts, index)] for index in range(len(scenes))]
+    assert len(re.findall(r'class="word"', page)) == sum(len(row) for row in words)
+    assert scenes[0]["captions"][0].rstrip(".") in page
+    assert not re.search(r'(src|href)="http', page), "the page must be one file"
+
+
+def test_visual_scores(captioner, scenes):
+    model, processor = (auto.from_pretrained(captioner) for auto in (AutoModelForImageTextToText, AutoProcessor))
+    inputs = processor(images=scenes[0]["image"], return_tensors="pt")
+    sequences = model.generate(**inputs, num_beams=2, num_return_sequences=2)
+    scores = model.visual_scores(sequences, **inputs)
+    assert scores.shape == (2, sequences.shape[1] - 1) and ((scores >= 0) & (scores <= 1)).all()
+    gates = model(decoder_input_ids=sequences[:, :-1], output_gates=True, **inputs).gates[-1].visual
+    assert scores[1, 2].item() == pytest.approx(gates[1, 2].mean().item())
+    model.config.fusion = "residual"
+    assert not model.has_visual_scores
+    with pytest.raises(ValueError, match="no visual gates"):
+        model.visual_scores(sequences, **inputs)

@@ -1,0 +1,77 @@
+"""A captioner trains on stored features, and refuses those of another extractor."""
+
+import numpy as np
+import pytest
+import torch
+
+from hf_captioners.features.agreement import require_own_features
+from hf_captioners.features.cache import vision_part
+from hf_captioners.features.feature_store import FeatureStore, OtherExtractorError, StoreDescription
+from hf_captioners.features.feature_store_writer import FeatureStoreWriter
+from hf_captioners.features.region_source import Regions
+from hf_captioners.features.regions_column import store_regions, with_regions
+
+
+@pytest.fixture
+def store_of(tmp_path, scenes):
+    """Store the regions of all scenes."""
+
+    def write(extract, description, prepare=list):
+        with FeatureStoreWriter(tmp_path / "features", description) as writer:
+            for rows in scenes.values():
+                store_regions(rows, extract, writer, prepare=prepare)
+        return FeatureStore(tmp_path / "features")
+
+    return write
+
+
+def strips(images):
+    """Regions of different number, of the images' own colours."""
+    rows = [np.asarray(image, np.float32).mean(axis=1) / 255 for image in images]
+    return [Regions(row[: 5 + index % 3]) for index, row in enumerate(rows)]
+
+
+def test_features_of_its_own_vision_part_train_as_images_do(store_of, scenes, make_trainer, make_captioner, processor):
+    """The losses of two epochs are those of training on the images with cached features."""
+    model = make_captioner()
+    own = vision_part(model, processor)
+    store = store_of(own, own.description("float16"), own.prepare)
+    curves = []
+    for rows in (scenes, {name: with_regions(part, store) for name, part in scenes.items()}):
+        trainer = make_trainer(make_captioner(), train_rows=rows["train"], eval_rows=rows["validation"])
+        trainer.train()
+        curves.append([entry.get("loss", entry.get("eval_loss")) for entry in trainer.state.log_history])
+    assert curves[0] == curves[1] and len(curves[0]) > 4
+    assert trainer.model.config.region_extractor == {
+        "name": own.description("float16").extractor,
+        "revision": own.digest,
+    }
+
+
+def test_features_of_another_vision_model_are_refused(store_of, scenes, make_trainer, make_captioner, processor):
+    other = vision_part(make_captioner(seed=1), processor)
+    store = store_of(other, other.description("float16"), other.prepare)
+    trainer = make_trainer(make_captioner(), train_rows=with_regions(scenes["train"], store))
+    with pytest.raises(OtherExtractorError, match="not those of this captioner's vision part"):
+        trainer.train()
+
+
+def test_a_captioner_without_eyes_remembers_what_it_was_trained_on(
+    store_of, scenes, make_trainer, make_captioner, processor, tmp_path
+):
+    description = StoreDescription("mean colours", "1", 3, boxes=False)
+    store = store_of(strips, description)
+    model = make_captioner(vision_model=None, region_feature_size=3)
+    rows = {name: with_regions(part, store) for name, part in scenes.items()}
+    trainer = make_trainer(model, train_rows=rows["train"], eval_rows=rows["validation"], num_train_epochs=1)
+    trainer.train()
+    assert all(torch.isfinite(weight).all() for weight in model.parameters())
+    model.save_pretrained(tmp_path / "saved")
+    saved = type(model).from_pretrained(tmp_path / "saved")
+    require_own_features(saved, processor, store)
+    with FeatureStoreWriter(tmp_path / "newer", StoreDescription("mean colours", "2", 3, boxes=False)) as writer:
+        writer.add("a", Regions(np.ones((1, 3), np.float32)))
+    with pytest.raises(OtherExtractorError, match=r"of mean colours \(revision 2\).* trained on .*revision 1"):
+        require_own_features(saved, processor, FeatureStore(tmp_path / "newer"))
+    with pytest.raises(ValueError, match="3 features a region, the captioner reads 7"):
+        require_own_features(make_captioner(vision_model=None, region_feature_size=7), processor, store)
