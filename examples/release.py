@@ -50,7 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--owner", required=True, help="account or organisation to push to")
     parser.add_argument("--with", dest="settings", metavar="FILE", type=Path, help="YAML of training arguments")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the recipe")
-    parser.add_argument("--recipes", type=Path, default=ROOT / "hf_captioners" / "reproduce" / "recipes", help="folder of the recipes")
+    parser.add_argument(
+        "--recipes", type=Path, default=ROOT / "hf_captioners" / "reproduce" / "recipes", help="folder of the recipes"
+    )
     parser.add_argument("--output_dir", type=Path, default=Path("runs", "release"), help="folder of the runs")
     parser.add_argument("--dry-run", action="store_true", help="push to a Hub on the loopback address")
     args = parser.parse_args(argv)

@@ -1,13 +1,14 @@
-"""Whether results can be written where they were asked for; known before any work is done."""
+"""Output files and folders: checked before the work starts, written atomically, locked against other runs."""
 
 import json
 import math
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
@@ -30,13 +31,33 @@ def require_writable_folder(folder: str | os.PathLike[str]) -> None:
         raise PermissionError(f"{path} cannot be written to ({error.strerror}). Choose another folder.") from error
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a file at once: whoever looks sees the old one or all of the new one."""
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
-    ) as file:
+@contextmanager
+def atomic_file(path: str | os.PathLike[str], mode: str = "w", **options: Any) -> Iterator[IO[Any]]:
+    """Open a file for writing that appears under its name only when the block ends without an error.
+
+    Until then the content is in a temporary file in the same folder, whose name no other process uses, so that readers
+    see the old file or all of the new one, and a process that is killed leaves the old one.
+
+    Args:
+        path: the file to write or to replace. Its folder exists.
+        mode: `"w"` (UTF-8 text) or `"wb"`.
+        **options: further arguments of `open`.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    encoding = {} if "b" in mode else {"encoding": "utf-8"}
+    try:
+        with open(temporary, mode, **(encoding | options)) as file:
+            yield file
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text file atomically, see `atomic_file`."""
+    with atomic_file(path) as file:
         file.write(text)
-    os.replace(file.name, path)
 
 
 def as_json(value: Any) -> str:

@@ -18,7 +18,9 @@ def test_every_reference_is_one_row_of_the_recipes():
     references = runpy.run_path(str(SCRIPT))["REFERENCES"]
     assert {reference.paper for reference in references.values()} == {"visualgpt", "show_attend_tell"}
     for reference in references.values():
-        (recipe,) = find_recipes(ROOT / "hf_captioners" / "reproduce" / "recipes", reference.paper, reference.table, reference.row)
+        (recipe,) = find_recipes(
+            ROOT / "hf_captioners" / "reproduce" / "recipes", reference.paper, reference.table, reference.row
+        )
         assert reference.regime in recipe.published.regimes
 
 

@@ -14,7 +14,7 @@ from hf_captioners.cli.reproduce import as_markdown
 from hf_captioners.metrics.compute import METRICS
 from hf_captioners.reproduce.recipe import Recipe, in_percent, with_recipe
 
-RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
+RECIPES = Path(__file__).parents[2] / "hf_captioners" / "reproduce" / "recipes"
 ALL = {path.relative_to(RECIPES).as_posix(): Recipe.load(path) for path in sorted(RECIPES.rglob("*.yaml"))}
 CELLS = [
     (name, regime)
