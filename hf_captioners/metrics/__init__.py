@@ -81,7 +81,7 @@ def module_path(name: str) -> str:
     """Return the folder of a metric's `evaluate` module: `evaluate.load(module_path("cider_d"))`.
 
     Args:
-        name: `bleu`, `rouge_l`, `cider_d`, `cider_original`, `meteor`, `spice` or `spice_rules`.
+        name: `bleu`, `rouge_l`, `cider_d`, `cider_original`, `meteor` or `spice`.
 
     Raises:
         ValueError: there is no such module.

@@ -15,9 +15,7 @@ from .meteor_tables import MeteorTables
 from .ngrams import ORDERS
 from .ptb_tokenizer import PTBTokenizer
 from .rouge import rouge_l
-from .scene_rules import RuleParser
-from .scene_spacy import SpacyParser
-from .spice import OriginalSpice, ParseCaption, SpiceResult, score_scenes
+from .spice import OriginalSpice
 
 TOKENIZERS = ("ptb", "none")
 """What can be done to captions before they are compared."""
@@ -64,7 +62,7 @@ def compute_caption_metrics(
             separated by blanks already, or for other languages after a tokenizer of their own.
         document_frequency: for the CIDEr family; without it n-grams are counted in these references.
         meteor: for `meteor`, if not all stages are wanted or the tables are somewhere else.
-        tables: for `meteor`, `spice_rules` and `spice_spacy`; without them the installed pycocoevalcap is used.
+        tables: for `meteor`; without them the installed pycocoevalcap is used.
         spice: for `spice`, the original program.
 
     Returns:
@@ -155,28 +153,13 @@ def _meteor(job: _Job) -> Iterator[_Figure]:
 def _spice(job: _Job) -> Iterator[_Figure]:
     if job.spice is None:
         raise ValueError(
-            "The metric `spice` needs the original Java program: pass spice=OriginalSpice('.../spice-1.0.jar'). "
-            "`spice_rules` needs no Java."
+            "The metric `spice` needs the original Java program: pass spice=OriginalSpice('.../spice-1.0.jar')."
         )
-    return _scene_figures("spice", job.spice.score(job.predictions, job.references), "SPICE 1.0, original program")
-
-
-def _spice_with(
-    name: str, load_parser: Callable[[MeteorTables], ParseCaption], variant: str
-) -> Callable[[_Job], Iterator[_Figure]]:
-    def run(job: _Job) -> Iterator[_Figure]:
-        tables = job.tables or MeteorTables()
-        parse, find = load_parser(tables), tables.synonyms.find
-        return _scene_figures(name, score_scenes(job.predictions, job.references, parse, find), variant)
-
-    return run
-
-
-def _scene_figures(name: str, result: SpiceResult, variant: str) -> Iterator[_Figure]:
-    yield _Figure(name, result.corpus, variant, result.per_image)
+    result, variant = job.spice.score(job.predictions, job.references), "SPICE 1.0, original program"
+    yield _Figure("spice", result.corpus, variant, result.per_image)
     for category, figure in result.categories.items():
         if category != "All":
-            yield _Figure(f"{name}_{category.lower()}", figure, f"{variant}; {category} only, images that have any")
+            yield _Figure(f"spice_{category.lower()}", figure, f"{variant}; {category} only, images that have any")
 
 
 METRICS: dict[str, Callable[[_Job], Iterator[_Figure]]] = {
@@ -188,15 +171,5 @@ METRICS: dict[str, Callable[[_Job], Iterator[_Figure]]] = {
     "cider_original": _cider("cider_original", CiderOriginal, "original CIDEr (no clipping, no length penalty)"),
     "meteor": _meteor,
     "spice": _spice,
-    "spice_rules": _spice_with(
-        "spice_rules",
-        lambda tables: RuleParser(tables.synonyms),
-        "SPICE's comparison of scenes parsed by built-in rules; not comparable with SPICE",
-    ),
-    "spice_spacy": _spice_with(
-        "spice_spacy",
-        lambda tables: SpacyParser.load(),
-        "SPICE's comparison of scenes parsed by spaCy; not comparable with SPICE",
-    ),
 }
 """The metrics by name."""

@@ -66,11 +66,6 @@ class Synonyms:
         forms = [word, *(self._bases.get(word) or [self._base(word)])]
         return frozenset(int(number) for form in forms for number in self._numbers.get(form, "").split())
 
-    def lemma(self, word: str) -> str:
-        """Return the first base form of a lower-case word, the word itself if there is none."""
-        bases = self._bases.get(word)
-        return bases[0] if bases else self._base(word)
-
     def _base(self, word: str) -> str:
         stem, suffix = (word[:-3], "ful") if word.endswith("ful") else (word, "")
         if stem.endswith("ss") or len(stem) <= 2:

@@ -27,11 +27,8 @@ _SIZES = """
     strapping sturdy tall teensy teeny teeny-tiny teeny-weeny thick thickset thin tiny titanic towering
     trifling trim tubby undersized underweight unlimited vast wee whopping wide
 """
-COLORS = frozenset(_COLOR_WORDS.split())
-"""Attributes that are colours."""
-
 _ATTRIBUTE_LISTS = {
-    "Color": COLORS,
+    "Color": frozenset(_COLOR_WORDS.split()),
     "Cardinality": frozenset(_COUNTS.split()),
     "Size": frozenset(_SIZES.split()),
 }

@@ -137,7 +137,7 @@ class OriginalSpice:
         except FileNotFoundError as error:
             raise RuntimeError(
                 f"There is no program {self._java!r}. SPICE needs Java 8 to 13; install one and pass its path as "
-                f"`java`. The figures of the built-in parser, `spice_rules`, need no Java."
+                f"`java`."
             ) from error
         except subprocess.TimeoutExpired as error:
             raise RuntimeError(f"SPICE was stopped after {self._timeout} seconds. Pass a longer `timeout`.") from error
