@@ -1,4 +1,4 @@
-"""All caption metrics in one call."""
+"""Computation of all caption metrics in one call."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +18,11 @@ from .rouge import rouge_l
 from .spice import OriginalSpice
 
 TOKENIZERS = ("ptb", "none")
-"""What can be done to captions before they are compared."""
+"""The names of the tokenizers."""
 
 
 class _Job(NamedTuple):
-    """What a metric gets: tokenised captions, and the tables that the caller has chosen."""
+    """Input of a metric: tokenised captions and the resources that the caller passed."""
 
     predictions: Sequence[str]
     references: Sequence[Sequence[str]]
@@ -33,7 +33,7 @@ class _Job(NamedTuple):
 
 
 class _Figure(NamedTuple):
-    """One line of the result."""
+    """One score of the result."""
 
     name: str
     corpus: float
@@ -56,31 +56,42 @@ def compute_caption_metrics(
 
     Args:
         predictions: one caption per image.
-        references: for each image its reference captions, in the order of the predictions.
-        metrics: any of `METRICS`. `cider` is CIDEr-D, as in every paper and in coco-caption.
-        tokenizer: `"ptb"` for the tokenizer of the COCO evaluation (English); `"none"` if the captions are words
-            separated by blanks already, or for other languages after a tokenizer of their own.
-        document_frequency: for the CIDEr family; without it n-grams are counted in these references.
-        meteor: for `meteor`, if not all stages are wanted or the tables are somewhere else.
-        tables: for `meteor`; without them the installed pycocoevalcap is used.
-        spice: for `spice`, the original program.
+        references: the reference captions of each image, in the order of the predictions.
+        metrics: names of `METRICS`. `cider` is CIDEr-D, as in papers and in coco-caption.
+        tokenizer: `"ptb"` for the tokenizer of the COCO evaluation (English); `"none"` if the captions are already
+            words separated by blanks. For other languages, tokenise the captions first and pass `"none"`.
+        document_frequency: the document frequencies of the CIDEr metrics. By default they are counted in
+            `references`.
+        meteor: the scorer of `meteor`, to select stages or tables.
+        tables: the tables of `meteor`. By default they are read from the installed pycocoevalcap.
+        spice: the original program, which `spice` requires.
 
     Returns:
-        Corpus figures in natural units (CIDEr-D 1.2 is what papers print as 120) under `bleu_1` .. `bleu_4`,
-        `rouge_l`, `cider_d`, ...; under `per_image` a mapping with a list of figures for each of them; under
-        `variants` what each figure is exactly; under `tokenizer` and `document_frequency` what was used.
+        A dictionary with the corpus scores in natural units (papers print a CIDEr-D of 1.2 as 120) under `bleu_1` ..
+        `bleu_4`, `rouge_l`, `cider_d`, ...; `per_image`, the list of image scores of each metric; `variants`, the
+        exact variant of each metric; `tokenizer` and `document_frequency`, the ones that were used.
 
     Raises:
-        TypeError: something is not a string, or a string stands where a list is expected.
-        ValueError: lengths differ, something is empty, a metric or tokenizer is unknown, or `spice` is missing.
+        TypeError: a caption is not a string, or a string was passed where a list is expected.
+        ValueError: lengths differ, a list is empty, a metric or tokenizer is unknown, or `spice` is missing.
         FileNotFoundError: METEOR's tables are not installed.
+
+    Example:
+        >>> from hf_captioners.metrics import compute_caption_metrics
+        >>> predictions = ["A man rides a horse.", "Two dogs run."]
+        >>> references = [["A man riding a horse.", "A horse and a man."], ["Two dogs run on grass.", "Dogs!"]]
+        >>> results = compute_caption_metrics(predictions, references, metrics=["bleu", "cider_d"])
+        >>> round(results["bleu_1"], 4), round(results["cider_d"], 4)
+        (0.875, 3.2551)
+        >>> results["variants"]["cider_d"]
+        'CIDEr-D (clipped, sigma 6)'
     """
     check_pairs(predictions, references)
     check_choice(metrics, tokenizer)
     if len(predictions) < 2 and document_frequency is None and any(name.startswith("cider") for name in metrics):
         warnings.warn(
-            "CIDEr over a single image is always 0, because its n-grams are in all of the documents. Score more "
-            "images together or pass `document_frequency`.",
+            "CIDEr of a single image is always 0, because every n-gram occurs in all documents. Score several images "
+            "together or pass `document_frequency`.",
             stacklevel=2,
         )
     if tokenizer == "ptb":
@@ -100,10 +111,10 @@ def compute_caption_metrics(
 
 
 def check_choice(metrics: Sequence[str], tokenizer: str) -> None:
-    """Raise unless metrics and tokenizer are known.
+    """Check the names of the metrics and of the tokenizer.
 
     Raises:
-        ValueError: one is not.
+        ValueError: a name is unknown.
     """
     if isinstance(metrics, str) or any(name not in METRICS for name in metrics):
         raise ValueError(f"`metrics` is {metrics!r}, expected a list of names among {', '.join(METRICS)}.")
@@ -167,7 +178,7 @@ METRICS: dict[str, Callable[[_Job], Iterator[_Figure]]] = {
     "bleu_no_penalty": _bleu_without_penalty,
     "rouge_l": _rouge_l,
     "cider_d": _cider("cider_d", CiderD, "CIDEr-D (clipped, sigma 6)"),
-    "cider": _cider("cider", CiderD, "CIDEr-D (clipped, sigma 6), which papers and coco-caption print as CIDEr"),
+    "cider": _cider("cider", CiderD, "CIDEr-D (clipped, sigma 6), reported as CIDEr by papers and coco-caption"),
     "cider_original": _cider("cider_original", CiderOriginal, "original CIDEr (no clipping, no length penalty)"),
     "meteor": _meteor,
     "spice": _spice,

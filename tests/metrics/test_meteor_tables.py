@@ -39,7 +39,7 @@ def test_synonyms_by_base_forms():
 
 
 def test_installed_package_without_file_is_found(tmp_path, monkeypatch):
-    """pycocoevalcap is a namespace package: it has places, but no `__file__`."""
+    """pycocoevalcap is a namespace package: it has locations, but no `__file__`."""
     folder = tmp_path / "pycocoevalcap" / "meteor"
     folder.mkdir(parents=True)
     (folder / "meteor-1.5.jar").touch()
