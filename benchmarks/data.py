@@ -1,8 +1,9 @@
-"""Time reading of stored regions against M2's HDF5 layout, the two image paths, and loading of COCO's captions.
+"""Measure the feature store against M2's HDF5 layout, the two image processors, and loading of COCO captions.
 
 python benchmarks/data.py --images FOLDER_OF_PHOTOGRAPHS --coco FOLDER_OF_CAPTIONS_TRAIN2014_AND_VAL2014
 
-All in one run on one core, both sides warm; rates are medians of repeated passes over the same rows. Needs h5py.
+Everything is measured in one run on one core with warm file caches. Rates are medians of repeated passes over the same
+rows. Requires h5py.
 """
 
 import argparse
@@ -49,7 +50,7 @@ print(used, peak / 2**20, *captions.values())
 
 
 def rates(readers: dict[str, Callable[[list[str]], Any]], batches: list[list[str]]) -> dict[str, float]:
-    """Images a CPU second of each reader, taking turns."""
+    """Return the images per CPU second of each reader. The readers alternate."""
     times: dict[str, list[float]] = {name: [] for name in readers}
     for _ in range(5):
         for name, read in readers.items():
@@ -62,7 +63,7 @@ def rates(readers: dict[str, Callable[[list[str]], Any]], batches: list[list[str
 
 
 def time_stores(folder: Path) -> dict[str, Any]:
-    """Random padded reads of up to 50 x 2048 regions from the store and from M2's file."""
+    """Measure random padded reads of up to 50 x 2048 region features from the store and from M2's file."""
     rng = np.random.default_rng(0)
     kinds: tuple[StoredKind, ...] = ("float32", "float16", "int8")
     with h5py.File(folder / "m2.hdf5", "w") as file:
@@ -108,7 +109,7 @@ def time_stores(folder: Path) -> dict[str, Any]:
 
 
 def time_images(folder: Path) -> dict[str, Any]:
-    """Photographs to 224 x 224, by the exact and by the fast processor."""
+    """Measure the exact and the fast image processor on photographs, with an output of 224 x 224."""
     paths = [str(path) for path in sorted(folder.rglob("*.jpg"))[:128]]
     size = {"height": 224, "width": 224}
     processors = {"exact": CaptioningImageProcessor(size=size), "fast": CaptioningImageProcessorFast(size=size)}
@@ -126,15 +127,15 @@ def time_images(folder: Path) -> dict[str, Any]:
 
 
 def time_coco(folder: Path, scratch: Path) -> dict[str, float]:
-    """CPU seconds and peak GiB of loading all captions in a process of its own, from nothing (on Linux)."""
+    """Measure CPU seconds and peak GiB of loading all captions in a separate process without caches (on Linux)."""
     command = [sys.executable, "-c", LOAD_COCO, str(folder), str(scratch / "cache")]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    values = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     names = ("cpu_seconds", "peak_gib", "train_captions", "validation_captions")
-    return dict(zip(names, map(float, told), strict=True))
+    return dict(zip(names, map(float, values), strict=True))
 
 
 def page(figures: dict[str, Any]) -> str:
-    """The figures as they stand in the page."""
+    """Return the section of the page with the measurements."""
     store, images, coco = figures["store"], figures["images"], figures["coco"]
     rate = store["images_per_cpu_second"]
     rows = [
@@ -151,24 +152,25 @@ def page(figures: dict[str, Any]) -> str:
     return "\n".join(
         [
             "",
-            f"Random padded reads of up to {REGIONS} x {SIZE} regions, both warm, one core, {figures['hardware']}:",
+            f"Random padded reads of up to {REGIONS} x {SIZE} region features, warm caches, one core, "
+            f"{figures['hardware']}:",
             "",
-            "| reader | images a CPU second | times the released loader | largest error (values up to 5) |",
+            "| reader | images per CPU second | speed-up over the released loader | largest error (values up to 5) |",
             "|---|---|---|---|",
             *rows,
             "",
-            f"Photographs from file to 224 x 224: {paths['exact']:.0f} a CPU second by `CaptioningImageProcessor`, "
-            f"{paths['fast']:.0f} by `CaptioningImageProcessorFast`; largest difference of their values "
-            f"{images['largest_difference']:.2g}. COCO's {coco['train_captions']:,.0f} + "
-            f"{coco['validation_captions']:,.0f} captions load in {coco['cpu_seconds']:.1f} CPU seconds and "
-            f"{coco['peak_gib']:.2f} GiB.",
+            f"Reading and resizing photographs to 224 x 224: `CaptioningImageProcessor` handles {paths['exact']:.0f} "
+            f"images per CPU second, `CaptioningImageProcessorFast` {paths['fast']:.0f}. The largest difference of "
+            f"their values is {images['largest_difference']:.2g}. The {coco['train_captions']:,.0f} + "
+            f"{coco['validation_captions']:,.0f} captions of COCO load in {coco['cpu_seconds']:.1f} CPU seconds with "
+            f"{coco['peak_gib']:.2f} GiB of memory.",
             "",
         ]
     )
 
 
 def main() -> None:
-    """Measure all, and write results and page."""
+    """Run all measurements and write results and page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--coco", type=Path, required=True)

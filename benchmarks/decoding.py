@@ -1,10 +1,10 @@
-"""Decoding speed: this library's `generate()` against two rivals on the same weights, in the same run.
+"""Compare the decoding speed of this library's `generate()` with two alternatives on the same weights.
 
     python benchmarks/decoding.py [--width 768 --layers 12] [--output benchmarks/results/decoding.json]
 
-Rivals: stock `generate()` of transformers, which repeats encoder results for every beam; and the way of the released
-VisualGPT code, which keeps the cache of self-attention but projects cross-attention keys and values anew for every
-beam and step. Captions are forced to the same length; times are medians of process CPU time.
+The alternatives are `generate()` of transformers, which repeats encoder results for each beam, and decoding as in the
+released VisualGPT code, which caches self-attention but projects cross-attention keys and values again for each beam
+and step. All captions have the same length. Times are medians of process CPU time.
 """
 
 import argparse
@@ -37,12 +37,12 @@ class StockVisualGPT(VisualGPTForConditionalGeneration):
 
 
 def project_always(self: Any, levels: Any, cache: Any) -> Any:
-    """Cross-attention without a cache."""
+    """Project keys and values of cross-attention without a cache."""
     return self.project_levels(levels())
 
 
 def seconds(model: Any, features: torch.Tensor, beams: int, tokens: int, repeats: int) -> float:
-    """Median CPU seconds of one call of `generate()`."""
+    """Return the median CPU seconds of a call of `generate()`."""
     times = []
     encoded = model.model.encoder(region_features=features)
     for _ in range(repeats + 1):
@@ -53,7 +53,7 @@ def seconds(model: Any, features: torch.Tensor, beams: int, tokens: int, repeats
 
 
 def main() -> None:
-    """Measure, print a table, write the figures."""
+    """Measure, print a table and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=6)

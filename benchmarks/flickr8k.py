@@ -1,10 +1,11 @@
-"""Judge a captioner trained on Flickr8k by its 1,000 validation photographs.
+"""Evaluate a captioner trained on Flickr8k on its 1,000 validation photographs.
 
     python benchmarks/flickr8k.py runs/flickr8k --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k \
         --output benchmarks/results/flickr8k_visualgpt.json
 
-Captions every photograph with beam search, scores the captions against all five references, and again dealt to other
-photographs (rolled by one). Writes the figures with what the training run recorded of itself.
+The script captions each photograph with beam search and scores the captions against all five references. The shuffled
+control scores the same captions against the references of the adjacent photograph. The scores are written together
+with the record of the training run.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from hf_captioners.reproduce.recipe import Recipe
 
 
 def write_captions(model_dir: str, rows, beams: int, batch_size: int) -> list[str]:
-    """Captions of all images."""
+    """Return the captions of all images."""
     model = AutoModelForImageTextToText.from_pretrained(model_dir)
     processor = AutoProcessor.from_pretrained(model_dir)
     captions = []
@@ -35,7 +36,7 @@ def write_captions(model_dir: str, rows, beams: int, batch_size: int) -> list[st
 
 
 def training_record(model_dir: Path, seconds: float | None) -> dict:
-    """Length and duration of the run, from the files that it left unless `seconds` are given."""
+    """Return length and duration of the run from its files; `seconds` overrides the duration."""
     state = json.loads((model_dir / "trainer_state.json").read_text())
     best = max((entry for entry in state["log_history"] if "eval_cider_d" in entry), key=lambda e: e["eval_cider_d"])
     if seconds is None:
@@ -44,7 +45,7 @@ def training_record(model_dir: Path, seconds: float | None) -> dict:
 
 
 def published_row(args: argparse.Namespace) -> dict:
-    """The published figures of a recipe, in percent."""
+    """Return the published scores of a recipe in percent."""
     row = Recipe.load(Path(args.recipe)).published
     assert row is not None, f"{args.recipe} reproduces nothing"
     bleu = {name: values[0] for name, values in row.regimes[args.row_regime].published.items() if "bleu" in name}
@@ -52,18 +53,18 @@ def published_row(args: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    """Caption, score, write."""
+    """Caption, score and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="directory of the trained captioner")
     parser.add_argument("--data_dir", required=True)
     parser.add_argument("--beams", type=int, default=5)
     parser.add_argument("--batch_size", type=int, default=50)
-    parser.add_argument("--training_seconds", type=float, help="of all parts of a run that was killed and resumed")
-    parser.add_argument("--commands", help="text file with the commands that made the captioner")
-    parser.add_argument("--recipe", help="recipe whose published figures stand beside ours; with --row_regime")
+    parser.add_argument("--training_seconds", type=float, help="training time of a run that was killed and resumed")
+    parser.add_argument("--commands", help="text file with the commands that trained the captioner")
+    parser.add_argument("--recipe", help="recipe whose published scores are compared, with --row_regime")
     parser.add_argument("--row_regime", default="flickr8k", help="regime of that recipe")
-    parser.add_argument("--conditions", default="", help="how the published figures came about")
-    parser.add_argument("--title", default="VisualGPT", help="what the page of results calls the captioner")
+    parser.add_argument("--conditions", default="", help="conditions of the published scores")
+    parser.add_argument("--title", default="VisualGPT", help="name of the captioner on the page of results")
     parser.add_argument("--output", default="benchmarks/results/flickr8k_visualgpt.json")
     args = parser.parse_args()
     rows = load_captions("caption_folder", data_dir=args.data_dir, split="validation")
@@ -72,13 +73,13 @@ def main() -> None:
     seconds = time.time() - start
     references = rows["captions"]
     own = compute_caption_metrics(captions, references, metrics=("bleu", "bleu_no_penalty", "cider_d"))
-    dealt = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
+    shuffled = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
     result = {
         "model": args.title,
         "images": len(rows),
         "beams": args.beams,
         **{name: value for name, value in own.items() if name.startswith(("bleu", "cider"))},
-        "cider_d_dealt": dealt["cider_d"],
+        "cider_d_shuffled": shuffled["cider_d"],
         "distinct_captions": len(set(captions)),
         "training": training_record(Path(args.model), args.training_seconds),
         "captioning_seconds": round(seconds),
@@ -90,7 +91,7 @@ def main() -> None:
     }
     Path(args.output).parent.mkdir(parents=True, exist_ok=True)
     Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"CIDEr-D {own['cider_d']:.4f}, dealt {dealt['cider_d']:.4f}, BLEU-4 {own['bleu_4']:.4f}")
+    print(f"CIDEr-D {own['cider_d']:.4f}, shuffled control {shuffled['cider_d']:.4f}, BLEU-4 {own['bleu_4']:.4f}")
 
 
 if __name__ == "__main__":

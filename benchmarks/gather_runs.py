@@ -1,11 +1,11 @@
-"""Gather the figures of a study from the folders that its runs left.
+"""Collect the results of a study from the output folders of its runs.
 
     hf-captioners reproduce self_critical --table scenes --vision_model MOBILENETV2
     python benchmarks/gather_runs.py runs/reproduce/self_critical --commands commands.txt \
         --output benchmarks/results/self_critical.json
 
-Of a run of self-critical training two evaluations are kept: that of the captioner which it started from, and the best
-one of all later ones, by the same search on the same images.
+For a run of self-critical training two evaluations are kept: the initial one of the captioner, and the best later one.
+Both use the same decoding on the same images.
 """
 
 import argparse
@@ -18,14 +18,14 @@ EVALUATED = ("cider_d", "bleu_4", "distinct", "length", "bad_endings")
 
 
 def gather(path: Path) -> dict | None:
-    """What the run with this `result.json` measured; None if it did not come to its end."""
+    """Return the results of the run with this `result.json`, or None if it is unfinished."""
     result = json.loads(path.read_text(encoding="utf-8"))
     if result["status"] != "done":
         return None
     history = json.loads(path.with_name("trainer_state.json").read_text(encoding="utf-8"))["log_history"]
     evaluated = [entry for entry in history if "eval_cider_d" in entry]
-    told = ("table", "row", "regime", "seed", "seconds", "figures")
-    run = {name: result[name] for name in told if name in result}  # the time of an interrupted run is not known
+    kept = ("table", "row", "regime", "seed", "seconds", "figures")
+    run = {name: result[name] for name in kept if name in result}  # an interrupted run has no time
     if evaluated and not evaluated[0]["step"]:
         best = max((entry for entry in evaluated if entry["step"]), key=lambda entry: entry["eval_cider_d"])
         for when, entry in (("before", evaluated[0]), ("after", best)):
@@ -34,10 +34,10 @@ def gather(path: Path) -> dict | None:
 
 
 def main() -> None:
-    """Gather and write."""
+    """Collect and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="output folder of `hf-captioners reproduce`")
-    parser.add_argument("--commands", type=Path, required=True, help="text file with the commands that made the runs")
+    parser.add_argument("--commands", type=Path, required=True, help="text file with the commands of the runs")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     figures = {

@@ -1,13 +1,14 @@
-"""Time the caption metrics against the unmodified original programs, all in one run on one core.
+"""Compare the speed of the caption metrics with the unmodified original programs, in one run on one core.
 
 python benchmarks/metrics.py --references captions_val2014.json \
     --pycocoevalcap SITE_PACKAGES --ciderd cider/pyciderevalcap/ciderD --m2 meshed-memory-transformer
 
-`--references` is an annotation file of COCO; an image's last caption is the candidate, the others are references. The
-originals that are given are run: `--pycocoevalcap` is the folder that holds that package, `--ciderd` the folder of
-`ciderD_scorer.py`, `--m2` the root of meshed-memory-transformer with the tokenizer's jar in place.
+`--references` is an annotation file of COCO. The last caption of an image is the candidate, the others are the
+references. Each original program runs if its option is given: `--pycocoevalcap` is the folder that contains the
+package, `--ciderd` the folder of `ciderD_scorer.py`, `--m2` the root of meshed-memory-transformer with the jar of the
+tokenizer.
 
-Figures are CPU seconds, children included, medians; strings go in and floats come out.
+Times are medians of CPU seconds, including child processes, from strings to floats.
 """
 
 import argparse
@@ -59,6 +60,13 @@ from hf_captioners.metrics import Meteor, MeteorTables
 predictions, references = json.load(open(sys.argv[1]))
 Meteor(tables=MeteorTables(sys.argv[2])).score(predictions, references)
 """
+OURS_IMPORT = """
+import sys, time, numpy
+start = time.process_time()
+import hf_captioners.metrics as metrics
+metrics.compute_caption_metrics
+print(time.process_time() - start)
+"""
 THEIR_METEOR = """
 import json, sys
 sys.path.insert(0, sys.argv[2])
@@ -89,13 +97,13 @@ class Data:
 
 
 def cpu_seconds() -> float:
-    """CPU seconds of this process and of those that it has waited for."""
+    """Return the CPU seconds of this process and of its finished child processes."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def median(run: Callable[[], Any], repeats: int) -> float:
-    """Median CPU seconds of some runs."""
+    """Return the median CPU seconds of several runs."""
     seconds = []
     for _ in range(repeats):
         start = cpu_seconds()
@@ -106,23 +114,23 @@ def median(run: Callable[[], Any], repeats: int) -> float:
 
 
 def mean_of_many(run: Callable[[], Any], repeats: int, times: int) -> float:
-    """As `median`, of something too short to be timed alone."""
+    """Return the same as `median` for a function that is too short for a single measurement."""
     return median(lambda: [run() for _ in range(times)], repeats) / times
 
 
-def in_process(code: str, *arguments: str) -> None:
-    """Run code in a fresh Python."""
-    subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True)
+def in_process(code: str, *arguments: str) -> str:
+    """Run code in a new Python process and return its output."""
+    return subprocess.run([sys.executable, "-c", code, *arguments], check=True, capture_output=True, text=True).stdout
 
 
 class Report:
-    """Collects and prints figures."""
+    """Collects and prints measurements."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
 
     def compare(self, name: str, original: float, ours: float, wanted: float) -> None:
-        """Note the seconds of both and their ratio."""
+        """Add the seconds of both programs and their ratio."""
         ratio = original / ours
         row = {"what": name, "original_seconds": original, "our_seconds": ours, "ratio": ratio, "wanted": wanted}
         self.rows.append(row)
@@ -130,7 +138,7 @@ class Report:
 
 
 def time_tokenizer(report: Report, data: Data, scratch: Path, original: type) -> None:
-    """Compare with the Java tokenizer, as pycocoevalcap calls it."""
+    """Compare with the Java tokenizer as called by pycocoevalcap."""
     captions = [caption for texts in data.raw_references for caption in texts][:25_000]
     file = scratch / "captions.json"
     file.write_text(json.dumps(captions))
@@ -138,17 +146,17 @@ def time_tokenizer(report: Report, data: Data, scratch: Path, original: type) ->
     def theirs(texts: Sequence[str]) -> None:
         original().tokenize({number: [{"caption": text}] for number, text in enumerate(texts)})
 
-    PTBTokenizer()(captions[:500])  # rules are compiled when they are first needed
+    PTBTokenizer()(captions[:500])  # compiles the rules, which happens on first use
     whole, start = median(lambda: theirs(captions), 5), median(lambda: theirs(captions[:1]), 5)
     running = median(lambda: PTBTokenizer()(captions), 7)
     fresh = median(lambda: in_process(OURS_TOKENIZE, str(file)), 5)
     report.compare("tokenizer, 25,000 captions, running process, empty cache", whole - start, running, 5)
-    report.compare("tokenizer, 25,000 captions, start-up of both counted", whole, fresh, 2.5)
+    report.compare("tokenizer, 25,000 captions, including start-up", whole, fresh, 2.5)
     print(f"    start-up alone: Java {start:.3f} s, ours with the tokenizer imported {fresh - running:.3f} s")
 
 
 def time_rewards(report: Report, data: Data, scratch: Path, folder: Path) -> None:
-    """Compare with the `ciderD` class of self-critical training, frequencies from 6,000 images."""
+    """Compare with the `ciderD` class of self-critical training, with document frequencies of 6,000 images."""
     sys.path.insert(0, str(folder))
     from ciderD_scorer import CiderScorer
 
@@ -160,7 +168,7 @@ def time_rewards(report: Report, data: Data, scratch: Path, folder: Path) -> Non
         }
         for gram in grams:
             frequencies[gram] += 1
-    for place in ("data", "data/tmp/4"):  # forks look in different places
+    for place in ("data", "data/tmp/4"):  # forks use different folders
         (scratch / place).mkdir(parents=True, exist_ok=True)
         with open(scratch / place / "frequencies.p", "wb") as file:
             pickle.dump({"document_frequency": frequencies, "ref_len": float(len(corpus))}, file)
@@ -181,11 +189,11 @@ def time_rewards(report: Report, data: Data, scratch: Path, folder: Path) -> Non
     ours = mean_of_many(lambda: prepared.score(samples, images).tolist(), 7, 20)
     report.compare("CIDEr-D reward, 50 images x 5 samples, references prepared", original, ours, 50)
     ours = mean_of_many(lambda: CiderD(references, frequency).score(samples, images).tolist(), 7, 20)
-    report.compare("CIDEr-D reward, 50 images x 5 samples, not prepared", original, ours, 25)
+    report.compare("CIDEr-D reward, 50 images x 5 samples, references not prepared", original, ours, 25)
 
 
 def _samples(data: Data, raw: bool = False) -> tuple[list[str], list[list[str]], list[int]]:
-    """Five captions per image, taken from it and its neighbours, for 50 images."""
+    """Return five captions per image, of the image itself and its successors, for 50 images."""
     predictions, references = (
         (data.raw_predictions, data.raw_references) if raw else (data.predictions, data.references)
     )
@@ -194,7 +202,7 @@ def _samples(data: Data, raw: bool = False) -> tuple[list[str], list[list[str]],
 
 
 def time_m2_rewards(report: Report, data: Data, folder: Path) -> None:
-    """Compare with the whole reward of meshed-memory-transformer."""
+    """Compare with the reward of meshed-memory-transformer, including its tokenizer."""
     sys.path.insert(0, str(folder))
     from evaluation import Cider
     from evaluation import PTBTokenizer as TheirTokenizer
@@ -215,9 +223,8 @@ def time_m2_rewards(report: Report, data: Data, folder: Path) -> None:
         return CiderD([tokenize(texts) for texts in references], frequency).score(tokenize(samples), images)
 
     assert np.abs(ours() - theirs()).max() < 1e-9
-    report.compare(
-        "meshed-memory's reward, 50 x 5: tokenizing and CIDEr", median(theirs, 5), mean_of_many(ours, 7, 10), 40
-    )
+    name = "reward of meshed-memory-transformer, 50 images x 5 samples: tokenizer and CIDEr"
+    report.compare(name, median(theirs, 5), mean_of_many(ours, 7, 10), 40)
 
 
 def time_scorers(report: Report, data: Data) -> None:
@@ -243,17 +250,24 @@ def time_scorers(report: Report, data: Data) -> None:
 
 
 def time_meteor(report: Report, data: Data, scratch: Path, folder: Path) -> None:
-    """Compare with the Java METEOR, each in a fresh process."""
+    """Compare with the Java METEOR, each in a new process."""
     file, tables = scratch / "meteor.json", str(folder / "pycocoevalcap" / "meteor")
     file.write_text(json.dumps([data.predictions[:1000], data.references[:1000]]))
-    Meteor(tables=MeteorTables(tables)).score(["a"], [["a"]])  # makes the index of the paraphrases, once
+    Meteor(tables=MeteorTables(tables)).score(["a"], [["a"]])  # builds the index of the paraphrases once
     theirs = median(lambda: in_process(THEIR_METEOR, str(file), str(folder)), 3)
     ours = median(lambda: in_process(OURS_METEOR, str(file), tables), 3)
-    report.compare("METEOR, 1,000 images x 5, cold start of both", theirs, ours, 1)
+    report.compare("METEOR, 1,000 images x 5 references, including start-up", theirs, ours, 1)
+
+
+def time_import() -> float:
+    """Return the CPU seconds that the import of the metrics takes after numpy."""
+    seconds = statistics.median(float(in_process(OURS_IMPORT)) for _ in range(5))
+    print(f"import of hf_captioners.metrics after numpy: {seconds:.3f} s")
+    return seconds
 
 
 def time_growth(data: Data) -> list[dict[str, float]]:
-    """BLEU, ROUGE-L and CIDEr-D from raw text, for more and more images."""
+    """Time BLEU, ROUGE-L and CIDEr-D from raw text for increasing numbers of images."""
     rows = []
     for size in (100, 1_000, 10_000, 40_000):
         if size <= len(data.predictions):
@@ -265,18 +279,18 @@ def time_growth(data: Data) -> list[dict[str, float]]:
 
 
 def write_page(figures: dict[str, Any]) -> None:
-    """Put the figures at the end of the page on metrics."""
+    """Write the measurements to the end of the page on metrics."""
     lines = [
-        f"CPU seconds on {figures['machine']}; the original programs ran in the same run.",
+        f"CPU seconds on {figures['machine']}. All programs were measured in the same run.",
         "",
-        "| what | original | ours | times as fast |",
+        "| task | original | this library | speed-up |",
         "|---|---|---|---|",
     ]
     lines += [
         f"| {row['what']} | {row['original_seconds']:.4g} | {row['our_seconds']:.2g} | {row['ratio']:.1f} |"
         for row in figures["rows"]
     ]
-    lines += ["", "BLEU, ROUGE-L and CIDEr-D together, from raw text, five references an image:", ""]
+    lines += ["", "BLEU, ROUGE-L and CIDEr-D together, from raw text with five references per image:", ""]
     lines += ["| images | CPU seconds | microseconds per image |", "|---|---|---|"]
     lines += [
         f"| {row['images']:,} | {row['seconds']:.3g} | {row['microseconds_per_image']:.0f} |"
@@ -287,7 +301,7 @@ def write_page(figures: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run what the arguments allow and write the figures."""
+    """Run the comparisons that the arguments select and write the measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--references", type=Path, required=True)
     parser.add_argument("--pycocoevalcap", type=Path)
@@ -311,9 +325,9 @@ def main() -> None:
             time_rewards(report, data, Path(scratch), args.ciderd)
         if args.m2:
             time_m2_rewards(report, data, args.m2)
-    growth = time_growth(data)
+    import_seconds, growth = time_import(), time_growth(data)
     machine = f"{platform.machine()}, one core, Python {platform.python_version()}, numpy {np.__version__}"
-    figures = {"machine": machine, "rows": report.rows, "growth": growth}
+    figures = {"machine": machine, "rows": report.rows, "import_seconds": import_seconds, "growth": growth}
     args.output.parent.mkdir(parents=True, exist_ok=True)
     args.output.write_text(json.dumps(figures, indent=2) + "\n")
     if args.output == RESULTS:

@@ -1,11 +1,11 @@
-"""A step of self-critical training at the size of the VisualGPT paper: where its time goes, and what a rival costs.
+"""Profile a self-critical step at the size of the VisualGPT paper and compare it with the released code's method.
 
     python benchmarks/scst.py --tokenizer gpt2 [--width 768 --layers 12] [--output benchmarks/results/scst.json]
 
-First a step on 10 images with 5 beams each: CPU seconds inside the model (decoding without a graph, the pass with
-one, backward) and outside (rewards, text, bookkeeping). Then 2 images with 5 beams each against the way of the
-released code, which keeps the graph of the whole beam search: CPU seconds, and bytes that autograd keeps for backward.
-Random weights, 50 regions, all captions 20 tokens long.
+The profile covers a step on 10 images with 5 beams each: CPU seconds inside the model (decoding without a graph, the
+pass with a graph, backward) and outside (rewards, text, bookkeeping). The comparison uses 2 images with 5 beams each.
+The released code keeps the graph of the whole beam search. Measured are CPU seconds and the bytes that autograd keeps
+for backward. Weights are random; there are 50 regions per image, and all captions have 20 tokens.
 """
 
 import argparse
@@ -38,14 +38,14 @@ BEAMS, TOKENS, REGIONS, FEATURES = 5, 20, 50, 2048
 
 
 class Clock:
-    """Adds up the CPU seconds of what is wrapped with it, by name; calls inside of each other count once."""
+    """Accumulates the CPU seconds of wrapped functions by name. Nested calls count once."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.depth = 0
 
     def wrap(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, timed."""
+        """Return the function with time measurement."""
 
         @wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ class Clock:
 
 @contextmanager
 def kept_bytes(model: torch.nn.Module) -> Iterator[dict[str, int]]:
-    """Counts the bytes that autograd keeps for backward, each storage once, parameters left out."""
+    """Count the bytes that autograd keeps for backward. Each storage counts once; parameters are excluded."""
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, tuple[Tensor, int]] = {}
     result = {"bytes": 0}
@@ -70,7 +70,7 @@ def kept_bytes(model: torch.nn.Module) -> Iterator[dict[str, int]]:
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own and storage.data_ptr() not in kept:
-            kept[storage.data_ptr()] = (tensor, storage.nbytes())  # the tensor stays, so that no address comes twice
+            kept[storage.data_ptr()] = (tensor, storage.nbytes())  # the tensor is kept, so that no address is reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
@@ -79,7 +79,7 @@ def kept_bytes(model: torch.nn.Module) -> Iterator[dict[str, int]]:
 
 
 def make_trainer(args: argparse.Namespace, images: int, folder: str) -> SCSTTrainer:
-    """A trainer of a new VisualGPT on scenes' captions and random regions."""
+    """Return a trainer of a new VisualGPT on captions of scenes and random region features."""
     tokenizer = prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(args.tokenizer))
     torch.manual_seed(0)
     text = {"n_embd": args.width, "n_layer": args.layers, "n_head": args.width // 64, "vocab_size": len(tokenizer)}
@@ -115,7 +115,7 @@ def make_trainer(args: argparse.Namespace, images: int, folder: str) -> SCSTTrai
 
 
 def profile(args: argparse.Namespace) -> dict[str, Any]:
-    """Seconds inside and outside of the model in steps at paper size, without the first step."""
+    """Measure the seconds inside and outside the model in steps at paper size, without the first step."""
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(args, args.images, folder)
@@ -129,7 +129,7 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
             start = time.process_time()
             loss = step(*values, **named)
             steps.append(time.process_time() - start)
-            if len(steps) == 1:  # the first one warms up
+            if len(steps) == 1:  # the first step warms up
                 clock.seconds.clear()
             return loss
 
@@ -147,22 +147,22 @@ def profile(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def own_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
-    """This library: decode without a graph, reward, one pass with a graph."""
+    """Run a step of this library: decode without a graph, compute rewards, one pass with a graph."""
     return trainer.compute_loss(trainer.model, dict(inputs))
 
 
 def released_step(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
-    """The released code's way: the log-probabilities of the beam search itself carry the gradient.
+    """Run a step of the released code: the log-probabilities of the beam search itself carry the gradient.
 
-    As there, self-attention keeps its keys and values, images are repeated for each beam, and cross-attention
-    projects them anew in each step.
+    As in the released code, self-attention caches its keys and values, images are repeated for each beam, and
+    cross-attention projects them again in each step.
     """
     with patch.object(BeamFoldingCrossAttention, "keys_and_values", project_always):
         return search_with_graph(trainer, inputs)
 
 
 def search_with_graph(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor:
-    """Loss of a beam search whose graph is kept."""
+    """Return the loss of a beam search whose graph is kept."""
     model = trainer.model
     images = len(inputs["row"])
     encoded = model.get_encoder()(region_features=inputs["region_features"], region_mask=inputs["region_mask"])
@@ -192,7 +192,7 @@ def search_with_graph(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor
 
 
 def compare(args: argparse.Namespace) -> dict[str, Any]:
-    """Seconds and kept bytes of both ways on few images; the median of some repetitions."""
+    """Measure median seconds and kept bytes of both methods on two images."""
     images = 2
     with tempfile.TemporaryDirectory() as folder:
         trainer = make_trainer(args, images, folder)
@@ -221,9 +221,9 @@ def compare(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tokenizer", default="gpt2", help="GPT-2's, name or directory")
+    parser.add_argument("--tokenizer", default="gpt2", help="name or directory of the tokenizer of GPT-2")
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--images", type=int, default=10)

@@ -1,4 +1,4 @@
-"""Write docs/results.md from the figures in benchmarks/results.
+"""Write docs/results.md from the result files in benchmarks/results.
 
 python benchmarks/write_results.py
 """
@@ -13,29 +13,30 @@ TITLES = {"bleu_1": "BLEU-1", "bleu_4": "BLEU-4", "cider_d": "CIDEr-D"}
 
 
 def flickr8k(figures: dict) -> list[str]:
-    """The section on photographs."""
+    """Return the section on a captioner of photographs."""
     training, name = figures["training"], figures["model"]
-    ratio = figures["cider_d"] / figures["cider_d_dealt"]
+    ratio = figures["cider_d"] / figures["cider_d_shuffled"]
     metrics = [metric for metric in ("bleu_1", "bleu_4", "cider_d") if metric in figures]
     blank = " |" * (len(metrics) - 1)
     return [
-        f"## Flickr8k: {name} from 6,000 photographs, on two CPU cores",
+        f"## Flickr8k: {name} trained on 6,000 photographs with two CPU cores",
         "",
-        f"The {figures['images']:,} validation photographs, five references each, beam {figures['beams']}, metrics "
-        "of this library.",
+        f"Scores on the {figures['images']:,} validation photographs with five references each and beam search with "
+        f"{figures['beams']} beams. The shuffled control scores the same captions against the references of the "
+        "adjacent photograph.",
         "",
         "| captions | " + " | ".join(TITLES[metric] for metric in metrics) + " |",
         "|---|" + "---|" * len(metrics),
         f"| **{name}** | " + " | ".join(f"**{figures[metric]:.3f}**" for metric in metrics) + " |",
-        f"| the same captions dealt to other photographs |{blank} {figures['cider_d_dealt']:.3f} |",
+        f"| shuffled control |{blank} {figures['cider_d_shuffled']:.3f} |",
         "",
-        f"Own photographs over other photographs: {ratio:.1f} times. {figures['distinct_captions']:,} of "
-        f"{figures['images']:,} captions are distinct. Without any training, the consensus of the captions of 30 "
-        "nearest neighbours (same backbone) reaches BLEU-4 0.154 and CIDEr-D 0.361.",
+        f"The CIDEr-D score is {ratio:.1f} times that of the shuffled control. {figures['distinct_captions']:,} of "
+        f"the {figures['images']:,} captions are distinct. A baseline without training, the consensus of the captions "
+        "of the 30 nearest neighbours (same backbone), reaches BLEU-4 0.154 and CIDEr-D 0.361.",
         "",
         *beside_published(figures),
         f"Training: {training['epochs']:g} epochs, {training['steps']:,} steps, {training['seconds'] / 60:.0f} "
-        f"minutes; best evaluation after epoch {training['best_epoch']:g}. Hardware: {figures['hardware']}. "
+        f"minutes. The best evaluation was after epoch {training['best_epoch']:g}. Hardware: {figures['hardware']}. "
         f"Captioning the photographs took {figures['captioning_seconds']} s.",
         "",
         "Commands (`HF_CAPTIONERS_DATA_DIR` is the data folder):",
@@ -50,7 +51,7 @@ def flickr8k(figures: dict) -> list[str]:
 
 
 def beside_published(figures: dict) -> list[str]:
-    """A table with the paper's row; nothing where the result names none."""
+    """Return a table with the row of the paper, or nothing if the result has none."""
     published = figures.get("published")
     if not published:
         return []
@@ -58,27 +59,29 @@ def beside_published(figures: dict) -> list[str]:
     measured = " | ".join(f"{100 * figures[name]:.1f}" for name in names)
     theirs = " | ".join(f"{figure:.1f}" for figure in published["figures"].values())
     return [
-        f"Beside the paper ({published['row']}; {published['conditions']}), in percent:",
+        f"Comparison with the paper ({published['row']}; {published['conditions']}), in percent:",
         "",
         "| | " + " | ".join(name.replace("_no_penalty", "").replace("bleu_", "BLEU-") for name in names) + " |",
         "|---|" + "---|" * len(names),
-        f"| here | {measured} |",
+        f"| this run | {measured} |",
         f"| paper | {theirs} |",
         "",
     ]
 
 
 def decoding(figures: dict) -> list[str]:
-    """The section on decoding speed."""
+    """Return the section on decoding speed."""
     setting = figures["setting"]
     lines = [
-        "## Decoding",
+        "## Decoding speed",
         "",
-        f"Random weights, width {setting['width']}, {setting['layers']} layers, 50,257 token types, "
-        f"{setting['regions']} regions, beam {setting['beams']}, {setting['tokens']} tokens; {figures['machine']}; "
-        "made by `make bench`.",
+        f"VisualGPT with random weights, width {setting['width']}, {setting['layers']} layers, a vocabulary of 50,257 "
+        f"tokens, {setting['regions']} regions per image, {setting['beams']} beams and {setting['tokens']} tokens per "
+        f"caption ({figures['machine']}). `stock generate` is the method of transformers, which repeats encoder "
+        "results for each beam. `as released` is the method of the released code, which projects cross-attention keys "
+        "and values again for each beam and step. `make bench` repeats the measurement.",
         "",
-        "| images at once | decoder | CPU seconds | relative to ours |",
+        "| batch size | decoder | CPU seconds | relative to this library |",
         "|---|---|---|---|",
     ]
     lines += [f"| {r['batch']} | {r['decoder']} | {r['seconds']:.2f} | {r['ratio']:.2f} |" for r in figures["rows"]]
@@ -86,20 +89,21 @@ def decoding(figures: dict) -> list[str]:
 
 
 def scst(figures: dict) -> list[str]:
-    """The section on self-critical training."""
+    """Return the section on the cost of self-critical training."""
     setting, profile, rival = figures["setting"], figures["profile"], figures["rival"]
     lines = [
-        "## What a self-critical step costs",
+        "## Cost of a self-critical step",
         "",
         f"A step of VisualGPT at the size of the paper (width {setting['width']}, {setting['layers']} layers) on "
         f"{profile['images']} images with {setting['beams']} beams of {setting['tokens']} tokens takes "
-        f"{profile['step_seconds']:.0f} CPU seconds on one core, {100 * profile['outside_share']:.1f} % of them "
-        "outside of the model: "
+        f"{profile['step_seconds']:.0f} CPU seconds on one core: "
         + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in profile["parts"].items())
-        + ". Against the way of the released code, which keeps the graph of the whole beam search, on "
-        f"{rival['images']} images (`python benchmarks/scst.py`):",
+        + f". {100 * profile['outside_share']:.1f} % of the time is spent outside the model.",
         "",
-        "| step | CPU seconds | kept for backward, GB |",
+        f"The table compares a step on {rival['images']} images with the method of the released code, which keeps the "
+        "graph of the whole beam search (`python benchmarks/scst.py`):",
+        "",
+        "| step | CPU seconds | memory kept for backward, GB |",
         "|---|---|---|",
     ]
     lines += [
@@ -110,15 +114,16 @@ def scst(figures: dict) -> list[str]:
 
 
 def self_critical(figures: dict) -> list[str]:
-    """The section on what self-critical training changes."""
+    """Return the section on the effect of self-critical training."""
     lines = [
-        "## What self-critical training changes",
+        "## Effect of self-critical training",
         "",
-        "Validation images, by the search and metrics of every evaluation of training; before: the captioner that "
-        "cross-entropy made; after: the best evaluation of the self-critical part. Means ± standard deviations over "
-        "the runs.",
+        "Scores on validation images, with the decoding and metrics of the evaluations during training. *Before* is "
+        "the captioner after cross-entropy training, *after* the best evaluation of self-critical training. Distinct "
+        "captions and bad endings (truncated captions) are shares of all captions; words are the mean per caption. "
+        "Scores are means ± standard deviations over the runs.",
         "",
-        "| data | captioner | runs | CIDEr-D before | after | gain | distinct | words | bad endings |",
+        "| data | captioner | runs | CIDEr-D before | CIDEr-D after | gain | distinct | words | bad endings |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     kinds = dict.fromkeys((run["table"], run["row"], run["regime"]) for run in figures["runs"])
@@ -140,15 +145,16 @@ def self_critical(figures: dict) -> list[str]:
 
 
 def low_data(figures: dict) -> list[str]:
-    """The section on few pairs."""
+    """Return the section on training with few pairs."""
     lines = [
-        "## Few pairs: VisualGPT on shares of Flickr8k",
+        "## Low data: VisualGPT on shares of Flickr8k",
         "",
-        "The 1,000 validation photographs, five references each, beam 3, metrics in natural units; the "
-        "last weights of every run, none chosen on these photographs. Every run takes 450 steps of 20 pairs. Means ± "
-        "standard deviations over the seeds, which also draw the pairs.",
+        "Scores on the 1,000 validation photographs with five references each and beam search with 3 beams. Each run "
+        "takes 450 steps of 20 image-caption pairs. The final weights are evaluated; no checkpoint is selected on "
+        "these photographs. Scores are means ± standard deviations over the seeds, which also select the training "
+        "pairs.",
         "",
-        "| start | pairs | runs | BLEU-1 | BLEU-4 | CIDEr-D |",
+        "| initialisation | training pairs | runs | BLEU-1 | BLEU-4 | CIDEr-D |",
         "|---|---|---|---|---|---|",
     ]
     best: dict[str, tuple[float, str]] = {}
@@ -157,7 +163,7 @@ def low_data(figures: dict) -> list[str]:
         values = {name: [run["figures"][name] for run in runs] for name in ("bleu_1", "bleu_4", "cider_d")}
         lines.append(f"| {row} | {regime} | {len(runs)} | {' | '.join(map(spread, values.values()))} |")
         best[regime] = max(best.get(regime, (0.0, "")), (statistics.fmean(values["cider_d"]), row))
-    highest = "; ".join(f"of {regime} by {row}" for regime, (_, row) in best.items())
+    highest = "; ".join(f"with {regime} of the pairs, {row}" for regime, (_, row) in best.items())
     return [
         *lines,
         "",
@@ -173,24 +179,30 @@ def low_data(figures: dict) -> list[str]:
 
 
 def by_regime(run: dict) -> float:
-    """Small shares first."""
+    """Return the sort key of a run: its share of the pairs."""
     return float(run["regime"].rstrip("%"))
 
 
 def spread(values: list[float]) -> str:
-    """Mean and, of several values, standard deviation."""
+    """Return the mean and, for several values, the standard deviation."""
     deviation = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.3f}{deviation}"
 
 
 def commands(figures: dict) -> list[str]:
-    """Lines of a shell."""
+    """Return the shell commands of a result as lines."""
     return (figures["commands"] or "").strip().splitlines()
 
 
 def page() -> str:
-    """All sections together."""
-    lines = ["# Results", "", "Written by `python benchmarks/write_results.py` from `benchmarks/results`.", ""]
+    """Return the whole page."""
+    lines = [
+        "# Results",
+        "",
+        "Scores are computed with the metrics of this library, in natural units: papers print a CIDEr-D of 0.414 as "
+        "41.4. `python benchmarks/write_results.py` writes this page from the files in `benchmarks/results`.",
+        "",
+    ]
     sections = (
         ("flickr8k_visualgpt", flickr8k),
         ("flickr8k_show_attend_tell", flickr8k),

@@ -1,4 +1,4 @@
-"""The page of results holds what the committed figures say."""
+"""docs/results.md matches the committed result files."""
 
 import importlib.util
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_page_is_made_of_the_committed_figures():
+def test_the_page_is_written_from_the_committed_results():
     spec = importlib.util.spec_from_file_location("write_results", ROOT / "benchmarks" / "write_results.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -78,13 +78,19 @@ def __dir__() -> list[str]:
 
 
 def module_path(name: str) -> str:
-    """Return the folder of a metric's `evaluate` module: `evaluate.load(module_path("cider_d"))`.
+    """Return the folder of a metric's `evaluate` module.
 
     Args:
-        name: `bleu`, `rouge_l`, `cider_d`, `cider_original`, `meteor`, `spice` or `spice_rules`.
+        name: `bleu`, `rouge_l`, `cider_d`, `cider_original`, `meteor` or `spice`.
 
     Raises:
-        ValueError: there is no such module.
+        ValueError: there is no module of this name.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from hf_captioners.metrics import module_path
+        >>> Path(module_path("cider_d")).name  # `evaluate.load(module_path("cider_d"))` loads the metric
+        'cider_d'
     """
     modules = Path(__file__).parent / "modules"
     if not (modules / name / f"{name}.py").is_file():

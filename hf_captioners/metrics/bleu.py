@@ -1,4 +1,4 @@
-"""BLEU-1 to BLEU-4 as coco-caption computes them."""
+"""BLEU-1 to BLEU-4, computed as in coco-caption."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,18 +9,19 @@ from numpy.typing import NDArray
 from .integer_map import Integers
 from .ngrams import ORDERS, Caption, NGramTable, count, split_captions
 
-_CHUNK = 1_000  # images that are counted together: their n-grams stay in the processor's cache
-_TINY, _SMALL = 1e-15, 1e-9  # the original's guards against 0; published digits show them
+_CHUNK = 1_000  # images per pass: the n-grams of one pass fit into the CPU cache
+_TINY, _SMALL = 1e-15, 1e-9  # smoothing constants of the original program; they are visible in published digits
 
 
 class BleuCounts(NamedTuple):
-    """What BLEU is computed from; figures of a corpus are sums over its images.
+    """Sufficient statistics of BLEU. The counts of a corpus are the sums over its images.
 
     Attributes:
-        correct: `[images, 4]` n-grams of the candidate that count, each at most as often as in any one reference.
+        correct: `[images, 4]` matched n-grams of the candidate. An n-gram matches at most as often as it occurs in any
+            single reference.
         total: `[images, 4]` n-grams of the candidate.
-        length: `[images]` words of the candidate.
-        closest: `[images]` words of the reference whose length is closest, the shorter one on a tie.
+        length: `[images]` number of words of the candidate.
+        closest: `[images]` number of words of the reference with the closest length; the shorter one on a tie.
     """
 
     correct: Integers
@@ -30,11 +31,20 @@ class BleuCounts(NamedTuple):
 
 
 def bleu_counts(predictions: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> BleuCounts:
-    """Count matching n-grams and lengths of each image.
+    """Count the matching n-grams and the lengths of each image.
 
     Args:
-        predictions: one tokenised caption per image, strings or lists of token ids.
-        references: for each image its tokenised captions.
+        predictions: one tokenised caption per image, as strings or lists of token ids.
+        references: the tokenised reference captions of each image.
+
+    Returns:
+        The counts, as input of `corpus_bleu` and `bleu_from_counts`.
+
+    Example:
+        >>> from hf_captioners.metrics import bleu_counts
+        >>> counts = bleu_counts(["a dog runs on grass"], [["a dog runs", "the dog runs on the grass"]])
+        >>> counts.correct.tolist(), counts.total.tolist()
+        ([[5, 3, 2, 0]], [[5, 4, 3, 2]])
     """
     chunks = [
         _count_some(predictions[start : start + _CHUNK], references[start : start + _CHUNK])
@@ -55,7 +65,7 @@ def _count_some(predictions: Sequence[Caption], references: Sequence[Sequence[Ca
 
 
 def _clipped(table: NGramTable, known: NGramTable, images: Integers, n_images: int) -> Integers:
-    """Return `[images, orders]` how many n-grams of the candidates in `table` count."""
+    """Return the `[images, orders]` numbers of matched n-grams of the candidates in `table`."""
     size = max(1, ORDERS * table.size)
     keys, counts = count(table.captions * size + table.grams)
     if not len(keys):
@@ -81,14 +91,23 @@ def _closest(lengths: Integers, references: Integers, n_references: Integers, im
 
 
 def bleu_from_counts(counts: BleuCounts, brevity_penalty: bool = True) -> NDArray[np.float64]:
-    """Return `[4, images]` BLEU-1 to BLEU-4 of each image.
+    """Return BLEU-1 to BLEU-4 of each image.
 
     Args:
         counts: the counts of the images.
-        brevity_penalty: whether captions shorter than the closest reference lose; Show, Attend and Tell reports
-            figures without it.
+        brevity_penalty: whether to penalise captions that are shorter than the closest reference. Show, Attend and
+            Tell reports BLEU without this penalty.
+
+    Returns:
+        `[4, images]` scores between 0 and 1.
 
     Source: Papineni et al. 2002, section 2.3.
+
+    Example:
+        >>> from hf_captioners.metrics import bleu_counts, bleu_from_counts
+        >>> counts = bleu_counts(["a dog runs", "a cat"], [["a dog runs fast"], ["a cat"]])
+        >>> bleu_from_counts(counts)[0].round(4).tolist()
+        [0.7165, 1.0]
     """
     precisions = (counts.correct + _TINY) / (counts.total + _SMALL)
     scores = (np.cumprod(precisions, axis=1) ** (1.0 / np.arange(1, ORDERS + 1))).T
@@ -99,6 +118,21 @@ def bleu_from_counts(counts: BleuCounts, brevity_penalty: bool = True) -> NDArra
 
 
 def corpus_bleu(counts: BleuCounts, brevity_penalty: bool = True) -> NDArray[np.float64]:
-    """Return `[4]` BLEU-1 to BLEU-4 of the whole corpus, from the sums of the counts of its images."""
+    """Return BLEU-1 to BLEU-4 of the whole corpus, computed from the summed counts of its images.
+
+    Args:
+        counts: the counts of the images.
+        brevity_penalty: see `bleu_from_counts`.
+
+    Returns:
+        `[4]` scores between 0 and 1.
+
+    Example:
+        >>> from hf_captioners.metrics import bleu_counts, corpus_bleu
+        >>> predictions = ["a man rides a horse on the beach", "two dogs run on grass"]
+        >>> references = [["a man riding a horse on the beach"], ["two dogs run on green grass", "dogs playing"]]
+        >>> corpus_bleu(bleu_counts(predictions, references)).round(4).tolist()
+        [0.8547, 0.7587, 0.6665, 0.5855]
+    """
     sums = BleuCounts(*(part.sum(axis=0, keepdims=True) for part in counts))
     return bleu_from_counts(sums, brevity_penalty)[:, 0]

@@ -1,6 +1,6 @@
 """CIDEr-D and the original CIDEr (Vedantam et al., CVPR 2015), vectorised.
 
-The usual "CIDEr" of captioning papers, of coco-caption and of pycocoevalcap is CIDEr-D.
+Captioning papers, coco-caption and pycocoevalcap report CIDEr-D under the name "CIDEr".
 """
 
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ Floats = NDArray[np.float64]
 
 
 class _Weighted(NamedTuple):
-    """The distinct n-grams of captions."""
+    """The distinct n-grams of captions with their tf-idf weights."""
 
     grams: Integers  # [entries], numbers of an `NGramTable`
-    groups: Integers  # [entries], ascending: what the captions belong to (an image; of candidates each its own)
-    places: Integers  # [entries], which of its group's captions
+    groups: Integers  # [entries], ascending: the image of a reference; each candidate is a group of its own
+    places: Integers  # [entries], the position of the caption within its group
     weights: Floats  # [entries], tf-idf
     norms: Floats  # [captions, orders]
 
 
 class _Cider:
-    """What CIDEr-D and CIDEr share; a subclass says how two weights are compared and lengths are judged."""
+    """Shared part of CIDEr-D and CIDEr. Subclasses define the product of two weights and the length penalty."""
 
     def __init__(
         self, references: Sequence[Sequence[Caption]], document_frequency: DocumentFrequency | None = None
@@ -44,30 +44,31 @@ class _Cider:
         words = split_captions(flat, self.document_frequency.end_token)
         self._bigrams = np.maximum(0, words.lengths - 1)
         if document_frequency is None:
-            self._table = self.document_frequency.table  # which was made of these captions
+            self._table = self.document_frequency.table  # built from these captions
         else:
             self._table = NGramTable(words, base=document_frequency.table)
         weighted = self._weigh(self._table, self._n_references)
         self._norms, self._weights, self._places = weighted.norms, weighted.weights, weighted.places
-        self._present = np.zeros(self._table.size, dtype=bool)  # of each n-gram, whether any reference holds it
+        self._present = np.zeros(self._table.size, dtype=bool)  # [n-grams] whether any reference contains it
         self._present[weighted.grams // ORDERS] = True
-        # The entries of an image's n-gram, one for each reference that holds it, lie side by side.
+        # The entries of one n-gram of an image, one for each reference that contains it, are adjacent.
         self._keys, self._lengths = count(weighted.groups * self._size + weighted.grams)
         self._starts = np.cumsum(self._lengths) - self._lengths
 
     def score(self, candidates: Sequence[Caption], images: Sequence[int] | Integers | None = None) -> Floats:
-        """Score candidates, each against all references of its image.
+        """Score each candidate against all references of its image.
 
         Args:
-            candidates: tokenised captions, strings or lists of token ids like the references.
-            images: `[candidates]`, the position of each candidate's image among the references; without it the
-                candidates belong to the images one to one.
+            candidates: tokenised captions, as strings or lists of token ids like the references.
+            images: `[candidates]` the position of each candidate's image among the references. By default there is
+                one candidate per image, in the same order.
 
         Returns:
-            `[candidates]` scores, 0 to 10, in natural units (1.2 is what papers print as 120).
+            `[candidates]` scores between 0 and 10. Papers print a score of 1.2 as 120.
 
         Raises:
-            ValueError: the number of candidates is not that of `images`, or not that of the images without it.
+            ValueError: the number of candidates differs from the length of `images`, or from the number of images if
+                `images` is not given.
             IndexError: a position in `images` is out of range.
         """
         own = self._images_of(candidates, images)
@@ -88,8 +89,8 @@ class _Cider:
         n_images = len(self._n_references)
         if images is None and len(candidates) != n_images:
             raise ValueError(
-                f"{len(candidates)} candidates for {n_images} images, expected one each. For several candidates a "
-                f"image pass `images`, the position of each candidate's image."
+                f"{len(candidates)} candidates for {n_images} images, expected one each. For several candidates "
+                f"per image pass `images`, the position of each candidate's image."
             )
         own = np.arange(n_images) if images is None else np.asarray(images, dtype=np.int64)
         if len(own) != len(candidates):
@@ -100,11 +101,11 @@ class _Cider:
 
     @property
     def _size(self) -> int:
-        """Numbers of n-grams of the references are below this."""
+        """Upper bound (exclusive) of the n-gram numbers of the references."""
         return ORDERS * self._table.size
 
     def _weigh(self, table: NGramTable, group_sizes: Integers) -> _Weighted:
-        """Count and weigh the n-grams of captions that lie group by group."""
+        """Count and weigh the n-grams of captions, which are sorted by group."""
         n_captions, n_places = int(group_sizes.sum()), int(group_sizes.max(initial=1))
         firsts = np.cumsum(group_sizes) - group_sizes
         group_of = np.repeat(np.arange(len(group_sizes)), group_sizes)
@@ -120,7 +121,7 @@ class _Cider:
         return _Weighted(grams, groups, places, weights, norms.reshape(n_captions, ORDERS))
 
     def _dots(self, candidates: _Weighted, images: Integers, first_pair: Integers, n_pairs: int) -> Floats:
-        """Return `[candidate-reference pairs, orders]` sums over the n-grams that both captions hold."""
+        """Return `[candidate-reference pairs, orders]` sums over the n-grams that both captions contain."""
         known = np.flatnonzero(candidates.grams < self._size)
         known = known[self._present[candidates.grams[known] // ORDERS]]
         captions, grams = candidates.groups[known], candidates.grams[known]
@@ -133,7 +134,7 @@ class _Cider:
         products = self._product(np.repeat(candidates.weights[known], lengths), self._weights[theirs])
         slots = np.repeat(slots, lengths) + ORDERS * self._places[theirs]
         sums = np.bincount(slots, products, minlength=n_pairs * ORDERS)
-        return sums.astype(np.float64).reshape(n_pairs, ORDERS)  # without any entry `bincount` counts in integers
+        return sums.astype(np.float64).reshape(n_pairs, ORDERS)  # `bincount` returns integers if there is no entry
 
     def _product(self, candidate: Floats, reference: Floats) -> Floats:
         raise NotImplementedError
@@ -143,22 +144,30 @@ class _Cider:
 
 
 class CiderD(_Cider):
-    """CIDEr-D: clipped weights and a Gaussian penalty on length (sigma 6), as coco-caption computes it.
+    """CIDEr-D with clipped weights and a Gaussian length penalty (sigma 6), as in coco-caption.
 
-    The object holds the references prepared for scoring, so that many candidates can be scored against them:
-    `CiderD(references, frequencies).score(samples, images)` is a self-critical reward.
+    The references are prepared once and can be reused for many candidates. In self-critical training the reward is
+    `CiderD(references, frequencies).score(samples, images)`.
 
     Args:
-        references: for each image its tokenised captions: strings of words separated by white space, or lists of
-            token ids (an end id counts as a word if it is there).
-        document_frequency: the document frequencies; without them those of `references`, one document an image,
-            which for a single image makes every score 0.
+        references: the tokenised captions of each image, as strings of words separated by white space or as lists of
+            token ids. An end id that is present counts as a word.
+        document_frequency: the document frequencies. By default they are counted in `references`, with one document
+            per image; for a single image every score is then 0.
 
     Raises:
-        TypeError: a string stands where a list of captions is expected.
-        ValueError: there are no references, or none for some image.
+        TypeError: a string was passed where a list of captions is expected.
+        ValueError: there are no references, or an image has none.
 
     Source: Vedantam et al. 2015, section 7; Eq. 1 to 4.
+
+    Example:
+        >>> from hf_captioners.metrics import CiderD
+        >>> scorer = CiderD([["a man rides a horse", "a person on a horse"], ["two dogs run on grass"]])
+        >>> scorer.score(["a man on a horse", "two dogs run"]).round(4).tolist()
+        [3.8656, 5.0857]
+        >>> scorer.score(["a man rides", "a horse", "dogs run on grass"], images=[0, 0, 1]).round(4).tolist()
+        [3.1083, 2.9429, 8.0269]
     """
 
     def _product(self, candidate: Floats, reference: Floats) -> Floats:
@@ -169,11 +178,17 @@ class CiderD(_Cider):
 
 
 class CiderOriginal(_Cider):
-    """CIDEr without clipping and length penalty; like the released program, and unlike the paper, without stemming.
+    """CIDEr without clipping and length penalty. Like the released program, and unlike the paper, it does not stem.
 
-    Arguments and errors are those of `CiderD`.
+    The arguments and errors are those of `CiderD`.
 
     Source: Vedantam et al. 2015, Eq. 1 to 3.
+
+    Example:
+        >>> from hf_captioners.metrics import CiderOriginal
+        >>> scorer = CiderOriginal([["a man rides a horse", "a person on a horse"], ["two dogs run on grass"]])
+        >>> scorer.score(["a man on a horse", "two dogs run"]).round(4).tolist()
+        [3.8656, 5.3762]
     """
 
     def _product(self, candidate: Floats, reference: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""All caption metrics in one call."""
+"""Computation of all caption metrics in one call."""
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -15,16 +15,14 @@ from .meteor_tables import MeteorTables
 from .ngrams import ORDERS
 from .ptb_tokenizer import PTBTokenizer
 from .rouge import rouge_l
-from .scene_rules import RuleParser
-from .scene_spacy import SpacyParser
-from .spice import OriginalSpice, ParseCaption, SpiceResult, score_scenes
+from .spice import OriginalSpice
 
 TOKENIZERS = ("ptb", "none")
-"""What can be done to captions before they are compared."""
+"""The names of the tokenizers."""
 
 
 class _Job(NamedTuple):
-    """What a metric gets: tokenised captions, and the tables that the caller has chosen."""
+    """Input of a metric: tokenised captions and the resources that the caller passed."""
 
     predictions: Sequence[str]
     references: Sequence[Sequence[str]]
@@ -35,7 +33,7 @@ class _Job(NamedTuple):
 
 
 class _Figure(NamedTuple):
-    """One line of the result."""
+    """One score of the result."""
 
     name: str
     corpus: float
@@ -58,31 +56,42 @@ def compute_caption_metrics(
 
     Args:
         predictions: one caption per image.
-        references: for each image its reference captions, in the order of the predictions.
-        metrics: any of `METRICS`. `cider` is CIDEr-D, as in every paper and in coco-caption.
-        tokenizer: `"ptb"` for the tokenizer of the COCO evaluation (English); `"none"` if the captions are words
-            separated by blanks already, or for other languages after a tokenizer of their own.
-        document_frequency: for the CIDEr family; without it n-grams are counted in these references.
-        meteor: for `meteor`, if not all stages are wanted or the tables are somewhere else.
-        tables: for `meteor`, `spice_rules` and `spice_spacy`; without them the installed pycocoevalcap is used.
-        spice: for `spice`, the original program.
+        references: the reference captions of each image, in the order of the predictions.
+        metrics: names of `METRICS`. `cider` is CIDEr-D, as in papers and in coco-caption.
+        tokenizer: `"ptb"` for the tokenizer of the COCO evaluation (English); `"none"` if the captions are already
+            words separated by blanks. For other languages, tokenise the captions first and pass `"none"`.
+        document_frequency: the document frequencies of the CIDEr metrics. By default they are counted in
+            `references`.
+        meteor: the scorer of `meteor`, to select stages or tables.
+        tables: the tables of `meteor`. By default they are read from the installed pycocoevalcap.
+        spice: the original program, which `spice` requires.
 
     Returns:
-        Corpus figures in natural units (CIDEr-D 1.2 is what papers print as 120) under `bleu_1` .. `bleu_4`,
-        `rouge_l`, `cider_d`, ...; under `per_image` a mapping with a list of figures for each of them; under
-        `variants` what each figure is exactly; under `tokenizer` and `document_frequency` what was used.
+        A dictionary with the corpus scores in natural units (papers print a CIDEr-D of 1.2 as 120) under `bleu_1` ..
+        `bleu_4`, `rouge_l`, `cider_d`, ...; `per_image`, the list of image scores of each metric; `variants`, the
+        exact variant of each metric; `tokenizer` and `document_frequency`, the ones that were used.
 
     Raises:
-        TypeError: something is not a string, or a string stands where a list is expected.
-        ValueError: lengths differ, something is empty, a metric or tokenizer is unknown, or `spice` is missing.
+        TypeError: a caption is not a string, or a string was passed where a list is expected.
+        ValueError: lengths differ, a list is empty, a metric or tokenizer is unknown, or `spice` is missing.
         FileNotFoundError: METEOR's tables are not installed.
+
+    Example:
+        >>> from hf_captioners.metrics import compute_caption_metrics
+        >>> predictions = ["A man rides a horse.", "Two dogs run."]
+        >>> references = [["A man riding a horse.", "A horse and a man."], ["Two dogs run on grass.", "Dogs!"]]
+        >>> results = compute_caption_metrics(predictions, references, metrics=["bleu", "cider_d"])
+        >>> round(results["bleu_1"], 4), round(results["cider_d"], 4)
+        (0.875, 3.2551)
+        >>> results["variants"]["cider_d"]
+        'CIDEr-D (clipped, sigma 6)'
     """
     check_pairs(predictions, references)
     check_choice(metrics, tokenizer)
     if len(predictions) < 2 and document_frequency is None and any(name.startswith("cider") for name in metrics):
         warnings.warn(
-            "CIDEr over a single image is always 0, because its n-grams are in all of the documents. Score more "
-            "images together or pass `document_frequency`.",
+            "CIDEr of a single image is always 0, because every n-gram occurs in all documents. Score several images "
+            "together or pass `document_frequency`.",
             stacklevel=2,
         )
     if tokenizer == "ptb":
@@ -102,10 +111,10 @@ def compute_caption_metrics(
 
 
 def check_choice(metrics: Sequence[str], tokenizer: str) -> None:
-    """Raise unless metrics and tokenizer are known.
+    """Check the names of the metrics and of the tokenizer.
 
     Raises:
-        ValueError: one is not.
+        ValueError: a name is unknown.
     """
     if isinstance(metrics, str) or any(name not in METRICS for name in metrics):
         raise ValueError(f"`metrics` is {metrics!r}, expected a list of names among {', '.join(METRICS)}.")
@@ -155,28 +164,13 @@ def _meteor(job: _Job) -> Iterator[_Figure]:
 def _spice(job: _Job) -> Iterator[_Figure]:
     if job.spice is None:
         raise ValueError(
-            "The metric `spice` needs the original Java program: pass spice=OriginalSpice('.../spice-1.0.jar'). "
-            "`spice_rules` needs no Java."
+            "The metric `spice` needs the original Java program: pass spice=OriginalSpice('.../spice-1.0.jar')."
         )
-    return _scene_figures("spice", job.spice.score(job.predictions, job.references), "SPICE 1.0, original program")
-
-
-def _spice_with(
-    name: str, load_parser: Callable[[MeteorTables], ParseCaption], variant: str
-) -> Callable[[_Job], Iterator[_Figure]]:
-    def run(job: _Job) -> Iterator[_Figure]:
-        tables = job.tables or MeteorTables()
-        parse, find = load_parser(tables), tables.synonyms.find
-        return _scene_figures(name, score_scenes(job.predictions, job.references, parse, find), variant)
-
-    return run
-
-
-def _scene_figures(name: str, result: SpiceResult, variant: str) -> Iterator[_Figure]:
-    yield _Figure(name, result.corpus, variant, result.per_image)
+    result, variant = job.spice.score(job.predictions, job.references), "SPICE 1.0, original program"
+    yield _Figure("spice", result.corpus, variant, result.per_image)
     for category, figure in result.categories.items():
         if category != "All":
-            yield _Figure(f"{name}_{category.lower()}", figure, f"{variant}; {category} only, images that have any")
+            yield _Figure(f"spice_{category.lower()}", figure, f"{variant}; {category} only, images that have any")
 
 
 METRICS: dict[str, Callable[[_Job], Iterator[_Figure]]] = {
@@ -184,19 +178,9 @@ METRICS: dict[str, Callable[[_Job], Iterator[_Figure]]] = {
     "bleu_no_penalty": _bleu_without_penalty,
     "rouge_l": _rouge_l,
     "cider_d": _cider("cider_d", CiderD, "CIDEr-D (clipped, sigma 6)"),
-    "cider": _cider("cider", CiderD, "CIDEr-D (clipped, sigma 6), which papers and coco-caption print as CIDEr"),
+    "cider": _cider("cider", CiderD, "CIDEr-D (clipped, sigma 6), reported as CIDEr by papers and coco-caption"),
     "cider_original": _cider("cider_original", CiderOriginal, "original CIDEr (no clipping, no length penalty)"),
     "meteor": _meteor,
     "spice": _spice,
-    "spice_rules": _spice_with(
-        "spice_rules",
-        lambda tables: RuleParser(tables.synonyms),
-        "SPICE's comparison of scenes parsed by built-in rules; not comparable with SPICE",
-    ),
-    "spice_spacy": _spice_with(
-        "spice_spacy",
-        lambda tables: SpacyParser.load(),
-        "SPICE's comparison of scenes parsed by spaCy; not comparable with SPICE",
-    ),
 }
 """The metrics by name."""

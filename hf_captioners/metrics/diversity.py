@@ -1,7 +1,7 @@
-"""How varied and how healthy captions are: figures that need no references, or only the training captions.
+"""Diversity and well-formedness of captions: metrics that need no references.
 
-Sources: Shetty et al., ICCV 2017, section 4.2 (Div-n, mBLEU, novel captions); Luo et al., CVPR 2018 (captions that
-break off after training with CIDEr).
+Sources: Shetty et al., ICCV 2017, section 4.2 (Div-n, mBLEU, novel captions); Luo et al., CVPR 2018 (truncated
+captions after training with CIDEr).
 """
 
 from collections.abc import Collection, Sequence
@@ -33,25 +33,32 @@ BAD_ENDINGS = frozenset(
     ]
     + ["and", "or"]
 )
-"""Words with which a finished caption does not end."""
+"""Last words that mark a truncated caption."""
 
 
 def caption_health(captions: Sequence[str], training_captions: Collection[str] | None = None) -> dict[str, float]:
-    """Describe the captions of many images, one per image.
+    """Compute diversity and well-formedness of captions, one per image.
 
     Args:
         captions: tokenised captions.
-        training_captions: tokenised captions of the training set, best as a set.
+        training_captions: tokenised captions of the training set, preferably as a set.
 
     Returns:
-        `distinct`, the share of captions that differ from all others; `div_1` and `div_2`, distinct words and pairs of
-        words divided by their number; `vocabulary`, distinct words; `length`, mean words; `bad_endings`, the share of
-        captions that break off; `empty`, the share without a word; with training captions also `novel`, the share that
-        is not among them.
+        A dictionary with `distinct`, the number of distinct captions divided by the number of captions; `div_1` and
+        `div_2`, the numbers of distinct words and word pairs divided by the numbers of all of them; `vocabulary`, the
+        number of distinct words; `length`, the mean number of words; `bad_endings`, the share of truncated captions;
+        `empty`, the share of empty captions; and, if training captions are given, `novel`, the share of captions that
+        are not among them.
 
     Raises:
         TypeError: a caption is not a string.
         ValueError: there is no caption.
+
+    Example:
+        >>> from hf_captioners.metrics import caption_health
+        >>> results = caption_health(["a man on a", "a dog", "a dog"], training_captions={"a dog"})
+        >>> round(results["distinct"], 2), round(results["bad_endings"], 2), round(results["novel"], 2)
+        (0.67, 0.33, 0.33)
     """
     check_predictions(captions)
     rows = [caption.split() for caption in captions]
@@ -71,17 +78,24 @@ def caption_health(captions: Sequence[str], training_captions: Collection[str] |
 
 
 def set_diversity(caption_sets: Sequence[Sequence[str]]) -> dict[str, float]:
-    """Describe how different the captions of each image are from one another.
+    """Compute the diversity among several captions of the same image.
 
     Args:
-        caption_sets: for each image two or more tokenised captions.
+        caption_sets: two or more tokenised captions of each image.
 
     Returns:
-        `distinct`, `div_1` and `div_2` within an image's captions, and `m_bleu_4`, BLEU-4 of each caption against the
-        others of its image (low is varied); each the mean over images, but mBLEU one figure over all.
+        A dictionary with `distinct`, `div_1` and `div_2` (see `caption_health`), computed among the captions of each
+        image and averaged over images, and `m_bleu_4`, the corpus BLEU-4 of each caption against the other captions of
+        its image. A low mBLEU means diverse captions.
 
     Raises:
         ValueError: there are no sets, or one has fewer than two captions.
+
+    Example:
+        >>> from hf_captioners.metrics import set_diversity
+        >>> results = set_diversity([["a man rides", "a man on a horse"], ["two dogs", "two dogs"]])
+        >>> results["distinct"], results["div_1"]
+        (0.75, 0.5625)
     """
     if not len(caption_sets) or min(map(len, caption_sets)) < 2:
         raise ValueError("`caption_sets` needs two or more captions for each image.")

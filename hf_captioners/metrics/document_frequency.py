@@ -1,14 +1,12 @@
-"""In how many documents each n-gram occurs: the part of CIDEr that is computed once and kept."""
+"""Document frequencies of n-grams, which CIDEr uses and which can be computed once and saved."""
 
 from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Hashable, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +21,25 @@ _FORMAT = 1
 class DocumentFrequency:
     """Document frequencies of n-grams of 1 to 4 words.
 
-    Make one with `per_image` or `per_caption`; the two conventions give different scores, and a score is comparable
-    only with scores of the same convention and corpus.
+    Create one with `per_image` or `per_caption`. The two conventions give different scores. A score is comparable only
+    with scores of the same convention and corpus.
 
     Attributes:
         n_documents: N, the number of documents.
         table: the numbered n-grams.
-        counts: `[n-grams]` documents that hold the n-gram, by its index.
-        end_token: the token that was appended to every caption, if any. Scores that use this object append it to
-            candidates and references too.
-        source: what was counted, in words.
+        counts: `[n-grams]` the number of documents that contain each n-gram, by its index.
+        end_token: the token that was appended to every caption, if any. Scorers that use this object also append it to
+            candidates and references.
+        source: description of the counted documents.
+
+    Example:
+        >>> from hf_captioners.metrics import CiderD, DocumentFrequency
+        >>> training = [["a man rides a horse"], ["two dogs run", "dogs on grass"], ["a cat sleeps"]]
+        >>> frequency = DocumentFrequency.per_image(training)
+        >>> frequency.source
+        '3 images'
+        >>> CiderD([["a cat on a horse"]], frequency).score(["a cat"]).round(4).tolist()
+        [2.5019]
     """
 
     def __init__(
@@ -48,10 +55,10 @@ class DocumentFrequency:
     def per_image(
         cls, references: Sequence[Sequence[Caption]], end_token: Hashable | None = None
     ) -> DocumentFrequency:
-        """Count in how many images an n-gram occurs, as CIDEr is defined (Vedantam et al. 2015, Eq. 1).
+        """Count the images in which each n-gram occurs, as in the definition of CIDEr (Vedantam et al. 2015, Eq. 1).
 
         Args:
-            references: for each image its tokenised captions (strings, or lists of token ids).
+            references: the tokenised captions of each image, as strings or lists of token ids.
             end_token: a token to append to every caption, as ImageCaptioning.pytorch does in training.
         """
         check_references(references)
@@ -62,13 +69,17 @@ class DocumentFrequency:
 
     @classmethod
     def per_caption(cls, captions: Sequence[Caption]) -> DocumentFrequency:
-        """Count in how many captions an n-gram occurs, as meshed-memory-transformer and VisualGPT do in training."""
+        """Count the captions in which each n-gram occurs, as training of meshed-memory-transformer and VisualGPT does.
+
+        Args:
+            captions: tokenised captions, as strings or lists of token ids.
+        """
         table = NGramTable(split_captions(captions))
         return cls(table, _count(table, np.arange(len(captions))), len(captions), "captions", None)
 
     @property
     def source(self) -> str:
-        """What was counted, in words."""
+        """Description of the counted documents."""
         ending = "" if self.end_token is None else f", each caption ending in {self.end_token!r}"
         return f"{self.n_documents} {self._unit}{ending}"
 
@@ -77,14 +88,16 @@ class DocumentFrequency:
         return np.log(self.n_documents) - np.log(np.maximum(1, self.counts))
 
     def inverse(self, indices: Integers) -> NDArray[np.float64]:
-        """Return log(N / df) of n-grams by their indices; one that is in no document counts as if it were in one."""
+        """Return log(N / df) of n-grams by their indices. The df of an n-gram that is in no document is 1."""
         inside = np.flatnonzero(indices < len(self.counts))
         values = np.full(len(indices), np.log(self.n_documents))
         values[inside] = self._inverse[indices[inside]]
         return values
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the frequencies to one file (numpy's `.npz`, nothing pickled); `load` reads it."""
+        """Write the frequencies to one `.npz` file without pickled objects, which `load` reads."""
+        from hf_captioners.output_files import atomic_file  # its file locks take long to import
+
         about = {
             "format": _FORMAT,
             "n_documents": self.n_documents,
@@ -93,17 +106,15 @@ class DocumentFrequency:
             "words": self.table.words,
         }
         header = np.frombuffer(json.dumps(about, default=int).encode(), dtype=np.uint8)
-        path = Path(path)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        with atomic_file(path, "wb") as file:
             np.savez_compressed(file, about=header, keys=self.table.keys, counts=self.counts)
-        os.replace(file.name, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DocumentFrequency:
-        """Read what `save` has written.
+        """Load a file that `save` has written.
 
         Raises:
-            ValueError: the file is not one of these, or of a newer format.
+            ValueError: the file has a different content or a newer format.
         """
         try:
             with np.load(path, allow_pickle=False) as file:
@@ -111,18 +122,18 @@ class DocumentFrequency:
                 keys, counts = file["keys"], file["counts"]
         except (zipfile.BadZipFile, KeyError, ValueError) as error:
             raise ValueError(
-                f"{path} is not a file of document frequencies. Make one with "
+                f"{path} is not a file of document frequencies. Create one with "
                 f"`DocumentFrequency.per_image(references).save(path)`."
             ) from error
         if about["format"] != _FORMAT:
             raise ValueError(
-                f"{path} has format {about['format']}, this version reads {_FORMAT}. Make the file again."
+                f"{path} has format {about['format']}, this version reads {_FORMAT}. Create the file again."
             )
         table = NGramTable.of_keys(about["words"], keys)
         return cls(table, counts, about["n_documents"], about["unit"], about["end_token"])
 
 
 def _count(table: NGramTable, documents: Integers) -> Integers:
-    """Return in how many documents each n-gram is; `documents` gives the document of each caption."""
+    """Return the number of documents that contain each n-gram; `documents` is the document of each caption."""
     keys, _ = count(documents[table.captions] * max(1, table.size) + table.grams // ORDERS)
     return np.bincount(keys % max(1, table.size), minlength=table.size)

@@ -1,7 +1,7 @@
-"""What the caption metrics share as modules of `evaluate`: inputs, documentation with an example, and the computation.
+"""Base class of the caption metrics as modules of `evaluate`: inputs, documentation with an example, computation.
 
-A module's file names this one as a whole (`from hf_captioners.metrics import evaluate_module`), because `evaluate`
-takes the first metric class that it finds in a file's names for the module's own.
+The file of a module imports this file as a whole (`from hf_captioners.metrics import evaluate_module`), because
+`evaluate` loads the first metric class that it finds among the names of a file.
 """
 
 from typing import Any, ClassVar
@@ -32,8 +32,8 @@ SPICE_BIBTEX = """\
 _ARGUMENTS = """
 Args:
     predictions: one caption per image.
-    references: for each image its reference captions.
-    tokenizer: "ptb" for the tokenizer of the COCO evaluation, "none" for captions that are split by blanks already.
+    references: the reference captions of each image.
+    tokenizer: "ptb" for the tokenizer of the COCO evaluation, "none" for captions whose words are separated by blanks.
 """
 
 _EXAMPLE = """
@@ -56,17 +56,17 @@ _EXAMPLE_FIGURE = """\
 
 
 class CaptionMetric(evaluate.Metric):
-    """A caption metric as a module of `evaluate`; the docstring of a subclass says what it computes.
+    """A caption metric as a module of `evaluate`. The docstring of a subclass describes the metric.
 
     Attributes:
-        metric: its name among `METRICS`, and that of the module.
-        bibtex: what to cite.
-        returns: the names of its figures.
-        options: documentation of further arguments of `compute`, a line each.
-        example_options: such arguments as the example passes them, as in `, stages=("exact",)`.
-        example_figure: name and value of a figure of the example; None where it was not computed.
-        example_runs: False if the example needs files that not everybody has.
-        about, inputs: the two parts of the documentation, made from these and from the subclass's docstring.
+        metric: the name of the metric in `METRICS` and of the module.
+        bibtex: the citation.
+        returns: the names of the scores.
+        options: documentation of further arguments of `compute`, one line each.
+        example_options: further arguments in the example, such as `, stages=("exact",)`.
+        example_figure: name and value of a score of the example; None if it is not computed.
+        example_runs: False if the example needs files that are not part of the package.
+        about, inputs: the two parts of the documentation, built from the attributes and the subclass's docstring.
     """
 
     metric: ClassVar[str]
@@ -80,7 +80,7 @@ class CaptionMetric(evaluate.Metric):
     inputs: ClassVar[str]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Complete the docstring by arguments, figures and an example that can be run."""
+        """Complete the docstring with arguments, scores and an example that can be run."""
         super().__init_subclass__(**kwargs)
         cls.about = (cls.__doc__ or "").strip() + "\n"
         mark = "" if cls.example_runs else "  # doctest: +SKIP"
@@ -114,11 +114,11 @@ class CaptionMetric(evaluate.Metric):
         metric: str | None = None,
         **scorers: Any,
     ) -> dict[str, float]:
-        """Corpus figures by name.
+        """Return the corpus scores by name.
 
         Args:
             predictions, references, tokenizer: see `compute_caption_metrics`.
-            metric: a variant that takes the place of the class's own `metric`.
+            metric: a variant to compute instead of the class attribute `metric`.
             **scorers: `meteor` or `spice` of `compute_caption_metrics`.
         """
         result = compute_caption_metrics(predictions, references, [metric or self.metric], tokenizer, **scorers)

@@ -1,4 +1,4 @@
-"""A map from 64-bit integers to positions that looks up whole arrays at once."""
+"""Hash table from 64-bit integers to positions with vectorised look-up."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,10 +9,10 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # Fibonacci hashing: 2**64 divided 
 
 
 class IntegerMap:
-    """An immutable hash table: key `keys[i]` is found at position `i`.
+    """An immutable hash table that maps the key `keys[i]` to the position `i`.
 
-    Binary search over millions of keys misses the processor's cache at every step; open addressing misses it about
-    once. All probing is done for the whole array of keys at a time.
+    A binary search over millions of keys has a CPU cache miss at every step; open addressing has about one per key.
+    Each probing step handles the whole array of keys.
 
     Args:
         keys: distinct integers.
@@ -38,7 +38,7 @@ class IntegerMap:
         return ((keys.view(np.uint64) * _MULTIPLIER) >> self._shift).view(np.int64)
 
     def find(self, keys: Integers) -> Integers:
-        """Return the position of each key, -1 for keys that are not in the map."""
+        """Return the position of each key, or -1 for keys that are not in the map."""
         if not len(self.keys):
             return np.full(len(keys), -1, dtype=np.int64)
         slots = self._slots(keys)

@@ -1,4 +1,4 @@
-"""METEOR 1.5 for English, as the COCO caption evaluation runs it (`-l en -norm`), without Java.
+"""METEOR 1.5 for English with the options of the COCO caption evaluation (`-l en -norm`), without Java.
 
 Source: Denkowski and Lavie, "Meteor Universal", WMT 2014; parameters of the "rank" task.
 """
@@ -16,25 +16,26 @@ from .paraphrases import PhraseMatch
 from .snowball_english import stem
 
 STAGES = ("exact", "stem", "synonym", "paraphrase")
-"""The ways to match words, in the order in which they are tried."""
+"""The matching stages in the order of their application."""
 
 _ALPHA, _BETA, _GAMMA, _DELTA = 0.85, 0.20, 0.60, 0.75
 _STAGE_WEIGHTS = np.array([1.0, 0.6, 0.8, 0.6])
 _N_STATISTICS = 23
-# Without tables: single capitals and the commonest titles keep their stop.
+# Used without tables: single capitals and the most common titles keep their full stop.
 _PREFIXES = frozenset([*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", "Mr", "Mrs", "Ms", "Dr", "St", "Prof", "vs", "e.g", "i.e"])
 
 Statistics = NDArray[np.float64]
 
 
 class MeteorResult(NamedTuple):
-    """Figures of METEOR.
+    """Scores of METEOR.
 
     Attributes:
-        corpus: the score of the summed statistics (not the mean of the images).
+        corpus: the score of the summed statistics, which is not the mean over images.
         per_image: `[images]` scores.
-        statistics: `[images, 23]` of the best reference: words of hypothesis and reference; function words of both;
-            for each stage content words and function words matched in both; chunks; matched words of both.
+        statistics: `[images, 23]` statistics of the best reference: the numbers of words of hypothesis and reference;
+            of function words of both; for each stage, of matched content words and matched function words of both;
+            of chunks; of matched words of both.
     """
 
     corpus: float
@@ -43,22 +44,29 @@ class MeteorResult(NamedTuple):
 
 
 class Meteor:
-    """Computes METEOR.
+    """METEOR scorer.
 
     Args:
-        stages: the ways to match words, a beginning of `STAGES`. Scores of fewer stages are not comparable with
-            published ones.
-        tables: the tables of synonyms and paraphrases; without them the installed pycocoevalcap is looked for.
+        stages: the matching stages, a prefix of `STAGES`. Scores with fewer stages are not comparable with published
+            scores.
+        tables: the tables of synonyms and paraphrases. By default they are read from the installed pycocoevalcap.
 
     Raises:
-        ValueError: `stages` is not a beginning of `STAGES`.
-        FileNotFoundError: stages need tables that are not there.
+        ValueError: `stages` is not a prefix of `STAGES`.
+        FileNotFoundError: the stages require tables that are not installed.
+
+    Example:
+        >>> from hf_captioners.metrics import Meteor
+        >>> meteor = Meteor(stages=("exact", "stem"))  # without tables
+        >>> result = meteor.score(["a man rides a horse", "a cat"], [["a man riding a horse"], ["two dogs run"]])
+        >>> result.per_image.round(4).tolist()
+        [0.8909, 0.0]
     """
 
     def __init__(self, stages: Sequence[str] = STAGES, tables: MeteorTables | None = None) -> None:
         self.stages = tuple(stages)
         if not self.stages or self.stages != STAGES[: len(self.stages)]:
-            raise ValueError(f"`stages` is {stages!r}, expected a beginning of {STAGES}.")
+            raise ValueError(f"`stages` is {stages!r}, expected a prefix of {STAGES}.")
         if tables is None and len(self.stages) > 2:
             tables = MeteorTables()
         self._tables = tables
@@ -66,11 +74,14 @@ class Meteor:
         self._normalize = MeteorNormalizer(*prefixes).normalize
 
     def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> MeteorResult:
-        """Score tokenised captions, each against the reference that suits it best.
+        """Score each tokenised caption against its best-matching reference.
 
         Args:
             predictions: one tokenised caption per image.
-            references: for each image its tokenised captions.
+            references: the tokenised reference captions of each image.
+
+        Returns:
+            The corpus score, the image scores and their statistics.
         """
         captions: dict[tuple[str, ...], int] = {}
         pairs: list[tuple[int, int]] = []
@@ -135,7 +146,7 @@ def _equal(
     hypothesis: Sequence[str],
     reference: Sequence[str],
 ) -> list[Match]:
-    """Match words with equal keys; from the second stage on not equal words, which the first has matched."""
+    """Match words with equal keys. After the first stage, equal words are left out: they are matched already."""
     places: dict[str, list[int]] = {}
     for place, key in enumerate(hypothesis_keys):
         places.setdefault(key, []).append(place)
@@ -180,7 +191,7 @@ def _scores(statistics: Statistics) -> NDArray[np.float64]:
 
 
 def _perfect(statistics: Statistics) -> NDArray[np.bool_]:
-    """Return whether every word of both sides is matched in one chunk."""
+    """Return whether every word of both captions is matched in one chunk."""
     return (statistics[:, 21:23] == statistics[:, 0:2]).all(axis=1) & (statistics[:, 20] == 1)
 
 

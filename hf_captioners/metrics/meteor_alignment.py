@@ -1,4 +1,6 @@
-"""METEOR's alignment of a hypothesis with a reference: a beam search for much weight, few chunks, short distances.
+"""METEOR's alignment of a hypothesis with a reference.
+
+A beam search maximises the weight of the matches, then minimises the number of chunks, then the distances.
 
 Source: Denkowski and Lavie 2014, section 2.1, with the details of the METEOR 1.5 program.
 """
@@ -11,7 +13,7 @@ _BEAM = 40
 
 
 class Match(NamedTuple):
-    """A stretch of the reference that matches one of the hypothesis."""
+    """A span of the reference that matches a span of the hypothesis."""
 
     stage: int  # 0 exact, 1 stem, 2 synonym, 3 paraphrase
     reference_start: int
@@ -21,16 +23,16 @@ class Match(NamedTuple):
 
 
 class _Path(NamedTuple):
-    """A partial alignment; the first three fields are compared, smaller is better."""
+    """A partial alignment. Paths are compared by their first three fields; smaller is better."""
 
-    lightness: int  # minus the weight
+    lightness: int  # negative weight
     chunks: int
     distance: int
     hypothesis_weight: int
     reference_weight: int
-    hypothesis_end: int  # where the open chunk ends in the hypothesis, -1 if none is open
-    reference_end: int  # up to here the reference is covered
-    used: int  # words of the hypothesis, as bits
+    hypothesis_end: int  # end of the open chunk in the hypothesis, -1 if none is open
+    reference_end: int  # the reference is processed up to this position
+    used: int  # matched words of the hypothesis, as bits
     last: "tuple[Match, tuple | None] | None"  # the matches so far, as a linked list
 
 
@@ -41,9 +43,9 @@ def align(matches: Iterable[Match], n_reference: int, n_hypothesis: int) -> list
     """Choose matches that do not overlap.
 
     Args:
-        matches: all possible matches, stage by stage.
-        n_reference: words of the reference.
-        n_hypothesis: words of the hypothesis.
+        matches: all possible matches, ordered by stage.
+        n_reference: number of words of the reference.
+        n_hypothesis: number of words of the hypothesis.
 
     Returns:
         The chosen matches in the order of the reference.
@@ -85,7 +87,8 @@ def _search(starting: list[list[Match]], fixed: list[Match | None]) -> list[Matc
             else:
                 grown += _branch(path, options, taken_reference)
         paths = grown
-    paths = sorted(paths, key=_standing)[:_BEAM]  # open chunks are counted only after this, which decides ties
+    # As in the original, open chunks are counted only after the beam is cut, which decides ties.
+    paths = sorted(paths, key=_standing)[:_BEAM]
     finished = [path._replace(chunks=path.chunks + 1) if path.hypothesis_end >= 0 else path for path in paths]
     chosen, link = [], min(finished, key=_standing).last
     while link is not None:
@@ -95,12 +98,12 @@ def _search(starting: list[list[Match]], fixed: list[Match | None]) -> list[Matc
 
 
 def _branch(path: _Path, options: list[Match], taken_reference: int) -> list[_Path]:
-    """Extend a path by each match that is still possible, and by leaving the word out."""
+    """Extend a path by each match that is still possible, and by skipping the word."""
     grown = []
     for match in options:
         if not path.used & _bits(match) and not taken_reference & _reference_bits(match):
             grown.append(_take(path, match, 0))
-            # The program adds the distance to the path that goes on, not to the copy that takes the match.
+            # The original program adds the distance to the remaining path, not to the copy that takes the match.
             distance = path.distance + abs(match.reference_start - match.hypothesis_start)
             path = path._replace(distance=distance)
     if path.hypothesis_end >= 0:
@@ -110,7 +113,7 @@ def _branch(path: _Path, options: list[Match], taken_reference: int) -> list[_Pa
 
 
 def _take(path: _Path, match: Match, distance: int) -> _Path:
-    # Weights are whole numbers, cut off after every addition: a single word that matches by stem adds nothing.
+    # Weights are integers, truncated after every addition: a single word that matches by stem adds nothing.
     share = 1.0 if match.stage == 0 else 0.5
     hypothesis_weight = int(path.hypothesis_weight + match.hypothesis_length * share)
     reference_weight = int(path.reference_weight + match.reference_length * share)
@@ -137,7 +140,7 @@ def _reference_bits(match: Match) -> int:
 
 
 def count_chunks(matches: Sequence[Match]) -> int:
-    """Return how many runs of matches continue without a gap in the reference or a jump in the hypothesis."""
+    """Return the number of runs of matches without a gap in the reference or a jump in the hypothesis."""
     chunks, ends = 0, (-1, -1)
     for match in matches:
         chunks += (match.reference_start, match.hypothesis_start) != ends

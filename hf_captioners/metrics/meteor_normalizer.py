@@ -1,4 +1,4 @@
-"""The text normalisation that METEOR 1.5 applies with `-norm`, followed by lower-casing.
+"""The text normalisation of METEOR 1.5 with `-norm`, followed by lower-casing.
 
 Source: behaviour of the METEOR 1.5 program.
 """
@@ -31,15 +31,15 @@ _STOPS = re.compile(r"\.{2,}")
 _LETTERS = re.compile(f"[{_LETTER}]")
 _BLANKS = re.compile(r"[ \t\n\r\f\v\u00A0\u2000-\u200A\u202F\u205F\u3000]+")
 _PLAIN = re.compile(r"[A-Za-z0-9 ]*")
-_PROTECTED_STOP = "\ufdd0"  # stands for each stop of a run while single stops are looked at; no character of Unicode
+_PROTECTED_STOP = "\ufdd0"  # replaces each stop of a run while single stops are processed; not a Unicode character
 
 
 class MeteorNormalizer:
-    """Normalises captions.
+    """Text normaliser.
 
     Args:
-        prefixes: words that keep their stop (`Mr`, `e.g`).
-        number_prefixes: words that keep their stop before a number (`No`).
+        prefixes: words that keep their full stop (`Mr`, `e.g`).
+        number_prefixes: words that keep their full stop before a number (`No`).
     """
 
     def __init__(self, prefixes: frozenset[str], number_prefixes: frozenset[str]) -> None:

@@ -1,6 +1,6 @@
 """The tables of METEOR 1.5: synonyms, paraphrases and abbreviations, read from an installed pycocoevalcap.
 
-Only its data files are read; no Java program is started.
+Only its data files are read. No Java program is started.
 """
 
 import importlib.util
@@ -18,15 +18,15 @@ _FUNCTION_WORDS = """
     other \u201d into some what so -- no time years could ? 't \u2014 '
 """
 FUNCTION_WORDS = frozenset(_FUNCTION_WORDS.split())
-"""Words that count less than others."""
+"""Function words, which have a lower weight than content words."""
 
 _INDEX_VERSION = 1
 _INSTALL = (
     "METEOR needs the tables of the `pycocoevalcap` package (no Java is started). Type `pip install "
-    "'hf-captioners[metrics-data]'`, or `pip install --no-deps pycocoevalcap`, or pass the path of its folder "
-    '`meteor`, or ask for METEOR without synonyms and paraphrases: stages=("exact", "stem").'
+    "'hf-captioners[metrics-data]'` or `pip install --no-deps pycocoevalcap`, or pass the path of its folder "
+    '`meteor`, or compute METEOR without synonyms and paraphrases: stages=("exact", "stem").'
 )
-# Endings that make a base form, in the order in which they are tried (WordNet's rules for nouns, verbs, adjectives).
+# Replacements of endings that give a base form, in order (WordNet's rules for nouns, verbs and adjectives).
 _ENDINGS = (
     *(
         ("s", ""),
@@ -44,11 +44,11 @@ _ENDINGS = (
 
 
 class Synonyms:
-    """Numbers of the sets of synonyms of a word or phrase (WordNet 3.0).
+    """Synset numbers of words and phrases (WordNet 3.0).
 
     Args:
-        synsets: two lines an entry: word, with `_` for blanks; its numbers.
-        exceptions: two lines an entry: base form; its irregular forms.
+        synsets: two lines per entry: the word, with `_` for blanks; its synset numbers.
+        exceptions: two lines per entry: the base form; its irregular forms.
     """
 
     def __init__(self, synsets: str, exceptions: str) -> None:
@@ -60,16 +60,11 @@ class Synonyms:
             for form in forms.split():
                 self._bases.setdefault(form, []).append(base)
         self.find = lru_cache(maxsize=1 << 16)(self._find)
-        """Return the numbers of a lower-case word, or phrase with `_` for blanks: its own and those of its bases."""
+        """Return the synset numbers of a lower-case word, or phrase with `_` for blanks, and of its base forms."""
 
     def _find(self, word: str) -> frozenset[int]:
         forms = [word, *(self._bases.get(word) or [self._base(word)])]
         return frozenset(int(number) for form in forms for number in self._numbers.get(form, "").split())
-
-    def lemma(self, word: str) -> str:
-        """Return the first base form of a lower-case word, the word itself if there is none."""
-        bases = self._bases.get(word)
-        return bases[0] if bases else self._base(word)
 
     def _base(self, word: str) -> str:
         stem, suffix = (word[:-3], "ful") if word.endswith("ful") else (word, "")
@@ -82,16 +77,21 @@ class Synonyms:
 
 
 class MeteorTables:
-    """The tables, each read when it is first needed.
+    """The tables of METEOR. Each table is read when it is first needed.
 
     Args:
-        path: the folder `meteor` of pycocoevalcap, with `meteor-1.5.jar` and `data/paraphrase-en.gz`; without it the
-            installed package is looked for.
-        cache_dir: where the index of the paraphrases is kept (67 MB, made once in about half a minute); without it
-            `hf_captioners` in the folder of the Hugging Face caches.
+        path: the folder `meteor` of pycocoevalcap, with `meteor-1.5.jar` and `data/paraphrase-en.gz`. By default the
+            folder of the installed package.
+        cache_dir: the folder for the index of the paraphrases (67 MB, built once in about half a minute). By default
+            `hf_captioners` in the Hugging Face cache folder.
 
     Raises:
-        FileNotFoundError: the tables are not there; the message says what to install.
+        FileNotFoundError: the tables are missing; the message states what to install.
+
+    Example:
+        >>> from hf_captioners.metrics import MeteorTables
+        >>> tables = MeteorTables()  # doctest: +SKIP
+        >>> tables.synonyms.find("bike") & tables.synonyms.find("bicycle")  # doctest: +SKIP
     """
 
     def __init__(
@@ -110,12 +110,12 @@ class MeteorTables:
 
     @cached_property
     def synonyms(self) -> Synonyms:
-        """The synonyms."""
+        """The synset numbers of words."""
         return Synonyms(self._read("synonym/english.synsets"), self._read("synonym/english.exceptions"))
 
     @cached_property
     def prefixes(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Words that keep their stop, and words that keep it before a number."""
+        """Words that keep their full stop, and words that keep it before a number."""
         lines = [line.strip() for line in self._read("nonbreaking/english.prefixes").splitlines()]
         lines = [line for line in lines if line and not line.startswith("#")]
         numeric = frozenset(line.split()[0] for line in lines if "#NUMERIC_ONLY#" in line)
@@ -123,7 +123,7 @@ class MeteorTables:
 
     @cached_property
     def paraphrases(self) -> ParaphraseIndex:
-        """The paraphrases; their index is made if it is not there yet."""
+        """The index of paraphrases, which is built on first use."""
         state = self._table.stat()
         folder = self._cache / f"paraphrases-v{_INDEX_VERSION}-{state.st_size}-{int(state.st_mtime)}"
         if not folder.is_dir():
@@ -137,7 +137,7 @@ def find_tables() -> Path:
     Raises:
         FileNotFoundError: it is not installed.
     """
-    spec = importlib.util.find_spec("pycocoevalcap")  # a namespace package: it has places but no file
+    spec = importlib.util.find_spec("pycocoevalcap")  # a namespace package has locations but no file
     for place in (spec.submodule_search_locations or []) if spec else []:
         if (Path(place) / "meteor" / "meteor-1.5.jar").is_file():
             return Path(place) / "meteor"

@@ -1,7 +1,7 @@
 """N-grams of many captions as arrays of integers.
 
-An n-gram is numbered by the pair (number of its first n - 1 words, last word), so numbers are exact whatever the size
-of the vocabulary, and nothing is hashed that could collide.
+An n-gram is numbered by the pair (number of its first n - 1 words, last word). The numbers are exact for a vocabulary
+of any size, and there are no hash collisions.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -23,17 +23,17 @@ MAX_WORDS = 1 << _WORD_BITS
 
 
 class Words(NamedTuple):
-    """Captions laid end to end."""
+    """The tokens of concatenated captions."""
 
     tokens: list[Hashable]
     lengths: Integers  # [captions]
 
 
 def split_captions(captions: Iterable[Caption], end_token: Hashable | None = None) -> Words:
-    """Lay captions end to end.
+    """Split captions into tokens and concatenate them.
 
     Args:
-        captions: tokenised captions; strings are split at white space.
+        captions: tokenised captions. Strings are split at white space.
         end_token: a token to append to every caption, for document frequencies that count the end.
     """
     rows = [caption.split() if isinstance(caption, str) else _ids(caption) for caption in captions]
@@ -48,29 +48,37 @@ def _ids(caption: Sequence[int]) -> list[int]:
 
 
 def cut_at_end(rows: Iterable[Sequence[int]], end_id: int) -> list[list[int]]:
-    """Cut each row of token ids behind its first end id, which stays: the captions that self-critical training scores.
+    """Cut each row of token ids after its first end id, which is kept. Self-critical training scores such captions.
 
     Args:
-        rows: token ids, `[captions, tokens]` or rows of any lengths; a row without end id stays whole.
+        rows: token ids, `[captions, tokens]` or rows of any lengths. A row without end id is kept whole.
         end_id: the id that ends a caption.
+
+    Returns:
+        The cut rows as lists.
+
+    Example:
+        >>> from hf_captioners.metrics import cut_at_end
+        >>> cut_at_end([[5, 7, 0, 0], [5, 8, 9, 4]], end_id=0)
+        [[5, 7, 0], [5, 8, 9, 4]]
     """
     captions = map(_ids, rows)
     return [row[: row.index(end_id) + 1] if end_id in row else row for row in captions]
 
 
 class NGramTable:
-    """Numbers n-grams of 1 to 4 words, on top of the numbers of another table if there is one.
+    """Numbering of n-grams of 1 to 4 words, which can extend a base table.
 
-    The number of an n-gram is `4 * index + n - 1`: indices run from 0 over the n-grams of all orders.
+    The number of an n-gram is `4 * index + n - 1`; the indices count the n-grams of all orders from 0.
 
     Args:
-        words: the captions whose n-grams the table holds.
-        base: a table whose numbers stay as they are; it is not changed.
+        words: the captions whose n-grams are numbered.
+        base: a table whose numbers are kept. It is not changed.
 
     Attributes:
         grams: `[n-grams]` the numbers of all n-grams of `words`.
-        captions: `[n-grams]` the caption that each of them stands in.
-        size: how many distinct n-grams are numbered, the base's included.
+        captions: `[n-grams]` the position of the caption that contains each n-gram.
+        size: the number of distinct n-grams, including those of the base.
     """
 
     def __init__(self, words: Words, base: "NGramTable | None" = None) -> None:
@@ -85,7 +93,7 @@ class NGramTable:
 
     @classmethod
     def of_keys(cls, words: Sequence[Hashable], keys: Integers) -> "NGramTable":
-        """Make a table again from the `words` and `keys` of one that had no base."""
+        """Restore a table without base from its `words` and `keys`."""
         table = cls(Words([], np.empty(0, dtype=np.int64)))
         table._words = {word: number for number, word in enumerate(words)}
         table._map, table.size = IntegerMap(keys), len(keys)
@@ -93,17 +101,17 @@ class NGramTable:
 
     @property
     def n_words(self) -> int:
-        """How many distinct words are numbered, the base's included."""
+        """The number of distinct words, including those of the base."""
         return self._first_word + len(self._words)
 
     @property
     def words(self) -> list[Hashable]:
-        """The distinct words of this table alone, in the order of their numbers."""
+        """The distinct words of this table without its base, in the order of their numbers."""
         return list(self._words)
 
     @property
     def keys(self) -> Integers:
-        """The (first words, last word) keys of this table alone, in the order of their indices."""
+        """The (first words, last word) keys of this table without its base, in the order of their indices."""
         return self._map.keys
 
     def _number_captions(self, words: Words) -> tuple[Integers, Integers]:
@@ -111,19 +119,18 @@ class NGramTable:
         if self.n_words > MAX_WORDS:
             raise ValueError(f"{self.n_words} distinct words, at most {MAX_WORDS} can be numbered.")
         caption_of = np.repeat(np.arange(len(words.lengths)), words.lengths)
-        left = (
-            np.repeat(np.cumsum(words.lengths), words.lengths) - np.arange(len(last)) - 1
-        )  # words behind, in the caption
-        ends = np.arange(len(last))  # where an n-gram of this order ends
+        # [tokens] number of words that follow in the same caption
+        left = np.repeat(np.cumsum(words.lengths), words.lengths) - np.arange(len(last)) - 1
+        ends = np.arange(len(last))  # last position of each n-gram of this order
         keys = last
         grams, captions = [], []
         for order in range(ORDERS):
             numbers = self._number_keys(keys) * ORDERS + order
             grams.append(numbers)
             captions.append(caption_of[ends])
-            goes_on = np.flatnonzero(left[ends] > 0)
-            ends = ends[goes_on] + 1
-            keys = (numbers[goes_on] + 1) << _WORD_BITS | last[ends]
+            continued = np.flatnonzero(left[ends] > 0)
+            ends = ends[continued] + 1
+            keys = (numbers[continued] + 1) << _WORD_BITS | last[ends]
         return np.concatenate(grams), np.concatenate(captions)
 
     def _number_words(self, tokens: list[Hashable]) -> Integers:
@@ -133,7 +140,7 @@ class NGramTable:
         return numbers
 
     def find_words(self, tokens: list[Hashable]) -> Integers:
-        """Return `[tokens]` the number of each word, -1 for words that are not in the table."""
+        """Return the `[tokens]` numbers of words, or -1 for words that are not in the table."""
         if self._base is None:
             return np.fromiter(map(self._words.get, tokens, repeat(-1)), dtype=np.int64, count=len(tokens))
         numbers = self._base.find_words(tokens)
@@ -153,7 +160,7 @@ class NGramTable:
         return indices
 
     def find_keys(self, keys: Integers) -> Integers:
-        """Return the index of each (first words, last word) key, -1 if the table lacks it."""
+        """Return the index of each (first words, last word) key, or -1 for keys that are not in the table."""
         if self._base is None:
             return self._map.find(keys)
         indices = self._base.find_keys(keys)
@@ -165,7 +172,7 @@ class NGramTable:
 
 
 def count(keys: Integers) -> tuple[Integers, Integers]:
-    """Return the distinct keys in ascending order and how often each occurs."""
+    """Return the distinct keys in ascending order and their numbers of occurrences."""
     keys = np.sort(keys)
     starts = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1)) if len(keys) else keys
     return keys[starts], np.diff(starts, append=len(keys))

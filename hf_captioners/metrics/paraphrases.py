@@ -1,4 +1,4 @@
-"""METEOR's table of phrase pairs as sorted arrays on disk, made once and then only mapped into memory."""
+"""Index of METEOR's paraphrase table: sorted arrays on disk, built once and memory-mapped afterwards."""
 
 import gzip
 import os
@@ -15,8 +15,8 @@ from .integer_map import Integers
 
 _MAX_PHRASE = 7  # words
 _WORD_BITS = 24
-_CHUNK = 1 << 17  # entries that are read at a time
-_MAX_COMPARED = 1 << 20  # pairs of phrases that are looked up at a time
+_CHUNK = 1 << 17  # entries per read
+_MAX_COMPARED = 1 << 20  # pairs of phrases per look-up
 
 
 class PhraseMatch(NamedTuple):
@@ -29,7 +29,7 @@ class PhraseMatch(NamedTuple):
 
 
 class _Phrases(NamedTuple):
-    """The phrases of captions that are in the table."""
+    """The phrases of captions that occur in the table."""
 
     captions: Integers
     starts: Integers
@@ -38,16 +38,16 @@ class _Phrases(NamedTuple):
 
 
 class ParaphraseIndex:
-    """Looks up which phrases of two captions are paraphrases.
+    """Look-up of the phrases of two captions that are paraphrases.
 
     Args:
-        folder: where `build` has put the index.
+        folder: the folder of an index that `build` has written.
     """
 
     def __init__(self, folder: Path) -> None:
         words = (folder / "words.txt").read_text(encoding="utf-8").split("\n")
         self._words = {word: number for number, word in enumerate(words)}
-        # A phrase is found word by word: (number of the words before, word) at each level.
+        # Phrases are looked up word by word: level n holds the keys (number of the first n words, next word).
         self._levels = [np.load(folder / f"level_{n}.npy", mmap_mode="r") for n in range(_MAX_PHRASE)]
         self._first = np.cumsum([0, *map(len, self._levels)])
         self._pairs = np.load(folder / "pairs.npy", mmap_mode="r")
@@ -58,12 +58,13 @@ class ParaphraseIndex:
         """Find the paraphrases in pairs of captions.
 
         Args:
-            captions: words of captions.
+            captions: the words of each caption.
             pairs: (hypothesis, reference) as positions in `captions`.
 
         Yields:
-            For each pair the matches: phrases of the reference whose paraphrase is in the hypothesis, then phrases of
-            the hypothesis whose paraphrase is in the reference. A match that is found both ways is listed twice.
+            The matches of each pair: first the phrases of the reference whose paraphrase is in the hypothesis, then
+            the phrases of the hypothesis whose paraphrase is in the reference. A match in both directions is listed
+            twice.
         """
         phrases = self._find_phrases(captions)
         counts = np.bincount(phrases.captions, minlength=len(captions))
@@ -132,8 +133,8 @@ def build(table: Path, folder: Path) -> None:
     """Build the index of METEOR's paraphrase table.
 
     Args:
-        table: `paraphrase-en.gz`: three lines an entry: probability, phrase, paraphrase.
-        folder: where to put the index; it appears only when it is complete.
+        table: `paraphrase-en.gz` with three lines per entry: probability, phrase, paraphrase.
+        folder: the folder of the index. It appears only when it is complete.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
@@ -157,12 +158,12 @@ def _publish(scratch: Path, folder: Path) -> None:
     try:
         os.replace(scratch, folder)
     except OSError:
-        if not folder.is_dir():  # otherwise another process was faster, with the same result
+        if not folder.is_dir():  # otherwise a concurrent process has written the same index
             raise
 
 
 def _read(table: Path) -> tuple[dict[str, int], dict[str, int], tuple[Integers, Integers]]:
-    from tqdm.auto import tqdm  # needed once only
+    from tqdm.auto import tqdm  # needed only when the index is built
 
     words: dict[str, int] = {}
     phrases: dict[str, int] = {}
@@ -185,7 +186,7 @@ def _read(table: Path) -> tuple[dict[str, int], dict[str, int], tuple[Integers, 
 
 
 def _levels(words: dict[str, int], phrases: dict[str, int]) -> Iterator[tuple[Integers, Integers]]:
-    """Yield for 1 to 7 words the sorted keys, and for each phrase its place if it ends at that level, else -1."""
+    """Yield the sorted keys of each level (1 to 7 words), and for each phrase its place if it ends there, else -1."""
     rows = np.full((len(phrases), _MAX_PHRASE + 1), -1, dtype=np.int32)
     for row, phrase in enumerate(phrases):
         numbers = [words[word] for word in phrase.split(" ")]

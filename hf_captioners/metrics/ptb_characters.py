@@ -1,8 +1,8 @@
-"""Which characters the Stanford PTB lexer 3.4.1 takes for letters, for digits and for symbols.
+"""Character classes of the Stanford PTB lexer 3.4.1: letters, digits and symbols.
 
-The lexer's tables are those of Unicode as it was in 2014, so they are written out: `unicodedata` of a newer Python
-knows more letters. Everything outside the Basic Multilingual Plane is deleted by the lexer, letters included. Measured
-one code point at a time. Ranges are hexadecimal, both ends included.
+The lexer uses the Unicode tables of 2014. They are written out here because `unicodedata` of a newer Python has more
+letters. The lexer deletes all characters outside the Basic Multilingual Plane, including letters. The classes were
+measured for each code point. Ranges are hexadecimal and include both ends.
 """
 
 from functools import cache
@@ -45,7 +45,7 @@ ED0-ED9 F20-F29 1040-1049 1090-1099 17E0-17E9 1810-1819 1946-194F 19D0-19D9 1A80
 1C40-1C49 1C50-1C59 A620-A629 A8D0-A8D9 A900-A909 A9D0-A9D9 AA50-AA59 ABF0-ABF9 FF10-FF19
 """
 
-# Characters that are a token of their own whatever stands beside them.
+# Characters that are always a separate token.
 _SYMBOL_RANGES = """
 21 23-27 2A-2C 2E-2F 3A-40 5C 5E-5F 60 7C 7E A1 A5-A9 AC AE-B4 B6-B9 BF D7 F7 37E 387 589 5BE 5C0 5C3 5C6 5F3-5F4
 600-603 606-60C 614 61B 61E-61F 66A 66D 6D4 700-70D 7F6-7F8 964-965 E3F E4F 1FBD 2016-2017 201A 201E-2023 2030-2038
@@ -63,11 +63,11 @@ def _code_points(ranges: str) -> frozenset[int]:
 
 
 class _Shapes(dict[int, int]):
-    """A table for `str.translate`, filled as characters are met."""
+    """A table for `str.translate` that is filled on first use of each character."""
 
     def __missing__(self, code: int) -> int:
         shape = code
-        if code > 0x7F and code != 0xAD:  # rules name the soft hyphen
+        if code > 0x7F and code != 0xAD:  # the rules contain the soft hyphen
             if code in _letters():
                 shape = ord(ANY_LETTER)
             elif code in _digits():
@@ -95,13 +95,13 @@ _SHAPES = _Shapes()
 
 
 def shape(text: str) -> str:
-    """Return the text with each letter beyond ASCII but the soft hyphen as `ANY_LETTER`, each digit as `ANY_DIGIT`.
+    """Return the text with non-ASCII letters except the soft hyphen as `ANY_LETTER`, non-ASCII digits as `ANY_DIGIT`.
 
-    The length stays the same, so that rules can be matched on the shape and tokens cut out of the text.
+    The length stays the same: rules are matched on the shape and tokens are cut out of the text.
     """
     return text if text.isascii() else text.translate(_SHAPES)
 
 
 def is_symbol(character: str) -> bool:
-    """Return whether a character is a token of its own whatever stands beside it."""
+    """Return whether a character is always a separate token."""
     return ord(character) in _symbols()

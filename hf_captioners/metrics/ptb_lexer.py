@@ -1,8 +1,8 @@
-"""The lexing rules of the Stanford PTBTokenizer 3.4.1, as the COCO caption evaluation runs it.
+"""The lexing rules of the Stanford PTBTokenizer 3.4.1 with the options of the COCO caption evaluation.
 
-A rule is a regular expression whose first group is the token; what follows the group is context that must be there but
-stays in the text. At each position the rule with the longest match *including its context* wins, the earlier rule
-among equals: this is how lex decides, and not how the alternatives of `re` do. Characters that no rule takes are
+A rule is a regular expression whose first group is the token. What follows the group is required context that is not
+consumed. At each position the rule with the longest match *including its context* applies; of several, the first one.
+This is the behaviour of lex and differs from that of alternatives in `re`. Characters without a matching rule are
 deleted and separate their neighbours.
 """
 
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .ptb_characters import ANY_DIGIT, ANY_LETTER, is_symbol, shape
 
-# Rules are matched on the shape of a text, in which one character stands for all letters beyond ASCII.
+# Rules are matched on the shape of a text, in which one character replaces all non-ASCII letters.
 _PLAIN_LETTERS = f"A-Za-z{ANY_LETTER}"
 _LETTERS = rf"{_PLAIN_LETTERS}\u00AD"
 _DIGITS = f"0-9{ANY_DIGIT}"
@@ -24,14 +24,14 @@ _DIGIT = f"[{_DIGITS}]"
 _ALNUM = f"(?:[{_LETTERS}{_DIGITS}]|{_ENTITY})"
 BLANKS = r" \t\u00A0\u2000-\u200A\u3000"
 _BLANK = f"[{BLANKS}]"
-_BLANK_OR_END = rf"[{BLANKS}\n\u0085]"  # U+0085 is an ellipsis elsewhere
+_BLANK_OR_END = rf"[{BLANKS}\n\u0085]"  # U+0085 is an ellipsis in other rules
 _QUOTE = r"(?:['\u2019\u0092]|&apos;)"
 _ANY_QUOTE = r"(?:['\u2019\u0092`\u2018\u201B\u0091]|&apos;)"
 _HYPHEN = r"[-_\u058A\u2010\u2011]"
 _INSIDE_SENTENCE = r"[,;:\u3001]"
 _ACRONYM = r"(?:[a-z](?:\.[a-z])*|(?:canada|sino|korean|eu|japan|non)-u\.s|u\.s\.-(?:u\.k|u\.s\.s\.r))"
 _WORD = rf"{_LETTER}{_ALNUM}*(?:[.!?]{_LETTER}{_ALNUM}*)*"
-# `(?-i:...)` marks what the original compares with case.
+# `(?-i:...)` marks the case-sensitive parts of the original.
 _SENTENCE_STARTS = (
     "(?-i:About|According|Additionally|After|An|As|At|A|But|Earlier|He|Her|Here|However|If|In|It|Last|Many|More|Mr\\.|"
     "Ms\\.|Now|Once|One|Other|Our|She|Since|So|Some|Such|That|The|Their|Then|There|These|They|This|We|When|While|What|"
@@ -56,10 +56,10 @@ _TITLES = (  # titles, some more words, and single letters with stops between th
     rf"|vs|alex|wm|jos|cie|a\.k\.a|cf|treas|ph|{_ACRONYM}|invt|elec|natl|mfg|mtg|dept"
 )
 ABBREVIATION = re.compile(rf"(?:{_ABBREVIATIONS}|{_TITLES})\.", re.IGNORECASE)
-"""A word that keeps its stop, with the stop."""
+"""A word that keeps its full stop, with the stop."""
 
 NUMBERED_ABBREVIATIONS = "ca|figs?|prop|nos?|art|bldg|pp|op"
-"""Alternatives of a regular expression: words that keep their stop if a digit follows."""
+"""Alternatives of a regular expression: words that keep their full stop if a digit follows."""
 
 _FILE_TYPES = (
     "bat|bmp|c|class|cgi|cpp|dll|docx?|exe|gif|gz|h|html?|jar|java|jpe?g|mov|mp3|pdf|php|pl|png|pptx?|ps|py|sql|tar|txt"
@@ -138,13 +138,13 @@ def _constant(text: str) -> Callable[[str], str]:
 class _Rule(NamedTuple):
     """One rule of the lexer."""
 
-    starts: str  # characters with which a match can begin, in lower case; empty for any
+    starts: str  # first characters of possible matches, in lower case; empty for any
     pattern: str
-    write: Callable[[str], str] | None = None  # the token as it is printed; None prints it unchanged
+    write: Callable[[str], str] | None = None  # rewrites the token; None keeps it
 
 
 _AZ = ascii_lowercase
-_L = ascii_lowercase + ANY_LETTER + "\u00ad&"  # `&` begins entities that stand for letters
+_L = ascii_lowercase + ANY_LETTER + "\u00ad&"  # `&` begins entities of letters
 _D = digits + ANY_DIGIT
 _Q = "'\u2019\u0092&"
 _ODD_QUOTES = "".join(_QUOTES)
@@ -243,9 +243,9 @@ _RULES = (
 
 
 SPLIT_WORDS = frozenset(["cannot", "gonna", "gotta", "lemme", "gimme", "wanna"])
-"""Plain words that are two tokens."""
+"""Plain words that are split into two tokens."""
 
-_PLAIN_WORD = re.compile(" *([A-Za-z]{2,})(?=[ \n])").match  # only a shortcut: the rules give the same
+_PLAIN_WORD = re.compile(" *([A-Za-z]{2,})(?=[ \n])").match  # a shortcut with the same result as the rules
 
 
 @cache
@@ -255,19 +255,19 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=1 << 12)
 def _rules_for(character: str) -> list[tuple[Callable[[str, int], re.Match[str] | None], Callable[[str], str] | None]]:
-    """Return how to match and how to write each rule that can begin with a character."""
+    """Return the match and write functions of the rules that can begin with a character."""
     rules = [rule for rule in _RULES if character.lower() in rule.starts or not rule.starts]
     return [(_compiled(rule.pattern).match, rule.write) for rule in rules]
 
 
 def lex(text: str) -> Iterator[str]:
-    """Split one line into tokens, before lower-casing and before any token is dropped.
+    """Split one line into tokens, before lower-casing and before tokens are dropped.
 
     Args:
-        text: the line; it must end in `\\n` and hold no other line break.
+        text: the line. It ends in `\\n` and contains no other line break.
 
     Yields:
-        The tokens in order. A token may hold U+00A0 where a number, telephone number or tag had a blank.
+        The tokens in order. In numbers, telephone numbers and tags, U+00A0 replaces a blank.
 
     Source: behaviour of `edu.stanford.nlp.process.PTBTokenizer` 3.4.1.
     """

@@ -8,18 +8,18 @@ from .ptb_characters import ANY_DIGIT, shape
 from .ptb_lexer import ABBREVIATION, BLANKS, NUMBERED_ABBREVIATIONS, SPLIT_WORDS, lex
 
 DROPPED_TOKENS = frozenset(["''", "'", "``", "`", ".", "?", "!", ",", ":", "-", "--", "...", ";"])
-"""Tokens that the COCO evaluation leaves out; brackets stay, because it looks for their names in capitals."""
+"""Tokens that the COCO evaluation drops. It keeps brackets, because it compares with their upper-case names."""
 
 _MAX_CACHED = 1 << 18  # pieces; an English caption corpus has about 50,000
 _LINE_BREAKS = re.compile("[\n\r\v\f\u2028\u2029]")
 _PLAIN_WORD = re.compile("([A-Za-z]{2,})([.,]?)")
-# What may be one token together with its neighbours, or reads on into them: numbers, tags, blanks of other kinds,
+# Pieces that may form one token with their neighbours or depend on them: numbers, tags, blanks other than the space,
 # `K. The ...` and `fig. 5`.
 _CONTEXTUAL = re.compile(
     rf"[<0-9{ANY_DIGIT}]|^[{BLANKS}]|[^a-z].*[a-z]\.$|^(?:[a-z]|{NUMBERED_ABBREVIATIONS})\.$", re.IGNORECASE
 )
-_ASK_THE_NEIGHBOURS = "\0"  # in place of the tokens of such a piece; the lexer deletes this character
-_END = "\n"  # stands between two captions of a batch
+_ASK_THE_NEIGHBOURS = "\0"  # replaces the tokens of such a piece; the lexer deletes this character
+_END = "\n"  # separates the captions of a batch
 
 
 def _lex_and_drop(text: str) -> str:
@@ -36,7 +36,7 @@ def _tokenize_piece(piece: str) -> str:
 
 
 class _Pieces(dict[str, str]):
-    """Tokens of what stands between two blanks."""
+    """Cache of the tokens of the pieces between two blanks."""
 
     def __missing__(self, piece: str) -> str:
         if len(self) >= _MAX_CACHED:
@@ -47,13 +47,21 @@ class _Pieces(dict[str, str]):
 
 
 class PTBTokenizer:
-    """Tokenises captions as `PTBTokenizer` of pycocoevalcap does: Stanford rules, lower case, punctuation dropped.
+    """Tokenizer with the output of pycocoevalcap's `PTBTokenizer`: Stanford rules, lower case, no punctuation.
 
-    Equal to the Java program but for what depends on the *next* caption of its batch: here a caption is always read
-    as if a line followed that starts with a lower-case word. Line breaks inside a caption are blanks; in the Java
-    program they shift all later captions of the batch by one.
+    The tokens equal those of the Java program, except where these depend on the *next* caption of the batch. Here a
+    caption is always tokenised as if a line with a lower-case first word followed. Line breaks inside a caption are
+    blanks; in the Java program they shift all later captions of the batch by one.
 
-    Pieces between blanks are remembered, so the cost of a caption is that of looking up its words.
+    The tokens of pieces between blanks are cached, so that most captions need only look-ups.
+
+    Example:
+        >>> from hf_captioners.metrics import PTBTokenizer
+        >>> tokenize = PTBTokenizer()
+        >>> tokenize(["A man (left) can't ride.", "Two dogs!"])
+        ["a man -lrb- left -rrb- ca n't ride", 'two dogs']
+        >>> tokenize.tokenize("A dog, a cat.")
+        'a dog a cat'
     """
 
     def __init__(self) -> None:
@@ -63,7 +71,7 @@ class PTBTokenizer:
     def tokenize(self, caption: str) -> str:
         """Return the tokens of one caption, joined by single blanks.
 
-        A token may hold U+00A0: `1 1/2` and telephone numbers are one token. Never raises for a string.
+        A token may contain U+00A0: `1 1/2` and telephone numbers are one token. Every string can be tokenised.
         """
         return self([caption])[0]
 

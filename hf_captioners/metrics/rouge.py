@@ -1,4 +1,4 @@
-"""ROUGE-L as coco-caption computes it."""
+"""ROUGE-L, computed as in coco-caption."""
 
 from collections.abc import Sequence
 
@@ -9,16 +9,24 @@ _BETA_SQUARED = 1.2**2
 
 
 def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-    """Return ROUGE-L of each image; the corpus figure is their mean.
+    """Return ROUGE-L of each image. The corpus score is the mean over images.
 
-    Recall and precision of the longest common subsequence are each the best over the references, on their own, and
-    words are separated by single blanks (so an empty caption is one empty word).
+    Recall and precision of the longest common subsequence are maximised over the references independently. Words are
+    separated by single blanks, so that an empty caption is one empty word.
 
     Args:
         predictions: one tokenised caption per image.
-        references: for each image its tokenised captions.
+        references: the tokenised reference captions of each image.
+
+    Returns:
+        `[images]` scores between 0 and 1.
 
     Source: Lin 2004, section 3; beta = 1.2.
+
+    Example:
+        >>> from hf_captioners.metrics import rouge_l
+        >>> rouge_l(["a man rides a horse", "a cat"], [["a man riding a horse"], ["two dogs"]]).round(4).tolist()
+        [0.8, 0.0]
     """
     pairs = zip(predictions, references, strict=True)
     return np.array([_rouge_l(prediction, captions) for prediction, captions in pairs])
@@ -26,7 +34,7 @@ def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> 
 
 def _rouge_l(prediction: str, captions: Sequence[str]) -> float:
     words = prediction.split(" ")
-    places: dict[str, int] = {}  # word -> bit set of the positions where it stands
+    places: dict[str, int] = {}  # word -> bit set of its positions
     for position, word in enumerate(words):
         places[word] = places.get(word, 0) | 1 << position
     everything = (1 << len(words)) - 1
@@ -42,7 +50,7 @@ def _rouge_l(prediction: str, captions: Sequence[str]) -> float:
 
 
 def _longest_common_subsequence(places: dict[str, int], everything: int, words: list[str]) -> int:
-    """Bit-parallel length of the longest common subsequence (Hyyro 2004): zeros of `row` are the steps."""
+    """Return the length of the longest common subsequence as the zeros of the bit-parallel `row` (Hyyro 2004)."""
     row = everything
     for word in words:
         if here := places.get(word):

@@ -1,4 +1,4 @@
-"""Scene graphs of captions and how SPICE compares them, once captions have been parsed.
+"""Scene graphs of parsed captions and their comparison in SPICE.
 
 Source: Anderson et al., "SPICE: Semantic Propositional Image Caption Evaluation", ECCV 2016, section 3.
 """
@@ -11,7 +11,7 @@ SceneTuple = tuple[str, ...]
 """(object,), (object, attribute) or (subject, relation, object)."""
 
 FindSynonyms = Callable[[str], frozenset[int]]
-"""Gives the numbers of the sets of synonyms of a phrase, with `_` for blanks."""
+"""Returns the synset numbers of a phrase, with `_` for blanks."""
 
 _COLOR_WORDS = (
     "black brown blue red yellow pink gray grey green dark light white cream orange purple maroon beige violet"
@@ -27,43 +27,40 @@ _SIZES = """
     strapping sturdy tall teensy teeny teeny-tiny teeny-weeny thick thickset thin tiny titanic towering
     trifling trim tubby undersized underweight unlimited vast wee whopping wide
 """
-COLORS = frozenset(_COLOR_WORDS.split())
-"""Attributes that are colours."""
-
 _ATTRIBUTE_LISTS = {
-    "Color": COLORS,
+    "Color": frozenset(_COLOR_WORDS.split()),
     "Cardinality": frozenset(_COUNTS.split()),
     "Size": frozenset(_SIZES.split()),
 }
 _ELEMENTS = {"Object": 1, "Attribute": 2, "Relation": 3}
 
 CATEGORIES = ("All", *_ELEMENTS, *_ATTRIBUTE_LISTS)
-"""What figures are given for; `Cardinality` is the paper's Count."""
+"""The categories of scores. `Cardinality` is called Count in the paper."""
 
 
 class Concept:
-    """An object, attribute or relation: words that mean it and numbers of their sets of synonyms."""
+    """An object, attribute or relation: its phrases and their synset numbers."""
 
     def __init__(self, phrase: str, find_synonyms: FindSynonyms) -> None:
-        self.words = {phrase: None}  # a dictionary keeps the order
+        self.words = {phrase: None}  # a dictionary is an ordered set
         self.numbers = set(find_synonyms(phrase.lower().replace(" ", "_")))
 
     def __str__(self) -> str:
         return "/".join(self.words)
 
     def equals(self, other: "Concept") -> bool:
-        """Return whether words and numbers are the same."""
+        """Return whether phrases and synset numbers are equal."""
         return self.words.keys() == other.words.keys() and self.numbers == other.numbers
 
     def similarity(self, other: "Concept") -> float:
-        """Return 1 if a word is shared, otherwise the share of common numbers."""
+        """Return 1 if a phrase is shared, otherwise the Jaccard index of the synset numbers."""
         if self.words.keys() & other.words.keys():
             return 1.0
         common = len(self.numbers & other.numbers)
         return common / len(self.numbers | other.numbers) if common else 0.0
 
     def absorb(self, other: "Concept") -> None:
-        """Take over the words and numbers of another one."""
+        """Add the phrases and synset numbers of a second concept."""
         self.words |= other.words
         self.numbers |= other.numbers
 
@@ -75,15 +72,15 @@ class _Relation(NamedTuple):
 
 
 class SceneGraph:
-    """Objects with their attributes and the relations between them; what means the same is merged as it is added.
+    """Objects, their attributes and the relations between them. Synonyms are merged as they are added.
 
-    Merging is greedy in the order of the tuples; of several equally similar objects the first is taken (the original
-    program takes one at random).
+    Merging is greedy in the order of the tuples. Of several equally similar objects the first one is used; the
+    original program selects one at random.
 
     Args:
         tuples: the tuples of one or more captions.
-        find_synonyms: gives the numbers of the sets of synonyms of a phrase.
-        merge: whether to merge synonyms; without it only equal phrases are one.
+        find_synonyms: returns the synset numbers of a phrase.
+        merge: whether to merge synonyms. If False, only equal phrases are merged.
     """
 
     def __init__(self, tuples: Iterable[SceneTuple], find_synonyms: FindSynonyms, merge: bool = True) -> None:
@@ -96,7 +93,7 @@ class SceneGraph:
             self._add(parts)
 
     def tuples(self) -> list[tuple[Concept, ...]]:
-        """Return every object, every attribute with its object, every relation with subject and object."""
+        """Return all objects, attributes with their objects, and relations with subject and object."""
         return [*((node,) for node in self._objects), *self._attributes, *map(tuple, self._relations)]
 
     def _add(self, parts: SceneTuple) -> None:
@@ -137,7 +134,7 @@ class SceneGraph:
             self._relations.append(_Relation(subject, relation, other))
 
     def _absorbed(self, new: Concept, existing: Sequence[Concept]) -> bool:
-        """Drop or merge a concept if it can be, and return whether it was."""
+        """Drop a duplicate or merge a synonym, and return whether one was found."""
         if any(new.equals(old) for old in existing):
             return True
         for old in existing:
@@ -148,7 +145,7 @@ class SceneGraph:
 
 
 class CategoryScore(NamedTuple):
-    """Figures of one category for one image; `f`, `precision` and `recall` are nan if there is nothing to find."""
+    """Scores of one category for one image. `f`, `precision` and `recall` are nan if the references have no tuple."""
 
     f: float
     precision: float
@@ -166,17 +163,17 @@ def compare(
 ) -> dict[str, CategoryScore]:
     """Compare the tuples of a candidate with those of all its references.
 
-    A candidate's tuple is a hit if some reference's tuple of the same category is similar in every place. Two may hit
-    the same one, so false negatives can be negative.
+    A tuple of the candidate is a true positive if a tuple of the references with the same category is similar in
+    every position. Several tuples may match the same one, so the number of false negatives can be negative.
 
     Args:
         candidate: the tuples of the candidate.
         references: the tuples of each reference.
-        find_synonyms: gives the numbers of the sets of synonyms of a phrase.
-        merge: whether synonyms count; without it only equal phrases do.
+        find_synonyms: returns the synset numbers of a phrase.
+        merge: whether synonyms match. If False, only equal phrases match.
 
     Returns:
-        The figures of each of `CATEGORIES`.
+        The scores of each of `CATEGORIES`.
     """
     mine = SceneGraph(candidate, find_synonyms, merge).tuples()
     together = (parts for reference in references for parts in reference)

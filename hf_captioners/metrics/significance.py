@@ -1,4 +1,4 @@
-"""Whether one system is better than another by more than chance: the paired bootstrap.
+"""Significance of the difference between two systems, by the paired bootstrap.
 
 Source: Koehn, "Statistical Significance Tests for Machine Translation Evaluation", EMNLP 2004.
 """
@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-_CHUNK = 1 << 22  # numbers drawn at a time
+_CHUNK = 1 << 22  # random numbers per draw
 
 
 class Comparison(NamedTuple):
-    """The difference of two systems over the same images.
+    """The difference between two systems on the same images.
 
     Attributes:
-        difference: mean of the first minus mean of the second.
-        low: lower end of the 95 % interval of the difference.
-        high: upper end.
-        p_value: two-sided; how often a difference at least this large would come from drawing images.
+        difference: mean score of the first system minus mean score of the second.
+        low: lower bound of the 95 % confidence interval of the difference.
+        high: upper bound of the interval.
+        p_value: two-sided p-value of the difference.
         significant: whether `p_value` is below 0.05.
     """
 
@@ -32,24 +32,33 @@ class Comparison(NamedTuple):
 def compare_systems(
     first: Sequence[float], second: Sequence[float], n_samples: int = 10_000, seed: int = 0
 ) -> Comparison:
-    """Compare two systems by drawing images with replacement, the same ones for both.
+    """Compare two systems with the paired bootstrap: the same images are drawn with replacement for both.
 
-    For figures that are means over images (ROUGE-L, CIDEr, SPICE). For BLEU and METEOR, whose corpus figures are not
-    means, this compares the means of the images' figures.
+    The test suits metrics whose corpus score is the mean over images (ROUGE-L, CIDEr, SPICE). For BLEU and METEOR,
+    whose corpus scores are not means, it compares the means of the image scores.
 
     Args:
-        first: figures of the first system, one per image.
-        second: figures of the second system for the same images.
-        n_samples: how often to draw.
-        seed: of the random numbers.
+        first: scores of the first system, one per image.
+        second: scores of the second system for the same images.
+        n_samples: number of bootstrap samples.
+        seed: seed of the random numbers.
+
+    Returns:
+        The difference with its confidence interval and p-value.
 
     Raises:
         ValueError: the lengths differ, or there are fewer than two images.
+
+    Example:
+        >>> from hf_captioners.metrics import compare_systems
+        >>> comparison = compare_systems([0.9, 0.8, 0.7, 0.9], [0.5, 0.6, 0.4, 0.6])
+        >>> round(comparison.difference, 2), comparison.significant
+        (0.3, True)
     """
     if len(first) != len(second) or len(first) < 2:
         raise ValueError(
-            f"{len(first)} figures of the first system and {len(second)} of the second, expected two or more of the "
-            f"same images."
+            f"{len(first)} scores of the first system and {len(second)} of the second, expected equally many, two or "
+            f"more."
         )
     gains = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
     draw = np.random.default_rng(seed)

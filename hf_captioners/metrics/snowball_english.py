@@ -1,8 +1,8 @@
-"""The Snowball English stemmer ("Porter 2") in the form of METEOR 1.5.
+"""The Snowball English stemmer ("Porter 2") in the version of METEOR 1.5.
 
-Newer releases of Snowball changed rules (evening, international, ...), so the version matters for equal scores.
+Newer releases of Snowball have different rules (evening, international, ...) and would give different scores.
 
-Source: https://snowballstem.org/algorithms/english/stemmer.html, as it was until version 2.2.
+Source: https://snowballstem.org/algorithms/english/stemmer.html, up to version 2.2.
 """
 
 import re
@@ -98,7 +98,7 @@ def stem(word: str) -> str:
 
 
 def _regions(word: str) -> tuple[int, int]:
-    """Return where R1 and R2 begin: behind the first consonant that follows a vowel, and again from there."""
+    """Return the starts of R1 and R2: after the first consonant that follows a vowel, and again from there."""
     special = _SPECIAL_REGION.match(word) or _REGION.search(word)
     r1 = special.end() if special else len(word)
     second = _REGION.search(word, r1)

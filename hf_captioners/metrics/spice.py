@@ -1,6 +1,6 @@
-"""SPICE with its own parser, and the same comparison of scene graphs with other parsers.
+"""SPICE by its original program, and its comparison of scene graphs for tuples that are given.
 
-Only figures of the original parsing pipeline may be called SPICE: other parsers find other tuples.
+Only scores of the original parsing pipeline are SPICE: other parsers find other tuples.
 """
 
 import json
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 from .scene_graph import CATEGORIES, CategoryScore, FindSynonyms, SceneTuple, compare
 
 ParseCaption = Callable[[str], Sequence[SceneTuple]]
-"""Turns a caption into tuples of objects, attributes and relations."""
+"""Returns the tuples of objects, attributes and relations of a caption."""
 
 
 class SpiceResult(NamedTuple):
-    """Figures of one of the SPICE family.
+    """Scores of SPICE.
 
     Attributes:
         corpus: the mean of `per_image`.
-        per_image: `[images]` F figures over all tuples.
-        categories: the mean F of each category over the images that have such tuples in their references; nan if
-            none has.
-        details: for each image the figures of each category.
+        per_image: `[images]` F scores over all tuples.
+        categories: the mean F score of each category over the images whose references have such tuples; nan if there
+            are none.
+        details: the scores of each category for each image.
     """
 
     corpus: float
@@ -45,14 +45,24 @@ def score_scenes(
     find_synonyms: FindSynonyms,
     merge_synonyms: bool = True,
 ) -> SpiceResult:
-    """Parse captions and compare them as SPICE does.
+    """Compare the scene graphs of captions as SPICE does, given the tuples of each caption.
 
     Args:
         predictions: one caption per image.
-        references: for each image its captions.
-        parse: turns a caption into tuples.
-        find_synonyms: gives the numbers of the sets of synonyms of a phrase, as `MeteorTables().synonyms.find`.
-        merge_synonyms: whether synonyms count as the same.
+        references: the reference captions of each image.
+        parse: returns the tuples of a caption, such as those that the original parser has found.
+        find_synonyms: returns the synset numbers of a phrase, such as `MeteorTables().synonyms.find`.
+        merge_synonyms: whether synonyms match.
+
+    Returns:
+        The scores. They are SPICE if the tuples are those of the original parser.
+
+    Example:
+        >>> from hf_captioners.metrics import score_scenes
+        >>> tuples = {"a big dog": [("dog",), ("dog", "big")], "a dog": [("dog",)]}
+        >>> result = score_scenes(["a big dog"], [["a dog"]], tuples.get, find_synonyms=lambda phrase: frozenset())
+        >>> result.per_image.round(4).tolist()
+        [0.6667]
     """
     known: dict[str, Sequence[SceneTuple]] = {}
     for caption in [*predictions, *(caption for captions in references for caption in captions)]:
@@ -75,19 +85,24 @@ def _summarize(details: list[dict[str, CategoryScore]]) -> SpiceResult:
 
 
 class OriginalSpice:
-    """Runs the original program `spice-1.0.jar`, for those who have it working.
+    """Runner of the original SPICE program `spice-1.0.jar`.
 
-    The program needs Java 8 to 13 (its output needs a part that Java 15 removed), about 8 GB of memory, and the
-    models of Stanford CoreNLP 3.6.0 in `lib` beside the jar.
+    The program needs Java 8 to 13 (it uses a component that Java 15 removed), about 8 GB of memory, and the models of
+    Stanford CoreNLP 3.6.0 in the folder `lib` next to the jar.
 
     Args:
-        jar: path of `spice-1.0.jar`; the folder `spice` of pycocoevalcap has it.
-        java: the Java program to start.
-        cache_dir: where the program keeps parsed captions between runs; without it nothing is kept.
-        timeout: seconds after which the program is stopped.
+        jar: path of `spice-1.0.jar`, which is in the folder `spice` of pycocoevalcap.
+        java: the Java executable.
+        cache_dir: folder in which the program caches parsed captions between runs. By default nothing is cached.
+        timeout: time limit in seconds.
 
     Raises:
-        FileNotFoundError: there is no such jar.
+        FileNotFoundError: the jar does not exist.
+
+    Example:
+        >>> from hf_captioners.metrics import OriginalSpice
+        >>> spice = OriginalSpice("spice-1.0.jar")  # doctest: +SKIP
+        >>> spice.score(["a big dog"], [["a dog", "one dog"]]).corpus  # doctest: +SKIP
     """
 
     def __init__(
@@ -110,10 +125,13 @@ class OriginalSpice:
 
         Args:
             predictions: one tokenised caption per image.
-            references: for each image its tokenised captions.
+            references: the tokenised reference captions of each image.
+
+        Returns:
+            The scores.
 
         Raises:
-            RuntimeError: the program failed; the message has the end of what it wrote.
+            RuntimeError: the program failed; the message contains the end of its output.
         """
         rows = [
             {"image_id": number, "test": prediction, "refs": list(captions)}
@@ -136,8 +154,7 @@ class OriginalSpice:
             )
         except FileNotFoundError as error:
             raise RuntimeError(
-                f"There is no program {self._java!r}. SPICE needs Java 8 to 13; install one and pass its path as "
-                f"`java`. The figures of the built-in parser, `spice_rules`, need no Java."
+                f"There is no program {self._java!r}. SPICE needs Java 8 to 13. Pass its path as `java`."
             ) from error
         except subprocess.TimeoutExpired as error:
             raise RuntimeError(f"SPICE was stopped after {self._timeout} seconds. Pass a longer `timeout`.") from error

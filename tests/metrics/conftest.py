@@ -1,4 +1,4 @@
-"""Figures of the original programs."""
+"""Scores of the original programs."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def truth() -> Path:
-    """A folder of figures; HF_CAPTIONERS_METRICS_TRUTH_DIR names another one of the same form."""
+    """The folder of expected scores. HF_CAPTIONERS_METRICS_TRUTH_DIR selects a different one of the same layout."""
     return Path(os.environ.get("HF_CAPTIONERS_METRICS_TRUTH_DIR") or FIXTURES)
 
 
@@ -43,7 +43,7 @@ def truth_json(truth: Path) -> Callable[[str], Any]:
 
 @pytest.fixture(scope="session")
 def score_sets(truth: Path) -> list[dict[str, Any]]:
-    """All sets of candidates and references with their figures; the edge sets too."""
+    """All sets of candidates and references with their expected scores, including the edge cases."""
     sets = [read_json(path) for path in sorted((truth / "scores").glob("set_*.json.gz"))]
     assert sets, f"no sets in {truth / 'scores'}"
     edge = read_json(truth / "scores" / "edge.json.gz")
@@ -63,8 +63,8 @@ def corpus_frequency(df_references) -> DocumentFrequency:
 
 @pytest.fixture(scope="session")
 def tables() -> MeteorTables:
-    """METEOR's tables; HF_CAPTIONERS_METEOR_DIR names the folder `meteor` of a pycocoevalcap that is not installed."""
+    """METEOR's tables. HF_CAPTIONERS_METEOR_DIR is the folder `meteor` of a pycocoevalcap that is not installed."""
     try:
         return MeteorTables(os.environ.get("HF_CAPTIONERS_METEOR_DIR"))
     except FileNotFoundError:
-        pytest.skip("METEOR's tables are not here: install pycocoevalcap or set HF_CAPTIONERS_METEOR_DIR")
+        pytest.skip("METEOR's tables are missing: install pycocoevalcap or set HF_CAPTIONERS_METEOR_DIR")

@@ -5,7 +5,7 @@ from hf_captioners.metrics import CiderD, CiderOriginal, DocumentFrequency, bleu
 
 
 def check(score_sets, key, scorer_of):
-    """Compare the figures of every set; `scorer_of` prepares the references of one."""
+    """Compare the scores of every set; `scorer_of` prepares the references of one."""
     compared = 0
     for one in score_sets:
         expected = one["expected"][key]

@@ -125,22 +125,16 @@ def test_meteor_without_tables_says_what_to_install(monkeypatch):
         MeteorTables()
 
 
-def test_importing_is_light_and_quick():
+def test_importing_is_light():
     code = (
-        "import sys, time, numpy; start = time.process_time(); import hf_captioners.metrics as m; "
-        "m.compute_caption_metrics; "
-        "heavy = {'torch', 'transformers', 'datasets'} & set(sys.modules); assert not heavy, heavy; "
-        "print(time.process_time() - start)"
+        "import sys; import hf_captioners.metrics as m; m.compute_caption_metrics; "
+        "heavy = {'torch', 'transformers', 'datasets', 'filelock', 'tqdm'} & set(sys.modules); assert not heavy, heavy"
     )
-    seconds = min(
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-        for _ in range(3)
-    )
-    assert seconds < 0.3
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_every_metric_is_documented():
     from hf_captioners.metrics import compute
 
-    assert set(METRICS) >= {"bleu", "rouge_l", "cider_d", "cider", "cider_original", "meteor", "spice", "spice_rules"}
+    assert set(METRICS) >= {"bleu", "rouge_l", "cider_d", "cider", "cider_original", "meteor", "spice"}
     assert "`METRICS`" in compute.compute_caption_metrics.__doc__

@@ -36,9 +36,9 @@ def test_identical_captions_have_the_highest_score():
 
 
 def test_stages_are_a_beginning():
-    with pytest.raises(ValueError, match="expected a beginning of"):
+    with pytest.raises(ValueError, match="expected a prefix of"):
         Meteor(stages=("stem",))
-    with pytest.raises(ValueError, match="expected a beginning of"):
+    with pytest.raises(ValueError, match="expected a prefix of"):
         Meteor(stages=())
 
 

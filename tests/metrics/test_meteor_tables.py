@@ -35,11 +35,11 @@ def test_synonyms_by_base_forms():
     assert synonyms.find("dogs") == {1, 2}
     assert synonyms.find("ran") == {3}
     assert synonyms.find("cat") == frozenset()
-    assert synonyms.lemma("running") == "run"
+    assert synonyms.find("running") == {3}
 
 
 def test_installed_package_without_file_is_found(tmp_path, monkeypatch):
-    """pycocoevalcap is a namespace package: it has places, but no `__file__`."""
+    """pycocoevalcap is a namespace package: it has locations, but no `__file__`."""
     folder = tmp_path / "pycocoevalcap" / "meteor"
     folder.mkdir(parents=True)
     (folder / "meteor-1.5.jar").touch()

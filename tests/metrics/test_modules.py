@@ -15,7 +15,7 @@ REFERENCES = [["a man rides a horse", "a person riding"], ["two dogs run on gree
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path, monkeypatch):
-    """`evaluate` writes what it loads and collects into its caches."""
+    """Redirect the caches of `evaluate`, which it writes when it loads modules and collects inputs."""
     monkeypatch.setattr("evaluate.config.HF_METRICS_CACHE", str(tmp_path))
     monkeypatch.setattr("evaluate.config.HF_EVALUATE_OFFLINE", True)
 

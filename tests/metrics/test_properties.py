@@ -1,4 +1,4 @@
-"""What holds for any captions."""
+"""Properties of the metrics for arbitrary captions."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_the_identical_caption_gives_the_maximum(metric, highest, caption):
 
 @given(st.lists(st.text(), max_size=5))
 @settings(max_examples=300, deadline=None)
-def test_the_tokenizer_never_raises_and_reads_captions_one_by_one(texts):
+def test_the_tokenizer_never_raises_and_handles_captions_independently(texts):
     together = PTBTokenizer()(texts)
     assert together == [PTBTokenizer().tokenize(text) for text in texts]
     for tokens in together:
@@ -76,7 +76,7 @@ def test_the_tokenizer_never_raises_and_reads_captions_one_by_one(texts):
 
 @given(st.lists(st.sampled_from(PIECES.split(" "))))
 @settings(max_examples=300, deadline=None)
-def test_remembered_pieces_change_nothing(pieces):
+def test_cached_pieces_change_nothing(pieces):
     tokenizer = PTBTokenizer()
     text = " ".join(pieces)
     assert tokenizer.tokenize(text) == tokenizer._whole(text)

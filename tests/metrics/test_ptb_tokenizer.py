@@ -6,7 +6,7 @@ from hf_captioners.metrics.ptb_tokenizer import DROPPED_TOKENS
 
 
 def wrong_rows(rows):
-    """Rows whose tokens are neither those in a batch nor those of the caption alone."""
+    """Return the rows whose tokens differ from those in a batch and from those of the caption alone."""
     tokens = PTBTokenizer()([row["text"] for row in rows])
     pairs = zip(rows, tokens, strict=True)
     return [(row["text"], row["tokens"], got) for row, got in pairs if got not in _accepted(row)]
@@ -45,7 +45,6 @@ def test_examples_have_the_original_tokens_before_dropping(truth_json):
         if (raw := [token.lower() for token in lex(row["text"] + "\n")]) != row["raw"]
     ]
     assert len(examples) > 100
-    # Soft hyphens, fractions and quotes too: every example is equal.
     assert not wrong
 
 
@@ -56,7 +55,7 @@ def test_examples_after_dropping(truth_json):
 
 
 def test_shortcut_for_pieces_gives_what_the_rules_give(truth_rows):
-    """Captions are put together from remembered pieces; the lexer reads them whole."""
+    """The tokenizer joins cached pieces; the lexer reads whole captions."""
     texts = [row["text"] for row in truth_rows("ptb/nasty.jsonl.gz") + truth_rows("ptb/ordinary.jsonl.gz")]
     for text, tokens in zip(texts, PTBTokenizer()(texts), strict=True):
         for line_break in "\n\r\v\f\u2028\u2029":
@@ -66,12 +65,12 @@ def test_shortcut_for_pieces_gives_what_the_rules_give(truth_rows):
 
 
 def test_line_breaks_are_blanks_and_move_nothing(truth_rows):
-    """The Java program shifts the captions behind such a one; here its lines stay together."""
+    """The Java program shifts the captions after a line break; here the lines of a caption stay together."""
     rows = truth_rows("ptb/linebreaks.jsonl.gz")
     tokens = PTBTokenizer()([text for row in rows for text in (row["text"], "no dogs")])
     assert tokens[1::2] == ["no dogs"] * len(rows)
     for row, got in zip(rows, tokens[::2], strict=True):
-        # Token borders aside: a tag that is broken by a line is one token here.
+        # Token borders are not compared: a tag with a line break is one token here.
         assert "".join(got.split()) == "".join("".join(row["lines"]).split())
 
 

@@ -15,7 +15,7 @@ def test_a_clear_difference_and_none():
 
 
 def test_false_alarms_are_rare():
-    """Two systems of equal quality differ `significantly` in about one of twenty sets."""
+    """Two systems of equal quality differ significantly in about one of twenty sets."""
     draw = np.random.default_rng(2)
     alarms = sum(
         compare_systems(*draw.random((2, 100)).tolist(), n_samples=500, seed=seed).significant for seed in range(200)
@@ -31,5 +31,5 @@ def test_equal_seeds_give_equal_results():
 
 
 def test_lengths_must_agree():
-    with pytest.raises(ValueError, match="2 figures of the first system and 3 of the second"):
+    with pytest.raises(ValueError, match="2 scores of the first system and 3 of the second"):
         compare_systems([1, 2], [1, 2, 3])

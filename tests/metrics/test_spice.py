@@ -31,7 +31,7 @@ json.dump(scores, open(arguments[arguments.index("-out") + 1], "w"))
 
 @pytest.fixture
 def program(tmp_path):
-    """Makes an `OriginalSpice` that starts a program of ours in place of Java."""
+    """Create an `OriginalSpice` that starts a stand-in program instead of Java."""
 
     def make(ending="", **options):
         (tmp_path / "spice-1.0.jar").touch()

@@ -5,7 +5,8 @@ from hf_captioners.metrics import evaluate_module
 
 class CaptionBleu(evaluate_module.CaptionMetric):
     """BLEU-1 to BLEU-4 as the COCO caption evaluation computes them: closest reference length, the tokenizer of the
-    COCO evaluation. With `brevity_penalty=False` as Show, Attend and Tell reports it.
+    COCO evaluation. `brevity_penalty=False` computes BLEU without brevity penalty, as Show, Attend and Tell reports
+    it.
     """
 
     metric = "bleu"
@@ -17,7 +18,7 @@ class CaptionBleu(evaluate_module.CaptionMetric):
   year = {2002}
 }
 """
-    options = "brevity_penalty: whether captions shorter than the closest reference lose."
+    options = "brevity_penalty: whether to penalise captions that are shorter than the closest reference."
     returns = "bleu_1 .. bleu_4."
     example_figure = ("bleu_1", 0.8187)
 

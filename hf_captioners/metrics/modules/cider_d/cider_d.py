@@ -4,8 +4,8 @@ from hf_captioners.metrics import evaluate_module
 
 
 class CiderD(evaluate_module.CaptionMetric):
-    """CIDEr-D, which papers and coco-caption print as CIDEr. Document frequencies are counted in the references of the
-    call, so score all images of a set together, two at the least.
+    """CIDEr-D, which papers and coco-caption report as CIDEr. Document frequencies are counted in the references of
+    the call: score all images of a set together. At least two images are needed.
     """
 
     metric = "cider_d"

@@ -4,7 +4,7 @@ from hf_captioners.metrics import evaluate_module
 
 
 class CiderOriginal(evaluate_module.CaptionMetric):
-    """The original CIDEr: no clipping, no penalty on length. Papers that print CIDEr mean CIDEr-D."""
+    """The original CIDEr: no clipping, no penalty on length. Papers report CIDEr-D as CIDEr."""
 
     metric = "cider_original"
     bibtex = evaluate_module.CIDER_BIBTEX

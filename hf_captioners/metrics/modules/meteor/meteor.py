@@ -8,8 +8,8 @@ from hf_captioners.metrics.meteor import STAGES
 
 class CaptionMeteor(evaluate_module.CaptionMetric):
     """METEOR 1.5 for English as the COCO caption evaluation runs it, in Python. Synonyms and paraphrases are read from
-    an installed pycocoevalcap (`pip install 'hf-captioners[metrics-data]'`, no Java is started);
-    `stages=("exact", "stem")` does without and gives other figures.
+    an installed pycocoevalcap (`pip install 'hf-captioners[metrics-data]'`, no Java is started).
+    `stages=("exact", "stem")` needs no tables and gives other scores.
     """
 
     metric = "meteor"
@@ -21,7 +21,7 @@ class CaptionMeteor(evaluate_module.CaptionMetric):
   year = {2014}
 }
 """
-    options = "stages: the ways to match words: exact, stem, synonym, paraphrase, or a beginning of these."
+    options = "stages: the matching stages exact, stem, synonym, paraphrase, or a prefix of them."
     returns = "meteor."
     example_options = ', stages=("exact", "stem")'
     example_figure = ("meteor", 0.3816)

@@ -4,13 +4,13 @@ from hf_captioners.metrics import OriginalSpice, evaluate_module
 
 
 class CaptionSpice(evaluate_module.CaptionMetric):
-    """SPICE by its original Java program, for those who have it working: pass `jar`, the path of `spice-1.0.jar`. It
-    needs Java 8 to 13 and the models of CoreNLP 3.6.0.
+    """SPICE by its original Java program. Pass the path of `spice-1.0.jar` as `jar`. The program needs Java 8 to 13
+    and the models of CoreNLP 3.6.0.
     """
 
     metric = "spice"
     bibtex = evaluate_module.SPICE_BIBTEX
-    options = "jar: path of the original program.\njava: the Java program to start."
+    options = "jar: path of the original program.\njava: the Java executable."
     returns = "spice and spice_object, spice_attribute, spice_relation, spice_color, spice_cardinality, spice_size."
     example_options = ', jar="spice-1.0.jar"'
     example_figure = None
