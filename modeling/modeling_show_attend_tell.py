@@ -479,7 +479,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         """
         in_all = self.config.location_loss_reduction == "batch_sum"
         real = torch.ones_like(nll) if in_all else (labels != IGNORED_LABEL).to(nll.dtype)
-        advantage = self.location_cost(nll.detach(), real)  # [B * K, T]
+        advantage = self.location_advantage(nll.detach(), real)  # [B * K, T]
         terms = torch.zeros_like(nll)
         locations = outputs.locations or (None,) * len(outputs.cross_attentions)
         for weights, drawn in zip(outputs.cross_attentions, locations, strict=True):
@@ -493,14 +493,14 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         terms = terms * real
         return terms.sum() if in_all else self.reduce_nll(terms, labels, num_items_in_batch)
 
-    def location_cost(self, nll: Tensor, real: Tensor) -> Tensor:
-        """Cost that a draw `[B * K, T]` answers for, above the baseline."""
+    def location_advantage(self, nll: Tensor, real: Tensor) -> Tensor:
+        """Return the negative log-likelihood credited to each draw, minus the baseline, `[B * K, T]`."""
         if self.config.location_reward == "token":
-            return nll
-        cost = nll.sum(-1, keepdim=True)
+            return nll  # the program subtracts no baseline here
+        caption_nll = nll.sum(-1, keepdim=True)  # [B * K, 1]
         if self.config.location_reward == "caption_mean":
-            cost = cost / real.sum(-1, keepdim=True).clamp(min=1)
-        return (cost - self.location_baseline).expand_as(nll)
+            caption_nll = caption_nll / real.sum(-1, keepdim=True).clamp(min=1)
+        return (caption_nll - self.location_baseline).expand_as(nll)  # [B * K, T]
 
     def next_location_baseline(self, nll: Tensor, real: Tensor) -> Tensor:
         """The moving average after this batch: of the cost a token, or a caption if its sum is the reward."""

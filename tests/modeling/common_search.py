@@ -101,7 +101,7 @@ class SearchChecks(CaptionerCase):
         assert torch.equal(found.sequences[:, 2:], expected.sequences)
         assert_close(found.sequences_scores, expected.sequences_scores, atol=1e-4)
 
-    def test_bookkeeping_of_the_generation_config(self, tmp_path):
+    def test_bookkeeping_of_the_generation_config(self, place, tmp_path):
         """Set once, it holds for every call and survives saving."""
         model, inputs = self.make_model(), self.inputs("regions")
         options = {"num_beams": BEAMS, "max_new_tokens": NEW_TOKENS}

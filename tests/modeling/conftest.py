@@ -3,7 +3,9 @@
 import pytest
 
 TOPICS = ("case", "configuration", "deployment", "forward", "generation", "saving", "search", "training", "views")
-pytest.register_assert_rewrite(*(f"tests.modeling.common_{topic}" for topic in TOPICS))
+pytest.register_assert_rewrite("tests.comparisons", *(f"tests.modeling.common_{topic}" for topic in TOPICS))
+
+from tests.comparisons import place  # noqa: E402, F401
 
 from .common_saving import run_fresh_process  # noqa: E402
 from .one_thread import one_thread  # noqa: E402, F401

@@ -141,10 +141,10 @@ def compare_program_forward(case: Case) -> None:
         case.close(f"gate_{name[0]}", getattr(gates, name).transpose(0, 1))
     if gates.visual is not None:
         case.close("beta", gates.visual[..., 0].T)
-    compare_program_costs(case, inputs, out)
+    compare_program_nll(case, inputs, out)
 
 
-def compare_program_costs(case: Case, inputs: dict, out) -> None:
+def compare_program_nll(case: Case, inputs: dict, out) -> None:
     model, labels = case.model, inputs["labels"]
     nll = model.token_nll(out.decoder_hidden_states[-1], labels, out.logits)
     case.close("masked_cost", nll.T)
