@@ -14,22 +14,24 @@ from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
 from tests.comparisons import assert_computed_alike, assert_same_weights
 
-from .common_case import FEATURE_SIZE, IMAGE_SIZE, WAYS_IN, CaptionerCase, assert_close, both_ways_in
+from .common_case import FEATURE_SIZE, IMAGE_SIZE, WAYS_IN, CaptionerCase, assert_close, both_inputs
 
 SCRIPT = Path(__file__).with_name("fresh_process.py")
 VISION_PREFIX = "encoder.vision."
-LARGE = 64  # numbers in a tensor from which its spread says something
+LARGE = 64  # elements from which the spread of a tensor is compared
 
 
 def run_fresh_process(
     case: CaptionerCase, model: Any, checkpoint: Path | str, folder: Path, variables: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """Results of `fresh_process.py`, in which the package cannot be imported at first.
+    """Run `fresh_process.py`, in which the package cannot be imported at first, and return its results.
 
     Args:
-        case: gives the inputs; model: gives captions to go on from.
-        checkpoint: a directory, or a name on the Hub; folder: for the files of the process.
-        variables: of its environment; default: no Hub.
+        case: source of the inputs.
+        model: source of the captions.
+        checkpoint: a directory, or a name on the Hub.
+        folder: directory for the files of the process.
+        variables: environment variables; default: no Hub.
     """
     image = folder / "image.png"
     Image.linear_gradient("L").resize((IMAGE_SIZE, IMAGE_SIZE)).convert("RGB").save(image)
@@ -50,19 +52,19 @@ def run_fresh_process(
 
 
 def names_in(directory: Path) -> set[str]:
-    """Names of the saved tensors."""
+    """Return the names of the saved tensors."""
     with safe_open(directory / "model.safetensors", "pt") as file:
         return set(file.keys())
 
 
 def state_names(model: Any) -> set[str]:
-    """Names that a checkpoint must hold: every tensor of the state once."""
+    """Return the names that a checkpoint must contain: every tensor of the state once."""
     state = set(model.state_dict())
     return state - set(model.all_tied_weights_keys) if model.config.tie_word_embeddings else state
 
 
 def assert_names(saved: set[str], expected: set[str]) -> None:
-    """Equal names; transformers saves the backbone under the names that its kind has on the Hub."""
+    """Assert equal names; transformers saves a backbone under the names of its model type on the Hub."""
     assert len(saved) == len(expected)
     assert {name for name in saved if VISION_PREFIX not in name} == {
         name for name in expected if VISION_PREFIX not in name
@@ -105,7 +107,7 @@ class SavingChecks(CaptionerCase):
         assert_same_weights(captioner.model, model.model)
 
     def test_missing_weights_get_their_law(self, monkeypatch, tmp_path):
-        """What a checkpoint lacks is initialised as in a new model, never left as the memory was found."""
+        """Parameters that a checkpoint lacks are initialised as in a new model."""
         fresh = AutoModelForImageTextToText.from_config(self.make_model().config)
         kept = "model.encoder.vision.model.layernorm.weight"
         fresh.save_pretrained(tmp_path, state_dict={kept: fresh.state_dict()[kept]})
@@ -136,7 +138,7 @@ class SavingChecks(CaptionerCase):
         assert_same_weights(type(model).from_pretrained(tmp_path), model)
 
     def test_mismatched_shapes(self, checkpoint):
-        """Weights of other sizes are an error, unless they are given up knowingly."""
+        """Weights of other sizes are an error unless `ignore_mismatched_sizes` is set."""
         with pytest.raises(RuntimeError, match="size mismatch|ignore_mismatched_sizes"):
             AutoModelForImageTextToText.from_pretrained(checkpoint, region_feature_size=FEATURE_SIZE + 3)
         loaded, report = AutoModelForImageTextToText.from_pretrained(
@@ -196,7 +198,7 @@ class SavingChecks(CaptionerCase):
 
 
 class FreshProcessChecks(CaptionerCase):
-    """Check 2 as a stranger meets it, and check 44: another process, with the package and without."""
+    """Checks 2 and 44 of the common suite in a fresh process, with the package and without."""
 
     def test_package_was_absent(self, fresh_process):
         assert "No module named 'hf_captioners'" in fresh_process["import_error"]
@@ -204,7 +206,7 @@ class FreshProcessChecks(CaptionerCase):
         assert all(name.startswith("transformers_modules.") for name in fresh_process["without"]["modules"])
         assert all(name.startswith("hf_captioners.") for name in fresh_process["with"]["modules"])
 
-    @both_ways_in
+    @both_inputs
     @pytest.mark.parametrize("package", ["with", "without"])
     def test_fresh_process_gives_equal_logits(self, fresh_process, model, package, way_in):
         inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
@@ -231,14 +233,14 @@ class FreshProcessChecks(CaptionerCase):
 
 
 def assert_same_inputs(actual: Any, expected: Any) -> None:
-    """Equal tokens; images as equal as the fast path is to the exact one, which is 1/255 before normalisation."""
+    """Assert equal tokens, and images within 1/255 before normalisation, as the fast path is to the exact one."""
     assert actual.keys() == expected.keys()
     for name, tensor in expected.items():
         assert_close(actual[name], tensor, atol=1 / 255 / 0.22 if tensor.is_floating_point() else 0)
 
 
 def poisoned(make: Any) -> Any:
-    """Memory as an unlucky process finds it: full of NaN."""
+    """Return `make` with memory filled with NaN."""
 
     def make_poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
         tensor = make(*args, **kwargs)
@@ -248,7 +250,7 @@ def poisoned(make: Any) -> Any:
 
 
 def assert_same_law(name: str, actual: torch.Tensor, expected: torch.Tensor) -> None:
-    """Finite; equal where the law is a constant; otherwise of a like spread around a like mean."""
+    """Assert finite values: equal for a constant initialisation, otherwise of similar mean and spread."""
     assert actual.shape == expected.shape and actual.dtype == expected.dtype, name
     assert torch.isfinite(actual).all(), f"{name} is not finite"
     actual, expected = actual.float(), expected.float()

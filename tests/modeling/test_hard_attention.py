@@ -1,4 +1,4 @@
-"""Show, Attend and Tell's hard attention: the common checks, its draws, its baseline, and its gradient."""
+"""Show, Attend and Tell's hard attention: the common checks, samples, baseline and gradient."""
 
 import itertools
 
@@ -19,7 +19,7 @@ from .test_show_attend_tell import HARD, ShowAttendTellCase
 class TestHardAttention(
     ShowAttendTellCase, SavingChecks, OutputChecks, MaskChecks, LossChecks, TrainingChecks, CacheChecks
 ):
-    """What may differ from soft attention, with places drawn in training and the most probable one outside of it."""
+    """Common checks with sampled locations in training and the most probable one otherwise."""
 
     def make_config(self, **fields):
         return super().make_config(**HARD | {"location_decoding": "argmax"} | fields)
@@ -30,7 +30,7 @@ def hard_model(**fields):
 
 
 def test_drawn_locations_are_outputs_and_can_be_repeated():
-    """In training every token has a location; given back, it gives the same result."""
+    """In training every token has a location; passed back, the locations give the same result."""
     case, model = TestHardAttention(), hard_model().train()
     inputs = {**case.inputs("regions"), "decoder_input_ids": case.captions(model)}
     out = model(**inputs)
@@ -40,12 +40,12 @@ def test_drawn_locations_are_outputs_and_can_be_repeated():
     assert_close(model(**inputs, locations=out.locations).logits, out.logits)
     other = model(**inputs)
     assert not torch.equal(other.locations[0], out.locations[0])
-    assert model.eval()(**inputs).locations is None, "the expectation draws nothing"
+    assert model.eval()(**inputs).locations is None, "the expectation samples nothing"
 
 
 @pytest.mark.parametrize(("unit", "expected"), [("batch", {0.0, 1.0}), ("caption", None)])
 def test_half_and_half_rule(unit, expected):
-    """The coin is tossed once a batch, or once a caption; then all its steps draw, or none does."""
+    """The choice is made once per batch or per caption, for all of its steps."""
     case, model = (
         TestHardAttention(),
         hard_model(location_sampling_probability=0.5, location_sampling_unit=unit).train(),
@@ -61,7 +61,7 @@ def test_half_and_half_rule(unit, expected):
 
 
 def test_decoding_rules_of_hard_attention():
-    """The expectation is soft attention; argmax and sampling look at one region."""
+    """The expectation is soft attention; argmax and sampling use one region."""
     case = TestHardAttention()
     inputs = case.inputs("regions")
     expectation, argmax, sampling = (

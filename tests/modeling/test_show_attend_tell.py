@@ -29,7 +29,7 @@ OPTIONS = [
 
 
 class ShowAttendTellCase(CaptionerCase):
-    """One LSTM layer as wide as the words, so that both may share a matrix."""
+    """One LSTM layer as wide as the word embeddings, so that both can share a matrix."""
 
     def make_config(self, **fields):
         sizes = {"vocab_size": VOCABULARY, "embedding_size": 20, "hidden_size": 20, "attention_size": 16}
@@ -94,7 +94,7 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
         optimizer.step()
         assert not embedding.weight[model.config.decoder_start_token_id].any()
 
-    def test_cache_of_another_kind(self, model):
+    def test_cache_of_a_different_type(self, model):
         with pytest.raises(TypeError, match="is a DynamicCache, a recurrent decoder needs a `RecurrentCache`"):
             model(
                 **self.inputs("regions"),
@@ -103,7 +103,7 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
                 use_cache=True,
             )
 
-    def test_recurrent_cache_holds_one_state_a_layer(self, model):
+    def test_recurrent_cache_holds_one_state_per_layer(self, model):
         cache = RecurrentCache()
         model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, past_key_values=cache)
         assert [tuple(layer.keys.shape) for layer in cache.layers] == [(3 * IMAGES, model.config.hidden_size)]
@@ -121,7 +121,7 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
         ({"region_mask_rule": "zero_projected_sum"}, "`region_mask_rule` is 'zero_projected_sum'"),
         (
             {"tie_word_embeddings": True, "output_layer": "linear", "hidden_size": 8},
-            "as wide as the words, got 8 and 512",
+            "as wide as the word embeddings, got 8 and 512",
         ),
     ],
 )

@@ -62,7 +62,7 @@ BACKBONES: dict[str, tuple[dict[str, Any], int, tuple[int, int, int]]] = {
         (128, 2, 2),
     ),
 }
-# With random weights, nothing of the image gets through networks this deep.
+# With random weights, the outputs of networks this deep do not depend on the image.
 SILENT = ("mobilenet_v2", "timm_resnet")
 backbones = pytest.mark.parametrize("name", BACKBONES)
 
@@ -97,7 +97,7 @@ def test_regions_are_the_cells_of_the_map(name):
 
 @pytest.mark.parametrize("name", [name for name in BACKBONES if name not in SILENT])
 @torch.no_grad()
-def test_cells_see_their_place(name):
+def test_cells_depend_on_their_place(name):
     """A change in one corner of the image changes that corner's cell more than the opposite one's."""
     backbone = make_backbone(name)
     plain, changed = images(1), images(1)
@@ -160,7 +160,7 @@ def test_statistics_of_batch_normalisation_are_fixed(name, frozen):
 
 @pytest.mark.parametrize("name", ["clip", "dinov2_with_registers", "timm_vit", "mobilenet_v2"])
 def test_captioner_from_a_vision_checkpoint(name, place, tmp_path):
-    """Weights arrive, of two towers those of the one that sees, and the captioner's own checkpoint is enough after."""
+    """All vision weights are loaded, and saved with the captioner; of two towers, only the vision tower is used."""
     vision_config, layer, (width, rows, columns) = BACKBONES[name]
     vision_config = dict(vision_config)
     whole = disturb(AutoModel.from_config(AutoConfig.for_model(vision_config.pop("model_type"), **vision_config)))
@@ -193,7 +193,7 @@ def test_classifiers_lose_their_heads():
     assert_computed_alike(model.model.encoder.vision.model(pixel_values=images()).last_hidden_state, expected)
 
 
-def test_language_models_do_not_see(tmp_path):
+def test_language_models_are_refused(tmp_path):
     random_gpt2(TEXT).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="'gpt2' model, which reads `input_ids`"):
         load_vision_model(str(tmp_path))
