@@ -119,14 +119,14 @@ class CaptionGenerationMixin(GenerationMixin):
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
         cache = model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):
-            model_kwargs["past_key_values"] = CaptionCache.of(cache)
+            model_kwargs["past_key_values"] = CaptionCache.of(cache)  # that of transformers reorders the images too
         elif cache is None and self.cache_class is not None and generation_config.use_cache is not False:
             model_kwargs["past_key_values"] = self.cache_class()
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Prepare inputs as in transformers; the `"pad_id"` rule computes the mask from all tokens so far."""
         if getattr(self.config, "token_mask_rule", "explicit") == "pad_id":
-            kwargs["decoder_attention_mask"] = (input_ids != self.config.pad_token_id).long()
+            kwargs["decoder_attention_mask"] = (input_ids != self.config.pad_token_id).long()  # [B * K, prompt + t]
         return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
 
     def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **kwargs: Any) -> tuple[Tensor, ...]:
@@ -175,7 +175,7 @@ class CaptionGenerationMixin(GenerationMixin):
             log_probs = logits_processor(beams.rows(), logits.log_softmax(-1))
             record.add(outputs, logits, log_probs)
             del outputs  # frees the logits of the first step, which has all tokens of the prompt
-            parents = beams.step(log_probs)
+            parents = beams.step(log_probs)  # [B * K]
             beams.end_rows(stopping_criteria(beams.rows(), record.scores))
             if not self._has_unfinished_sequences(beams.is_done(), synced_gpus, device=input_ids.device):
                 break

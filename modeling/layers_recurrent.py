@@ -52,6 +52,7 @@ class LSTMCell(nn.Module):
         Returns:
             The state after the step, and the gates `[B * K, n]`.
         """
+        # Eq. 12, [B * K, 4 n]
         summed = projected_word + self.context_projection(context) + self.hidden_projection(state.hidden)
         i, f, g, o = summed.chunk(4, dim=-1)  # each [B * K, n]
         gates = LSTMGates(i.sigmoid(), f.sigmoid(), o.sigmoid())

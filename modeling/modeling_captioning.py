@@ -263,9 +263,9 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
     def _without_padding(self, regions: RegionFeatures) -> RegionFeatures:
         """Set padding to zero, so that NaN or large values in it cannot reach any result."""
         mask = regions.region_mask
-        shape = regions.region_features.shape[:2]
+        shape = regions.region_features.shape[:2]  # (B, R)
         if mask is None or mask.shape != shape or self.config.region_mask_rule != "explicit":
-            return regions
+            return regions  # `check_regions` reports a wrong shape; "zero_projected_sum" reads the padding itself
         boxes = regions.region_boxes
         return RegionFeatures(
             region_features=regions.region_features.masked_fill(~mask[..., None], 0.0),
@@ -372,7 +372,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
             )
         elif not isinstance(encoder_outputs, ModelOutput):
             encoder_outputs = CaptioningEncoderOutput.of_tuple(encoder_outputs)
-        images, rows = encoder_outputs.last_hidden_state.shape[0], decoder_input_ids.shape[0]
+        images, rows = encoder_outputs.last_hidden_state.shape[0], decoder_input_ids.shape[0]  # B, B * K
         if rows % images:
             raise ValueError(f"{rows} rows of `decoder_input_ids` cannot be divided among {images} image(s).")
         decoded = self.decoder(
@@ -490,7 +490,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         """
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-            use_cache = False if use_cache is None else use_cache
+            use_cache = False if use_cache is None else use_cache  # teacher forcing reads all tokens at once
         outputs = self.model(
             pixel_values,
             region_features,
@@ -511,10 +511,11 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         if return_logits or labels is None or (return_logits is None and not self.training):
             logits = self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:])
         if labels is not None:
+            # Cut logits do not line up with the labels, so the loss computes its own.
             loss = self.caption_loss(outputs, labels, logits if logits_to_keep == 0 else None, num_items_in_batch)
         recorded = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         if not (self.config.output_attentions if output_attentions is None else output_attentions):
-            recorded.pop("cross_attentions", None)
+            recorded.pop("cross_attentions", None)  # computed for the loss, not requested
         return CaptioningLMOutput(loss=loss, logits=logits, **recorded)
 
     @torch.no_grad()
@@ -588,11 +589,11 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
 
     def token_nll(self, hidden: Tensor, labels: Tensor, logits: Tensor | None) -> Tensor:
         """Return the negative log-likelihood of each target token in float32, `[B * K, T]`; 0 without a target."""
-        real = labels != IGNORED_LABEL
+        real = labels != IGNORED_LABEL  # [B * K, T]
         # The projection to V words is expensive, so it skips positions without a target.
         real_logits = self.lm_head(hidden[real]) if logits is None else logits[real]  # [tokens, V]
         nll = self.nll_of(real_logits if real_logits.dtype == torch.float64 else real_logits.float(), labels[real])
-        return torch.zeros_like(labels, dtype=nll.dtype).masked_scatter(real, nll)
+        return torch.zeros_like(labels, dtype=nll.dtype).masked_scatter(real, nll)  # [tokens] to [B * K, T]
 
     def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the negative log-likelihood of each target `[tokens]` under its logits `[tokens, V]`.
