@@ -1,3 +1,3 @@
-"""Models and configurations; every file here may travel inside a checkpoint."""
+"""Models and configurations; every file here may be copied into a checkpoint."""
 
 import transformers  # noqa: F401  registration follows this import and must not find a file of this folder half-read

@@ -1,4 +1,4 @@
-"""Decoding of captions: encoder states are never repeated for beams, and finished beams are kept as papers did."""
+"""Decoding of captions without repeating encoder states, with the beam searches of captioning papers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,38 +11,38 @@ from transformers.utils import ModelOutput
 
 from .search_captioning import BOOKKEEPINGS, CaptionBeams
 
-# What belongs to images, not to rows of text.
+# Inputs with one row per image, not per text row; they are not expanded for beams.
 IMAGE_INPUTS = ("pixel_values", "view_mask", "region_features", "region_boxes", "region_mask", "encoder_outputs")
 
 
 @dataclass
 class CaptionBeamOutput(GenerateBeamEncoderDecoderOutput):
-    """Output of the caption beam search: as in transformers, and the log-probability of every token.
+    """Output of the caption beam search: that of transformers with the log-probability of every token.
 
     Args:
-        sequences: `[B * n, prompt + L]`; after the end token the pad token.
-        sequences_scores: `[B * n]`, sum of the log-probabilities including that of the end token (and divided as the
-            bookkeeping says).
-        beam_indices: `[B * n, L]`, for every token the row (of B * K) that it extended; -1 after the end.
-        token_logprobs: `[B * n, L]`, log-probability of every generated token, 0 after the end.
+        sequences: `[B * n, prompt + L]`, padded after the end token.
+        sequences_scores: `[B * n]`, sum of the log-probabilities including that of the end token, normalised as the
+            bookkeeping requires.
+        beam_indices: `[B * n, L]`, the row (of B * K) that each token extended; -1 after the end.
+        token_logprobs: `[B * n, L]`, log-probability of each generated token; 0 after the end.
     """
 
     token_logprobs: Tensor | None = None
 
 
 class CaptionCache(EncoderDecoderCache):
-    """Keys and values of B x K text rows, and of B images.
+    """Cache of the keys and values of B x K text rows and of B images.
 
-    Only the text side follows the beams; the image side has one row per image and stays put.
+    Only the text side is reordered with the beams; the image side has one row per image and does not change.
     """
 
     @classmethod
     def of(cls, cache: Any) -> "CaptionCache":
-        """The same storage as `cache`, an `EncoderDecoderCache`, with this class's rule for beams."""
+        """Return a `CaptionCache` that shares the storage of `cache`, an `EncoderDecoderCache`."""
         if isinstance(cache, cls):
             return cache
         shared = cls(cache.self_attention_cache, cache.cross_attention_cache)
-        shared.is_updated = cache.is_updated  # so that its owner may go on with `cache` itself
+        shared.is_updated = cache.is_updated  # so that the caller can continue with `cache` itself
         return shared
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -62,7 +62,7 @@ class CaptionGenerationMixin(GenerationMixin):
     """`generate()` of transformers for captioners.
 
     Differences: `generate(region_features=...)` works; encoder states keep one row per image; the argument
-    `bookkeeping` (also an entry of the generation configuration) chooses what a beam search does with finished
+    `bookkeeping` (also an entry of the generation configuration) selects how a beam search treats finished
     hypotheses: `"transformers"` (default), `"live"` (M2, VisualGPT), `"pool"` (the ImageCaptioning.pytorch family),
     `"shrinking"` or `"shrinking_finished"` (Show, Attend and Tell: its program, its re-implementation).
     """
@@ -84,8 +84,8 @@ class CaptionGenerationMixin(GenerationMixin):
     def _prepare_model_inputs(
         self, inputs: Tensor | None, bos_token_id: Any, model_kwargs: dict[str, Any]
     ) -> tuple[Tensor, str | None, dict[str, Any]]:
-        """Region features are as good an input as images; stock would send begin tokens to the encoder instead."""
-        if inputs is not None and inputs.ndim == 3:  # so an assistant is handed what this model has read
+        """Accept region features as inputs; transformers would pass begin tokens to the encoder instead."""
+        if inputs is not None and inputs.ndim == 3:  # assisted decoding passes the inputs of this model by position
             inputs, model_kwargs = None, model_kwargs | {"region_features": inputs}
         has_images = inputs is not None or model_kwargs.get("pixel_values") is not None
         if model_kwargs.get("encoder_outputs") is not None:
@@ -119,25 +119,26 @@ class CaptionGenerationMixin(GenerationMixin):
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
         cache = model_kwargs.get("past_key_values")
         if isinstance(cache, EncoderDecoderCache):
-            model_kwargs["past_key_values"] = CaptionCache.of(cache)
+            model_kwargs["past_key_values"] = CaptionCache.of(cache)  # that of transformers reorders the images too
         elif cache is None and self.cache_class is not None and generation_config.use_cache is not False:
             model_kwargs["past_key_values"] = self.cache_class()
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As in transformers; under the `"pad_id"` rule the mask is read off all tokens so far."""
+        """Prepare inputs as in transformers; the `"pad_id"` rule computes the mask from all tokens so far."""
         if getattr(self.config, "token_mask_rule", "explicit") == "pad_id":
-            kwargs["decoder_attention_mask"] = (input_ids != self.config.pad_token_id).long()
+            kwargs["decoder_attention_mask"] = (input_ids != self.config.pad_token_id).long()  # [B * K, prompt + t]
         return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
 
     def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **kwargs: Any) -> tuple[Tensor, ...]:
-        """Stock's choice of continuations, taken from the best few of every beam instead of from K x V candidates."""
+        """Select continuations as in transformers, from the best few of every beam instead of K x V candidates."""
         beams, keep = kwargs["num_beams"], kwargs["beams_to_keep"]
         vocabulary = accumulated_log_probs.shape[-1] // beams
         if not kwargs["do_sample"] and keep < vocabulary:
-            per_beam = accumulated_log_probs.unflatten(-1, (beams, vocabulary))
+            # The best `keep` candidates are among the best `keep` of each beam, which are cheaper to find.
+            per_beam = accumulated_log_probs.unflatten(-1, (beams, vocabulary))  # [B, K, V]
             best = per_beam.topk(keep, dim=-1).indices
             kept = torch.full_like(per_beam, -torch.inf).scatter(-1, best, per_beam.gather(-1, best))
-            accumulated_log_probs = kept.flatten(1)
+            accumulated_log_probs = kept.flatten(1)  # [B, K * V]
         return super()._get_top_k_continuations(accumulated_log_probs, **kwargs)
 
     def _beam_search(
@@ -149,7 +150,7 @@ class CaptionGenerationMixin(GenerationMixin):
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Any:
-        """Stock beam search, or the bookkeeping that was asked for."""
+        """Run the beam search of transformers, or the requested bookkeeping."""
         arguments = (input_ids, logits_processor, stopping_criteria, generation_config)
         if generation_config.bookkeeping == "transformers":
             return super()._beam_search(*arguments, synced_gpus=synced_gpus, **model_kwargs)
@@ -164,17 +165,17 @@ class CaptionGenerationMixin(GenerationMixin):
         synced_gpus: bool,
         **model_kwargs: Any,
     ) -> Any:
-        """Beam search whose bookkeeping is an object: the loop runs the model, `CaptionBeams` decides."""
+        """Run a beam search in which a `CaptionBeams` object selects the hypotheses."""
         beams: CaptionBeams = BOOKKEEPINGS[generation_config.bookkeeping](input_ids, generation_config)
         record = StepRecord(generation_config)
         outputs = self._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=True)
         while True:
             model_kwargs = self._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
-            logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32)
+            logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32)  # [B * K, V]
             log_probs = logits_processor(beams.rows(), logits.log_softmax(-1))
             record.add(outputs, logits, log_probs)
-            del outputs  # the logits of the first step may be large
-            parents = beams.step(log_probs)
+            del outputs  # frees the logits of the first step, which has all tokens of the prompt
+            parents = beams.step(log_probs)  # [B * K]
             beams.end_rows(stopping_criteria(beams.rows(), record.scores))
             if not self._has_unfinished_sequences(beams.is_done(), synced_gpus, device=input_ids.device):
                 break
@@ -190,7 +191,7 @@ class CaptionGenerationMixin(GenerationMixin):
 
     @staticmethod
     def _continue_rows(model_kwargs: dict[str, Any], parents: Tensor) -> None:
-        """Let the cache follow the rows that were kept."""
+        """Reorder the cache to the kept rows."""
         cache: Cache | None = model_kwargs.get("past_key_values")
         if cache is not None:
             cache.reorder_cache(parents)
@@ -217,7 +218,7 @@ class CaptionGenerationMixin(GenerationMixin):
 
 
 class StepRecord:
-    """What `return_dict_in_generate` asks to keep of every step; tuples over steps, or None."""
+    """Records of every step for `return_dict_in_generate`: tuples over steps, or None if not requested."""
 
     def __init__(self, generation_config: Any) -> None:
         def wanted(flag: Any) -> tuple | None:
@@ -230,7 +231,7 @@ class StepRecord:
         self.decoder_hidden_states = wanted(generation_config.output_hidden_states)
 
     def add(self, outputs: Any, logits: Tensor, log_probs: Tensor) -> None:
-        """Keep this step's part."""
+        """Append the records of this step."""
         if self.scores is not None:
             self.scores += (log_probs.clone(),)
         if self.logits is not None:

@@ -1,4 +1,4 @@
-"""Multi-head and additive attention over regions, folding beams into the query axis, and attention on attention."""
+"""Multi-head and additive attention over regions with beams on the query axis, and attention on attention."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,28 +20,32 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention in plain products (Vaswani et al., 2017, Eq. 1).
+    """Compute scaled dot-product attention by matrix products (Vaswani et al., 2017, Eq. 1).
 
     Args:
-        query: `[B, H, T, d_k]`; key: `[B, H, R, d_k]`; value: `[B, H, R, d_v]`.
+        query: `[B, H, T, d_k]`.
+        key: `[B, H, R, d_k]`.
+        value: `[B, H, R, d_v]`.
         attention_mask: added to the scores, broadcastable to `[B, H, T, R]`.
 
     Returns:
         The attended values `[B, T, H, d_v]` and the weights `[B, H, T, R]`.
     """
-    scores = query @ key.transpose(-1, -2) * scaling
+    scores = query @ key.transpose(-1, -2) * scaling  # [B, H, T, R]
     if attention_mask is not None:
         scores = scores + attention_mask
+    # In half precision, exponentials of scores would lose too many digits.
     weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
     dropped = nn.functional.dropout(weights, p=dropout, training=module.training)
-    return (dropped @ value).transpose(1, 2), weights
+    return (dropped @ value).transpose(1, 2), weights  # [B, T, H, d_v]
 
 
 def create_region_mask(config: Any, queries: Tensor, regions: Tensor, region_mask: Tensor | None) -> Any:
-    """The mask of keys in the form that the chosen attention implementation wants; None when nothing is hidden.
+    """Return the mask of keys in the form of the attention implementation; None without a `region_mask`.
 
     Args:
-        queries: `[B, T, D]`, read for its batch, length, dtype and device only.
+        config: configuration with the attention implementation.
+        queries: `[B, T, D]`; only batch, length, dtype and device are used.
         regions: `[B, R, D]`, the keys.
         region_mask: `[B, R]`, True = a real region.
     """
@@ -53,17 +57,17 @@ def create_region_mask(config: Any, queries: Tensor, regions: Tensor, region_mas
 
 
 class MultiHeadAttention(nn.Module):
-    """Multi-head attention whose heads may have their own widths of keys and values.
+    """Multi-head attention with configurable widths of keys and values.
 
     Args:
-        config: its `_attn_implementation` chooses eager, sdpa or flex attention.
+        config: configuration whose `_attn_implementation` selects eager, sdpa or flex attention.
         hidden_size: D of queries, memory and output.
         num_heads: H.
-        key_dim, value_dim: widths of a head; default D / H.
-        dropout: on the attention weights.
+        key_dim, value_dim: widths per head; default D / H.
+        dropout: rate on the attention weights.
     """
 
-    # The attention functions of transformers take a module without this attribute for a causal one.
+    # The attention functions of transformers treat a module without this attribute as causal.
     is_causal = False
 
     def __init__(
@@ -88,11 +92,11 @@ class MultiHeadAttention(nn.Module):
         self.o_proj = nn.Linear(num_heads * self.value_dim, hidden_size)
 
     def split_heads(self, states: Tensor) -> Tensor:
-        """`[B, T, H * d]` to `[B, H, T, d]`."""
+        """Reshape `[B, T, H * d]` to `[B, H, T, d]`."""
         return states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Any) -> tuple[Tensor, Tensor | None]:
-        """Attended values `[B, T, H, d_v]` and weights `[B, H, T, R]` (None outside of eager attention)."""
+        """Return attended values `[B, T, H, d_v]` and weights `[B, H, T, R]` (None except in eager attention)."""
         function: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
@@ -100,20 +104,20 @@ class MultiHeadAttention(nn.Module):
         return function(self, query, key, value, mask, scaling=self.scaling, dropout=dropout, is_causal=False)
 
     def forward(self, queries: Tensor, memory: Tensor, mask: Any = None) -> tuple[Tensor, Tensor | None]:
-        """Attend from `queries` `[B, T, D]` to `memory` `[B, R, D]`; returns `[B, T, D]` and the weights."""
+        """Attend from `queries` `[B, T, D]` to `memory` `[B, R, D]`; return `[B, T, D]` and the weights."""
         query = self.split_heads(self.q_proj(queries))
         key = self.split_heads(self.k_proj(memory))
         value = self.split_heads(self.v_proj(memory))
         attended, weights = self.attend(query, key, value, mask)
-        return self.o_proj(attended.flatten(2)), weights
+        return self.o_proj(attended.flatten(2)), weights  # [B, T, H * d_v] to [B, T, D]
 
 
 class BeamFoldingCrossAttention(MultiHeadAttention):
-    """Cross-attention from B x K rows of text to the encoder states of B images, at several encoder levels at once.
+    """Cross-attention from B x K rows of text to the encoder states of B images, for several encoder levels.
 
-    The K rows of an image become K * T queries of one row, so keys and values exist once an image, stay where they
-    are when beams are reordered, and no mask is repeated. The levels share all projections (as in the meshed decoder
-    of M2 and in VisualGPT) and lie on the head axis, so that one call of the attention function serves them all.
+    The K rows of an image become K * T queries of one row. Keys and values therefore have one row per image, are not
+    reordered with the beams, and masks are not repeated. The levels share all projections (as in the meshed decoder of
+    M2 and in VisualGPT) and are placed on the head axis, so that one call of the attention function covers all levels.
     """
 
     def __init__(self, *args: Any, layer_idx: int, **kwargs: Any) -> None:
@@ -121,7 +125,7 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
         self.layer_idx = layer_idx
 
     def project_levels(self, levels: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values `[B, N * H, R, d]` of encoder levels `[B, N, R, D]`."""
+        """Compute keys and values `[B, N * H, R, d]` of encoder levels `[B, N, R, D]`."""
 
         def heads_of_levels(states: Tensor) -> Tensor:
             states = states.unflatten(-1, (self.num_heads, -1))  # [B, N, R, H, d]
@@ -130,11 +134,11 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
         return heads_of_levels(self.k_proj(levels)), heads_of_levels(self.v_proj(levels))
 
     def keys_and_values(self, levels: Callable[[], Tensor], cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """Project the levels, or take what an earlier step stored.
+        """Project the levels, or return the keys and values of an earlier step.
 
         Args:
-            levels: called for the normalised levels `[B, N, R, D]` only when they have to be projected.
-            cache: an `EncoderDecoderCache`, or None to project every time.
+            levels: function that returns the normalised levels `[B, N, R, D]`; called only if they are not cached.
+            cache: an `EncoderDecoderCache`, or None to project in every call.
         """
         if not isinstance(cache, EncoderDecoderCache):
             return self.project_levels(levels())
@@ -151,14 +155,14 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
         """Attend from text to every level.
 
         Args:
-            queries: `[B * K, T, D]`, the rows of an image next to each other.
-            levels: gives `[B, N, R, D]` on demand.
+            queries: `[B * K, T, D]`; the K rows of an image are consecutive.
+            levels: function that returns `[B, N, R, D]`.
             num_levels: N.
-            mask: of the keys, for K * T queries.
+            mask: mask of the keys for K * T queries.
             cache: see `keys_and_values`.
 
         Returns:
-            One output for each level `[B * K, T, N, D]`, and the weights `[B * K, N, H, T, R]` or None.
+            One output per level `[B * K, T, N, D]`, and the weights `[B * K, N, H, T, R]` or None.
         """
         key, value = self.keys_and_values(levels, cache)
         rows, length = queries.shape[:2]
@@ -169,19 +173,20 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
         output = self.o_proj(attended.unflatten(2, (num_levels, self.num_heads)).flatten(3))  # [B, K * T, N, D]
         if weights is not None:
             weights = weights.unflatten(2, (-1, length)).transpose(1, 2)  # [B, K, N * H, T, R]
-            weights = weights.flatten(0, 1).unflatten(1, (num_levels, self.num_heads))
-        return output.reshape(rows, length, num_levels, -1), weights
+            weights = weights.flatten(0, 1).unflatten(1, (num_levels, self.num_heads))  # [B * K, N, H, T, R]
+        return output.reshape(rows, length, num_levels, -1), weights  # [B * K, T, N, D]
 
 
 class AdditiveAttention(nn.Module):
-    """Weights of regions from a perceptron of query and key (Bahdanau et al., 2014; Show, Attend and Tell, Eq. 15-16).
+    """Additive attention (Bahdanau et al., 2014; Show, Attend and Tell, Eq. 15-16).
 
-    `softmax(scale * w activation(k_i + W q))`; the keys are projected by whoever owns the regions, once an image.
+    The weights are `softmax(scale * w activation(k_i + W q))`. The caller projects the keys, once per image.
 
     Args:
-        query_size: width of queries. attention_size: A, width of the keys.
+        query_size: width of queries.
+        attention_size: A, width of the keys.
         activation: `"tanh"` or `"relu"`.
-        scale: what scores are multiplied by.
+        scale: factor of the scores.
     """
 
     def __init__(self, query_size: int, attention_size: int, activation: str = "tanh", scale: float = 1.0) -> None:
@@ -192,23 +197,26 @@ class AdditiveAttention(nn.Module):
         self.score = nn.Linear(attention_size, 1)
 
     def forward(self, queries: Tensor, keys: Tensor, region_mask: Tensor | None = None) -> Tensor:
-        """Queries `[B * K, Q]` and keys `[B, R, A]` of their images to weights `[B, K, R]`.
+        """Compute weights `[B, K, R]`.
 
         Args:
+            queries: `[B * K, Q]`; the K rows of an image are consecutive.
+            keys: `[B, R, A]`, keys of the regions.
             region_mask: `[B, R]`, True = visible.
         """
         queries = self.query_projection(queries).unflatten(0, (keys.shape[0], -1))  # [B, K, A]
-        scores = self.score(self.activation(keys[:, None] + queries[:, :, None]))[..., 0] * self.scale  # [B, K, R]
+        summed = keys[:, None] + queries[:, :, None]  # [B, K, R, A]
+        scores = self.score(self.activation(summed))[..., 0] * self.scale  # [B, K, R]
         if region_mask is not None:
             scores = scores.masked_fill(~region_mask[:, None], -torch.inf)
         return scores.softmax(-1)
 
 
 class AttentionOnAttention(nn.Module):
-    """GLU of query and attended vector (Huang et al., 2019, "Attention on Attention for Image Captioning", Eq. 3-5).
+    """Attention on attention (Huang et al., 2019, "Attention on Attention for Image Captioning", Eq. 3-5).
 
-    `information * sigmoid(gate)` with both halves linear in `[first; second]`; the first half of the output is the
-    information. Which of query and attended vector comes first differs between code bases, so the caller decides.
+    The result is `information * sigmoid(gate)`, both linear in `[first; second]`; the first half of the projection is
+    the information. The order of query and attended vector differs between code bases, so the caller chooses it.
     """
 
     def __init__(self, hidden_size: int, dropout: float = 0.0) -> None:
@@ -217,5 +225,5 @@ class AttentionOnAttention(nn.Module):
         self.projection = nn.Linear(2 * hidden_size, 2 * hidden_size)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Two tensors `[..., D]` to one `[..., D]`."""
+        """Combine two tensors `[..., D]` to one `[..., D]`."""
         return nn.functional.glu(self.projection(self.dropout(torch.cat((first, second), dim=-1))), dim=-1)

@@ -1,4 +1,4 @@
-"""Recurrent decoders: an LSTM cell whose input comes in parts, and the cache that carries its state."""
+"""Layers of recurrent decoders: an LSTM cell with word and context inputs, and a cache of its state."""
 
 from typing import Any, NamedTuple
 
@@ -9,14 +9,14 @@ from transformers.cache_utils import CacheLayerMixin
 
 
 class LSTMState(NamedTuple):
-    """Hidden state h and memory c, each `[B * K, n]`."""
+    """State of an LSTM layer: hidden state h and memory c, each `[B * K, n]`."""
 
     hidden: Tensor
     memory: Tensor
 
 
 class LSTMGates(NamedTuple):
-    """Input gate i, forget gate f and output gate o, each `[..., n]`, in (0, 1)."""
+    """Gates of an LSTM layer: input i, forget f and output o, each `[..., n]`, in (0, 1)."""
 
     input: Tensor
     forget: Tensor
@@ -24,13 +24,15 @@ class LSTMGates(NamedTuple):
 
 
 class LSTMCell(nn.Module):
-    """One step of an LSTM (Hochreiter & Schmidhuber, 1997; Show, Attend and Tell, Eq. 12-14).
+    """LSTM cell with a word and a context as input (Hochreiter & Schmidhuber, 1997; Show, Attend and Tell, Eq. 12-14).
 
-    Its input is a word and a context. All words of a caption are known before the first step, so they are projected at
-    once; the context is found in each step. The four blocks of every projection are i, f, g, o, as in PyTorch.
+    All words of a caption are known before the first step and are projected together; the context is computed in each
+    step. The four blocks of every projection are i, f, g, o, as in PyTorch.
 
     Args:
-        word_size: width of the words. context_size: width of the context. hidden_size: n.
+        word_size: width of the words.
+        context_size: width of the context.
+        hidden_size: n.
     """
 
     def __init__(self, word_size: int, context_size: int, hidden_size: int) -> None:
@@ -40,34 +42,35 @@ class LSTMCell(nn.Module):
         self.hidden_projection = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
 
     def forward(self, projected_word: Tensor, context: Tensor, state: LSTMState) -> tuple[LSTMState, LSTMGates]:
-        """One step.
+        """Run one step.
 
         Args:
-            projected_word: `[B * K, 4 n]`, from `word_projection`.
+            projected_word: `[B * K, 4 n]`, output of `word_projection`.
             context: `[B * K, context_size]`.
-            state: before the step.
+            state: state before the step.
 
         Returns:
             The state after the step, and the gates `[B * K, n]`.
         """
+        # Eq. 12, [B * K, 4 n]
         summed = projected_word + self.context_projection(context) + self.hidden_projection(state.hidden)
-        i, f, g, o = summed.chunk(4, dim=-1)
+        i, f, g, o = summed.chunk(4, dim=-1)  # each [B * K, n]
         gates = LSTMGates(i.sigmoid(), f.sigmoid(), o.sigmoid())
-        memory = gates.forget * state.memory + gates.input * g.tanh()
-        return LSTMState(gates.output * memory.tanh(), memory), gates
+        memory = gates.forget * state.memory + gates.input * g.tanh()  # Eq. 13
+        return LSTMState(gates.output * memory.tanh(), memory), gates  # Eq. 14
 
 
 def keep_state(mask: Tensor | None, new: LSTMState, old: LSTMState) -> LSTMState:
-    """The new state where `mask` `[B * K]` is True, the old one where it hides the token."""
+    """Return the new state where `mask` `[B * K]` is True, and the old state elsewhere."""
     if mask is None:
         return new
     return LSTMState(*(torch.where(mask[:, None], one, other) for one, other in zip(new, old, strict=True)))
 
 
 class RecurrentLayer(CacheLayerMixin):
-    """State of one recurrent layer: two tensors with one row for each text row, and the number of tokens behind it.
+    """Cached state of one recurrent layer: two tensors with one row per text row, and the number of tokens read.
 
-    Inherited methods reorder rows under the names `keys` (h) and `values` (c).
+    The inherited methods reorder the rows of `keys` (h) and `values` (c).
     """
 
     is_sliding = False
@@ -77,37 +80,37 @@ class RecurrentLayer(CacheLayerMixin):
         self.cumulative_length = 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing is allocated beforehand."""
+        """Set device and dtype; nothing is allocated."""
         self.device, self.dtype, self.is_initialized = key_states.device, key_states.dtype, True
 
     def update(  # type: ignore[override]
         self, key_states: Tensor, value_states: Tensor, num_tokens: int
     ) -> tuple[Tensor, Tensor]:
-        """Put the state after `num_tokens` more tokens in the place of the old one."""
+        """Replace the state by the one after `num_tokens` more tokens."""
         self.lazy_initialization(key_states, value_states)
         self.keys, self.values = key_states, value_states
         self.cumulative_length += num_tokens
         return key_states, value_states
 
     def get_seq_length(self) -> int:
-        """Tokens that the state has read."""
+        """Return the number of tokens read."""
         return self.cumulative_length
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Length of a mask over all tokens, and where it begins."""
+        """Return the length of a mask over all tokens, and its offset."""
         return self.cumulative_length + query_length, 0
 
     def get_max_length(self) -> int:
-        """There is no longest caption."""
+        """Return -1: the length is not limited."""
         return -1
 
     def crop(self, tokens_to_remove: int) -> None:
-        """A recurrent state cannot forget its last tokens.
+        """Refuse to crop: a recurrent state cannot remove its last tokens.
 
         Raises:
             ValueError: always.
         """
-        raise ValueError("A recurrent state cannot be cropped: caption anew from the begin token.")
+        raise ValueError("A recurrent state cannot be cropped: generate again from the begin token.")
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row."""
@@ -122,30 +125,31 @@ class RecurrentLayer(CacheLayerMixin):
 
 
 class RecurrentCache(Cache):
-    """Recurrent state for `generate()`: only what changes with the step, so that beams reorder nothing else.
+    """Cache of recurrent states for `generate()`.
 
-    What belongs to images, such as projected attention keys, lies in the encoder's outputs.
+    It holds only tensors that change with the step, so that beams reorder nothing else. Tensors of the images, such as
+    attention keys, are part of the encoder's outputs.
     """
 
     def __init__(self) -> None:
         super().__init__(layer_class_to_replicate=RecurrentLayer)
 
     def state(self, layer_idx: int) -> LSTMState | None:
-        """State of a layer; None before its first token."""
+        """Return the state of a layer; None before its first token."""
         if layer_idx >= len(self.layers) or not self.layers[layer_idx].get_seq_length():
             return None
         return LSTMState(self.layers[layer_idx].keys, self.layers[layer_idx].values)
 
     @staticmethod
     def require(cache: Any) -> "RecurrentCache":
-        """The cache itself.
+        """Return `cache` if it is a `RecurrentCache`.
 
         Raises:
-            TypeError: it is a cache of another kind.
+            TypeError: if it is a different cache.
         """
         if not isinstance(cache, RecurrentCache):
             raise TypeError(
-                f"`past_key_values` is a {type(cache).__name__}, a recurrent decoder needs a `RecurrentCache`; leave "
-                "it out and one is made."
+                f"`past_key_values` is a {type(cache).__name__}, a recurrent decoder needs a `RecurrentCache`; "
+                "omit it to create one."
             )
         return cache

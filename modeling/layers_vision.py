@@ -1,4 +1,4 @@
-"""Images to regions: the grid of a timm backbone or of a vision model of transformers, and where to find one."""
+"""Vision backbones of timm and transformers that map images to grids of region features, and their loading."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +14,11 @@ TIMM_PREFIX = "timm:"
 
 @dataclass
 class RegionFeatures(ModelOutput):
-    """What the vision part gives to the rest of a captioner.
+    """Region features of B images.
 
     Args:
         region_features: `[B, R, D]`.
-        region_boxes: `[B, R, 4]`, x1, y1, x2, y2 of every cell as shares of width and height.
+        region_boxes: `[B, R, 4]`, x1, y1, x2, y2 of every region, relative to width and height.
         region_mask: `[B, R]`, True = a real region; all True for a grid.
     """
 
@@ -28,28 +28,29 @@ class RegionFeatures(ModelOutput):
 
 
 def vision_tower_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    """The vision half of a two-tower configuration (CLIP, SigLIP, ...); any other configuration as it is."""
+    """Return the vision part of a two-tower configuration (CLIP, SigLIP, ...), or the configuration itself."""
     return getattr(config, "vision_config", None) or config
 
 
 def grid_boxes(height: int, width: int, device: Any, dtype: torch.dtype) -> Tensor:
-    """Boxes `[height * width, 4]` of the cells of a grid, row by row, in normalised xyxy."""
+    """Return the boxes `[height * width, 4]` of the cells of a grid, row by row, in normalised xyxy."""
     top, left = torch.meshgrid(torch.arange(height, device=device), torch.arange(width, device=device), indexing="ij")
     corners = torch.stack((left / width, top / height, (left + 1) / width, (top + 1) / height), dim=-1)
-    return corners.flatten(0, 1).to(dtype)
+    return corners.flatten(0, 1).to(dtype)  # [height, width, 4] to [height * width, 4]
 
 
 def token_grid(num_tokens: int, height: int, width: int) -> tuple[int, int]:
-    """Rows and columns of the grid that a transformer's tokens form.
+    """Return the rows and columns of the grid that the tokens of a vision transformer form.
 
-    Plain transformers keep one token a patch behind a few prefix tokens (class, registers); hierarchical ones halve
+    Plain transformers have one token per patch after a few prefix tokens (class, registers); hierarchical ones halve
     the grid of patches between stages.
 
     Args:
-        num_tokens: tokens in all. height, width: patches of the image.
+        num_tokens: number of tokens.
+        height, width: patches of the image.
 
     Raises:
-        ValueError: no grid fits.
+        ValueError: if no grid fits.
     """
     if num_tokens >= height * width:
         return height, width
@@ -61,25 +62,27 @@ def token_grid(num_tokens: int, height: int, width: int) -> tuple[int, int]:
 
 
 def tokens_to_map(tokens: Tensor, pixel_values: Tensor, patch_size: Any) -> Tensor:
-    """Patch tokens `[B, L, D]` of a vision transformer, without its prefix tokens, as a map `[B, D, h, w]`.
+    """Arrange the patch tokens of `[B, L, D]`, without prefix tokens, in a map `[B, D, h, w]`.
 
     Raises:
-        ValueError: the number of tokens does not fit the image, or the patch size is unknown.
+        ValueError: if the number of tokens does not fit the image, or the patch size is unknown.
     """
     if patch_size is None:
         raise ValueError("The vision model returns tokens, but its configuration has no `patch_size`.")
     patch_height, patch_width = (patch_size, patch_size) if isinstance(patch_size, int) else patch_size
     patches = pixel_values.shape[-2] // patch_height, pixel_values.shape[-1] // patch_width
     rows, columns = token_grid(tokens.shape[1], *patches)
-    return tokens[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))
+    return tokens[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))  # [B, D, h, w]
 
 
 class VisionBackbone(nn.Module):
-    """A vision model as a source of regions.
+    """Vision model that computes region features.
+
+    The model is built from its configuration; nothing is downloaded.
 
     Args:
-        config: a captioner's configuration; read are `vision_config`, `vision_feature_layer`, `vision_grid_size` and
-            `freeze_vision`. The model is built from the configuration alone: nothing is downloaded.
+        config: a captioner's configuration with `vision_config`, `vision_feature_layer`, `vision_grid_size` and
+            `freeze_vision`.
     """
 
     def __init__(self, config: Any) -> None:
@@ -92,27 +95,28 @@ class VisionBackbone(nn.Module):
             self.model.requires_grad_(False)
 
     def train(self, mode: bool = True) -> "VisionBackbone":
-        """Training mode, except for a frozen backbone and for the statistics of batch normalisation."""
+        """Set training mode, except for a frozen backbone and the statistics of batch normalisation."""
         super().train(mode and not self.frozen)
-        if self.frozen:  # here too: loading a checkpoint makes new parameters, and then calls `eval()`
+        if self.frozen:  # again: loading replaces parameters, then calls `eval()`
             self.model.requires_grad_(False)
         for module in self.model.modules():
+            # With batch statistics, the regions of an image would depend on the rest of its batch.
             if isinstance(module, NORMALISATIONS):
                 module.eval()
         return self
 
     def feature_map(self, pixel_values: Tensor) -> Tensor:
-        """The chosen layer as a map `[B, D, h, w]`."""
+        """Compute the map `[B, D, h, w]` of the configured layer."""
         every_layer = self.feature_layer != -1
         outputs = self.model(pixel_values=pixel_values, output_hidden_states=every_layer)
         states = outputs.hidden_states[self.feature_layer] if every_layer else outputs.last_hidden_state
         if states.ndim == 4:
-            return states.movedim(-1, 1) if self.channels_last else states
+            return states.movedim(-1, 1) if self.channels_last else states  # [B, D, h, w]
         return tokens_to_map(states, pixel_values, self.patch_size)
 
     @property
     def channels_last(self) -> bool:
-        """Whether maps come as `[B, h, w, D]`, as from some hierarchical transformers of timm."""
+        """Whether maps are `[B, h, w, D]`, as in some hierarchical transformers of timm."""
         return getattr(getattr(self.model, "timm_model", None), "output_fmt", "NCHW") == "NHWC"
 
     @property
@@ -124,7 +128,7 @@ class VisionBackbone(nn.Module):
         return getattr(self.model.config, "patch_size", None)
 
     def forward(self, pixel_values: Tensor) -> RegionFeatures:
-        """Images `[B, C, H, W]` to the cells of a grid, row by row."""
+        """Compute the regions of images `[B, C, H, W]`: the cells of a grid, row by row."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             features = self.feature_map(pixel_values)
             if self.grid_size is not None:
@@ -133,13 +137,13 @@ class VisionBackbone(nn.Module):
         boxes = grid_boxes(height, width, features.device, features.dtype)
         return RegionFeatures(
             region_features=features.flatten(2).transpose(1, 2),  # [B, h * w, D]
-            region_boxes=boxes.expand(batch, -1, -1),
+            region_boxes=boxes.expand(batch, -1, -1),  # [B, h * w, 4]
             region_mask=torch.ones(batch, height * width, dtype=torch.bool, device=features.device),
         )
 
 
 def native_image_size(model: PreTrainedModel) -> tuple[int, int]:
-    """Height and width in pixels that a vision model is made for; 224 x 224 when it does not say."""
+    """Return the input height and width of a vision model in pixels; 224 x 224 if it defines none."""
     timm_model = getattr(model, "timm_model", None)
     side = getattr(model.config, "image_size", None)
     if timm_model is not None:
@@ -150,15 +154,15 @@ def native_image_size(model: PreTrainedModel) -> tuple[int, int]:
 
 
 def load_vision_model(source: Any) -> PreTrainedModel:
-    """A vision model with its weights.
+    """Load a vision model with its weights.
 
     Args:
-        source: a `PreTrainedModel`, or the name or directory of a checkpoint of transformers (of a two-tower model
-            the vision half is taken); or `"timm:ARCHITECTURE"` for timm's own weights, or
-            `"timm:ARCHITECTURE:FILE"` for weights in a file.
+        source: a `PreTrainedModel`; the name or directory of a checkpoint of transformers (the vision part of a
+            two-tower model is used); `"timm:ARCHITECTURE"` for the weights of timm; or `"timm:ARCHITECTURE:FILE"` for
+            weights in a file.
 
     Raises:
-        ValueError: the checkpoint is no vision model.
+        ValueError: if the checkpoint is not a vision model.
     """
     if isinstance(source, PreTrainedModel):
         tower = getattr(source, "vision_model", source)
@@ -177,7 +181,7 @@ def load_vision_model(source: Any) -> PreTrainedModel:
 
 
 def load_timm_model(specification: str) -> PreTrainedModel:
-    """A timm model in the wrapper of transformers, from `ARCHITECTURE` or `ARCHITECTURE:FILE`."""
+    """Load `ARCHITECTURE` or `ARCHITECTURE:FILE` of timm in the wrapper of transformers."""
     try:
         import timm
         from timm.models import load_checkpoint

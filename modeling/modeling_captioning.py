@@ -1,4 +1,4 @@
-"""The contract of a captioner: images or regions in, logits over caption tokens out."""
+"""Base classes of captioners: models from images or region features to logits over caption tokens."""
 
 import math
 from collections.abc import Callable
@@ -17,19 +17,19 @@ from .layers_vision import RegionFeatures, VisionBackbone, load_vision_model, na
 
 logger = logging.get_logger(__name__)
 
-IGNORED_LABEL = -100
+IGNORED_LABEL = -100  # the default `ignore_index` of PyTorch's cross-entropy
 
 
 @dataclass
 class CaptioningEncoderOutput(ModelOutput):
-    """Encoded regions of B images; `generate()` never repeats them for beams.
+    """Encoder output for B images; `generate()` does not repeat it for beams.
 
     Args:
         last_hidden_state: `[B, R, D]`, the last encoder level.
-        level_states: `[B, N, R, D]`, the output of every encoder layer, for decoders that read several.
+        level_states: `[B, N, R, D]`, the output of every encoder layer, for decoders that read several levels.
         region_mask: `[B, R]`, True = visible; None when nothing is hidden.
         hidden_states: tuple of `[B, R, D]`: the projected regions, then every layer.
-        attentions: tuple of `[B, H, R, R]`, one a layer.
+        attentions: tuple of `[B, H, R, R]`, one per layer.
     """
 
     last_hidden_state: Tensor | None = None
@@ -40,7 +40,10 @@ class CaptioningEncoderOutput(ModelOutput):
 
     @classmethod
     def of_tuple(cls, values: tuple[Any, ...]) -> "CaptioningEncoderOutput":
-        """From what `to_tuple()` gives, which leaves out what is None: the mask is the tensor of truth values."""
+        """Return the output that `to_tuple()` made `values` of.
+
+        `to_tuple()` omits entries that are None, so the entries are recognised by dtype and number of dimensions.
+        """
         first, *others = values
         tensors = [value for value in others if isinstance(value, Tensor)]
         layers = [value for value in others if isinstance(value, tuple)]
@@ -55,16 +58,16 @@ class CaptioningEncoderOutput(ModelOutput):
 
 @dataclass
 class CaptioningDecoderOutput(ModelOutput):
-    """States of the text rows (B images x K captions each).
+    """Decoder output for text rows (B images x K captions each).
 
     Args:
         last_hidden_state: `[B * K, T, D]`.
-        past_key_values: the cache, when it was asked for.
+        past_key_values: the cache, with `use_cache=True`.
         hidden_states: tuple of `[B * K, T, D]`: the embeddings, then every layer.
         attentions: tuple of `[B * K, H, T, T]`.
         cross_attentions: tuple over layers; the shape is documented by the architecture.
         gates: tuple over layers; the content is documented by the architecture.
-        locations: tuple over layers of `[B * K, T]`: the region that hard attention drew, -1 where it took the mean.
+        locations: tuple over layers of `[B * K, T]`: region sampled by hard attention, -1 where it used the mean.
     """
 
     last_hidden_state: Tensor | None = None
@@ -78,7 +81,7 @@ class CaptioningDecoderOutput(ModelOutput):
 
 @dataclass
 class CaptioningModelOutput(Seq2SeqModelOutput):
-    """`Seq2SeqModelOutput` of transformers, and `gates` and `locations` as in `CaptioningDecoderOutput`."""
+    """`Seq2SeqModelOutput` of transformers with `gates` and `locations` of `CaptioningDecoderOutput`."""
 
     gates: tuple[Any, ...] | None = None
     locations: tuple[Tensor, ...] | None = None
@@ -86,20 +89,27 @@ class CaptioningModelOutput(Seq2SeqModelOutput):
 
 @dataclass
 class CaptioningLMOutput(Seq2SeqLMOutput):
-    """`Seq2SeqLMOutput` of transformers, and `gates` and `locations` as in `CaptioningDecoderOutput`."""
+    """`Seq2SeqLMOutput` of transformers with `gates` and `locations` of `CaptioningDecoderOutput`."""
 
     gates: tuple[Any, ...] | None = None
     locations: tuple[Tensor, ...] | None = None
 
 
 def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tensor:
-    """Decoder inputs of labels `[B, T]`: the start token, then every label but the last; -100 becomes the pad id."""
-    shifted = torch.cat((torch.full_like(labels[:, :1], start_token_id), labels[:, :-1]), dim=1)
+    """Return the decoder inputs `[B, T]` of labels `[B, T]`: the start token, then all labels but the last.
+
+    -100 becomes the pad id.
+    """
+    shifted = torch.cat((torch.full_like(labels[:, :1], start_token_id), labels[:, :-1]), dim=1)  # [B, T]
     return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)
 
 
 def check_regions(regions: RegionFeatures, feature_size: int) -> None:
-    """Raise a `ValueError` that says what is wrong with region features, masks or boxes."""
+    """Check shapes and values of region features, masks and boxes.
+
+    Raises:
+        ValueError: if a shape or a value is wrong.
+    """
     features, mask, boxes = regions.region_features, regions.region_mask, regions.region_boxes
     if features.ndim != 3:
         raise ValueError(
@@ -107,7 +117,7 @@ def check_regions(regions: RegionFeatures, feature_size: int) -> None:
         )
     if features.shape[-1] != feature_size:
         raise ValueError(
-            f"`region_features` has {features.shape[-1]} features a region, the checkpoint was trained on "
+            f"`region_features` has {features.shape[-1]} features per region, the checkpoint was trained on "
             f"{feature_size} (`config.region_feature_size`). Extract features with the same backbone, or build the "
             f"model with `region_feature_size={features.shape[-1]}`."
         )
@@ -124,7 +134,7 @@ def check_regions(regions: RegionFeatures, feature_size: int) -> None:
             "(normalised xyxy)."
         )
     if torch.compiler.is_compiling():
-        return  # what follows looks at values, which a compiled graph cannot branch on
+        return  # the checks below depend on values, and a compiled graph cannot branch on values
     if not torch.isfinite(features).all():
         broken = (~torch.isfinite(features)).flatten(1).any(1).nonzero().flatten().tolist()
         raise ValueError(f"`region_features` holds NaN or infinite values in row(s) {broken[:10]} of the batch.")
@@ -134,7 +144,7 @@ def check_regions(regions: RegionFeatures, feature_size: int) -> None:
 
 
 class CaptioningPreTrainedModel(PreTrainedModel):
-    """What every captioner shares with transformers: capabilities, names and the way weights come to life."""
+    """Base class of captioners with shared hooks and initialisation."""
 
     config: CaptioningConfig
     base_model_prefix = "model"
@@ -146,9 +156,10 @@ class CaptioningPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _skip_keys_device_placement = ["past_key_values"]
 
-    # Class of the decoder's cache, where it is not that of transformers.
+    # Class of the decoder's cache, if it is not that of transformers.
     cache_class: ClassVar[type[Cache] | None] = None
-    # Called with the directory of every saved checkpoint; the package adds what a checkpoint needs to do without it.
+    # Called with the directory of every saved checkpoint. The package registers a function that adds the files with
+    # which a checkpoint loads without the package.
     checkpoint_completions: ClassVar[list[Callable[[Any], None]]] = []
 
     @classmethod
@@ -156,16 +167,16 @@ class CaptioningPreTrainedModel(PreTrainedModel):
         return cls.cache_class is None
 
     def save_pretrained(self, save_directory: Any, is_main_process: bool = True, **kwargs: Any) -> None:
-        """As in transformers, and complete: all Auto classes and the pipeline work without the package."""
+        """Save as in transformers, with the files that the Auto classes need where the package is not installed."""
         if self.can_generate() and getattr(self.generation_config, "bookkeeping", None) is not None:
-            self.generation_config._from_model_config = False  # so marked, it would lose this entry when loaded
+            self.generation_config._from_model_config = False  # otherwise loading drops this entry
         super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
         for complete in self.checkpoint_completions if is_main_process else ():
             complete(save_directory)
 
 
 class CaptioningEncoder(CaptioningPreTrainedModel):
-    """Vision part and visual encoder: what `generate()` runs once an image.
+    """Vision backbone and visual encoder, which `generate()` runs once per image.
 
     A subclass implements `encode_regions` and ends its `__init__` with `self.post_init()`.
     """
@@ -176,7 +187,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """That of the encoder's parameters; an encoder may have none."""
+        """Data type of the encoder's parameters; the default data type if it has none."""
         return next((parameter.dtype for parameter in self.parameters()), torch.get_default_dtype())
 
     def get_region_features(
@@ -187,20 +198,21 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         region_mask: Tensor | None = None,
         view_mask: Tensor | None = None,
     ) -> RegionFeatures:
-        """Regions of images, or the regions that were given.
+        """Compute the regions of images, or check given regions.
 
         Args:
-            pixel_values: `[B, C, H, W]`, or several views of each `[B, V, C, H, W]` with view_mask: `[B, V]`, True =
-                a real view (None: all are); or instead
-            region_features: `[B, R, D]`; region_boxes: `[B, R, 4]`, normalised xyxy; region_mask: `[B, R]`, True =
-                a real region.
+            pixel_values: `[B, C, H, W]`, or several views per image `[B, V, C, H, W]`.
+            region_features: `[B, R, D]`, instead of `pixel_values`.
+            region_boxes: `[B, R, 4]`, normalised xyxy.
+            region_mask: `[B, R]`, True = a real region.
+            view_mask: `[B, V]`, True = a real view; None: all views are real.
 
         Returns:
-            Regions of each image; of several views one set `[B, V * R, D]`, a view behind the other, with boxes
-            within each view.
+            Regions of each image. The regions of several views are concatenated to `[B, V * R, D]`; boxes are relative
+            to their view.
 
         Raises:
-            ValueError: both or neither are given, shapes or values are wrong, or there is no backbone for images.
+            ValueError: if both or neither inputs are given, shapes or values are wrong, or there is no backbone.
         """
         if (pixel_values is None) == (region_features is None):
             given = "both" if pixel_values is not None else "neither"
@@ -237,21 +249,23 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         return regions
 
     def _regions_of_views(self, pixel_values: Tensor, view_mask: Tensor | None) -> RegionFeatures:
-        """Views `[B, V, C, H, W]`, each seen alone, as one set of V * R regions an image."""
+        """Encode each view of `[B, V, C, H, W]` independently; return V * R regions per image."""
         of_views = self.vision(pixel_values.flatten(0, 1))  # features [B * V, R, D]
         images_and_views = pixel_values.shape[:2]
-        joined = {name: values.unflatten(0, images_and_views).flatten(1, 2) for name, values in of_views.items()}
+        joined = {  # [B * V, R, ...] to [B, V * R, ...]
+            name: values.unflatten(0, images_and_views).flatten(1, 2) for name, values in of_views.items()
+        }
         if view_mask is not None:
             cells = of_views.region_features.shape[1]
             joined["region_mask"] = view_mask.bool().repeat_interleave(cells, dim=1)  # [B, V * R]
         return self._without_padding(RegionFeatures(**joined))
 
     def _without_padding(self, regions: RegionFeatures) -> RegionFeatures:
-        """Zeros where the mask says padding: nothing that lies there may be computed with."""
+        """Set padding to zero, so that NaN or large values in it cannot reach any result."""
         mask = regions.region_mask
-        shape = regions.region_features.shape[:2]
+        shape = regions.region_features.shape[:2]  # (B, R)
         if mask is None or mask.shape != shape or self.config.region_mask_rule != "explicit":
-            return regions
+            return regions  # `check_regions` reports a wrong shape; "zero_projected_sum" reads the padding itself
         boxes = regions.region_boxes
         return RegionFeatures(
             region_features=regions.region_features.masked_fill(~mask[..., None], 0.0),
@@ -264,7 +278,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
     def encode_regions(
         self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool
     ) -> CaptioningEncoderOutput:
-        """Encode checked regions; implemented by the architecture."""
+        """Encode checked regions. Architectures implement this method."""
         raise NotImplementedError
 
     @can_return_tuple
@@ -279,7 +293,8 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> CaptioningEncoderOutput:
-        """Images `[B, C, H, W]`, views or region features `[B, R, D]` to encoder states: `get_region_features`."""
+        """Encode images `[B, C, H, W]`, views or region features `[B, R, D]`; for the arguments see
+        `get_region_features`."""
         regions = self.get_region_features(pixel_values, region_features, region_boxes, region_mask, view_mask)
         return self.encode_regions(
             regions,
@@ -291,13 +306,13 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
 
 
 class CaptioningModel(CaptioningPreTrainedModel):
-    """Encoder and decoder without the language-modelling head. A subclass sets `encoder` and `decoder`."""
+    """Encoder and decoder without the language-modelling head. Subclasses set `encoder` and `decoder`."""
 
     encoder: CaptioningEncoder
     decoder: nn.Module
 
     def get_input_embeddings(self) -> nn.Module:
-        """The token embedding."""
+        """Return the token embedding."""
         return self.decoder.get_input_embeddings()
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -328,16 +343,16 @@ class CaptioningModel(CaptioningPreTrainedModel):
         Args:
             pixel_values, region_features, region_boxes, region_mask, view_mask: see
                 `CaptioningEncoder.get_region_features`.
-            decoder_input_ids: `[B * K, T]`; K captions of one image are neighbours.
+            decoder_input_ids: `[B * K, T]`; the K captions of an image are consecutive rows.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
-            encoder_outputs: what the encoder returned for the B images.
-            past_key_values: a cache; use_cache: return one.
-            output_gates: return the gates of every decoder layer.
-            locations: for hard attention, the regions to look at instead of drawing them; see
-                `CaptioningDecoderOutput`.
+            encoder_outputs: outputs of the encoder for the B images, instead of images or regions.
+            past_key_values: a cache.
+            use_cache: whether to return a cache.
+            output_gates: whether to return the gates of every decoder layer.
+            locations: regions that hard attention uses instead of sampling; see `CaptioningDecoderOutput`.
 
         Raises:
-            ValueError: no `decoder_input_ids`, or their number is not a multiple of the number of images.
+            ValueError: if `decoder_input_ids` is missing, or its rows are not a multiple of the number of images.
         """
         if decoder_input_ids is None:
             raise ValueError("`decoder_input_ids` is missing: pass the caption so far, at least the begin token.")
@@ -357,9 +372,9 @@ class CaptioningModel(CaptioningPreTrainedModel):
             )
         elif not isinstance(encoder_outputs, ModelOutput):
             encoder_outputs = CaptioningEncoderOutput.of_tuple(encoder_outputs)
-        images, rows = encoder_outputs.last_hidden_state.shape[0], decoder_input_ids.shape[0]
+        images, rows = encoder_outputs.last_hidden_state.shape[0], decoder_input_ids.shape[0]  # B, B * K
         if rows % images:
-            raise ValueError(f"{rows} rows of `decoder_input_ids` cannot be shared out among {images} image(s).")
+            raise ValueError(f"{rows} rows of `decoder_input_ids` cannot be divided among {images} image(s).")
         decoded = self.decoder(
             decoder_input_ids,
             encoder_outputs,
@@ -373,8 +388,8 @@ class CaptioningModel(CaptioningPreTrainedModel):
         )
         if output_attentions and None in (decoded.cross_attentions or ()):
             logger.warning_once(
-                f"`output_attentions=True` gives None under {self.config._attn_implementation!r} attention, which "
-                'makes no weights. Call `model.set_attn_implementation("eager")` first.'
+                f"`output_attentions=True` gives None with {self.config._attn_implementation!r} attention, which "
+                'computes no weights. Call `model.set_attn_implementation("eager")` first.'
             )
         return CaptioningModelOutput(
             last_hidden_state=decoded.last_hidden_state,
@@ -391,18 +406,18 @@ class CaptioningModel(CaptioningPreTrainedModel):
 
 
 class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGenerationMixin):
-    """A captioner that scores and writes captions. A subclass sets `model` and `lm_head`."""
+    """Captioner with a language-modelling head. Subclasses set `model` and `lm_head`."""
 
     model: CaptioningModel
     lm_head: nn.Module
 
     @property
     def has_visual_scores(self) -> bool:
-        """Whether there is a `visual_scores(sequences, **images)`, how much each token owes to the image."""
+        """Whether the model has `visual_scores(sequences, **images)`, the share of the image in each token."""
         return False
 
     def get_input_embeddings(self) -> nn.Module:
-        """The token embedding."""
+        """Return the token embedding."""
         return self.model.get_input_embeddings()
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -410,7 +425,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         self.model.set_input_embeddings(value)
 
     def get_output_embeddings(self) -> nn.Module:
-        """The projection to the vocabulary."""
+        """Return the projection to the vocabulary."""
         return self.lm_head
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
@@ -418,14 +433,14 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         self.lm_head = new_embeddings
 
     def get_region_features(self, pixel_values: Tensor, view_mask: Tensor | None = None) -> RegionFeatures:
-        """What the vision part makes of images `[B, C, H, W]`: the features that may be computed once and stored.
+        """Compute the region features of images `[B, C, H, W]`, which can be stored and passed instead of the images.
 
-        Several views `[B, V, C, H, W]`: see `CaptioningEncoder.get_region_features`.
+        For several views `[B, V, C, H, W]` see `CaptioningEncoder.get_region_features`.
         """
         return self.model.encoder.get_region_features(pixel_values, view_mask=view_mask)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Decoder inputs `[B, T]` that belong to labels `[B, T]`."""
+        """Return the decoder inputs `[B, T]` of labels `[B, T]`."""
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
 
     @can_return_tuple
@@ -451,31 +466,31 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         view_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> CaptioningLMOutput:
-        """Logits of the next tokens and, with `labels`, the loss.
+        """Compute the logits of the next tokens and, with `labels`, the loss.
 
         Args:
-            pixel_values: `[B, C, H, W]` images, or several views of each `[B, V, C, H, W]` with view_mask `[B, V]`;
-                or instead
-            region_features: `[B, R, D]` with region_boxes `[B, R, 4]` (normalised xyxy) and region_mask `[B, R]`.
-            decoder_input_ids: `[B * K, T]`; made from `labels` when missing.
+            pixel_values: `[B, C, H, W]` images, or several views per image `[B, V, C, H, W]` with view_mask `[B, V]`.
+            region_features: `[B, R, D]` with region_boxes `[B, R, 4]` (normalised xyxy) and region_mask `[B, R]`,
+                instead of `pixel_values`.
+            decoder_input_ids: `[B * K, T]`; default: `labels`, shifted right.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
-            labels: `[B * K, T]`, the tokens that follow (end token included), -100 where nothing is to be predicted.
+            labels: `[B * K, T]`, the next tokens (end token included), -100 at positions without a target.
             locations: see `CaptioningModel.forward`.
-            logits_to_keep: only the logits of the last positions; 0 = all.
-            return_logits: with `labels` in training, logits are computed at real target positions only and not
-                returned, unless this is True. Everywhere else they are returned.
-            num_items_in_batch: number of real target tokens over all accumulated batches; the loss is this batch's
-                share of theirs, so that they add up to that of one large batch.
+            logits_to_keep: number of last positions to compute logits for; 0 = all.
+            return_logits: whether to return logits. By default they are returned, except in training with `labels`,
+                where they are computed at real target positions only.
+            num_items_in_batch: number of real target tokens in all accumulated batches. The loss is scaled to this
+                batch's share, so that the losses of all batches sum to the loss of one large batch.
 
         Returns:
-            `CaptioningLMOutput` with `loss`, `logits` `[B * K, T, V]`, the cache and what was asked for.
+            `CaptioningLMOutput` with `loss`, `logits` `[B * K, T, V]`, the cache and the requested records.
 
         Raises:
             ValueError: see `CaptioningModel.forward` and `CaptioningEncoder.get_region_features`.
         """
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-            use_cache = False if use_cache is None else use_cache
+            use_cache = False if use_cache is None else use_cache  # teacher forcing reads all tokens at once
         outputs = self.model(
             pixel_values,
             region_features,
@@ -496,43 +511,44 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         if return_logits or labels is None or (return_logits is None and not self.training):
             logits = self.lm_head(outputs.last_hidden_state[:, -logits_to_keep:])
         if labels is not None:
+            # Cut logits do not line up with the labels, so the loss computes its own.
             loss = self.caption_loss(outputs, labels, logits if logits_to_keep == 0 else None, num_items_in_batch)
         recorded = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         if not (self.config.output_attentions if output_attentions is None else output_attentions):
-            recorded.pop("cross_attentions", None)
+            recorded.pop("cross_attentions", None)  # computed for the loss, not requested
         return CaptioningLMOutput(loss=loss, logits=logits, **recorded)
 
     @torch.no_grad()
     def attention_maps(self, sequences: Tensor, **images: Any) -> Tensor:
-        """Where the decoder's last layer looked when it chose each generated token.
+        """Return the attention of the decoder's last layer over the regions for each generated token.
 
         Args:
             sequences: `[B * K, T]` as `generate()` returns them, begin token first.
             images: `pixel_values`, or `region_features` with mask and boxes, or `encoder_outputs`, of B images.
 
         Returns:
-            `[B * K, T - 1, R]`: weights of the regions for every token behind the first, the mean over heads and
-            encoder levels where there are several. What stands behind the end token means nothing.
+            `[B * K, T - 1, R]`: weights of the regions for every token after the first, averaged over heads and
+            encoder levels. Entries after the end token are meaningless.
 
         Raises:
-            ValueError: the attention implementation makes no weights.
+            ValueError: if the attention implementation computes no weights.
         """
         outputs = self(decoder_input_ids=sequences[:, :-1], output_attentions=True, **images)
         weights = self.last_attention(outputs)
         if weights is None:
             raise ValueError(
-                f"{self.config._attn_implementation!r} attention makes no weights; call "
+                f"{self.config._attn_implementation!r} attention computes no weights; call "
                 '`model.set_attn_implementation("eager")` first.'
             )
-        return weights.flatten(1, -3).mean(1) if weights.ndim > 3 else weights
+        return weights.flatten(1, -3).mean(1) if weights.ndim > 3 else weights  # [B * K, ..., T, R] to [B * K, T, R]
 
     def last_attention(self, outputs: CaptioningLMOutput) -> Tensor | None:
-        """Weights `[B * K, ..., T, R]` that the decoder's last layer looked with."""
+        """Return the cross-attention weights `[B * K, ..., T, R]` of the decoder's last layer."""
         return outputs.cross_attentions[-1]
 
     @property
     def loss_reads_attentions(self) -> bool:
-        """Whether `caption_loss` needs `cross_attentions`; an architecture may say so."""
+        """Whether `caption_loss` needs `cross_attentions`. Architectures may override this property."""
         return False
 
     def caption_loss(
@@ -542,11 +558,12 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         logits: Tensor | None,
         num_items_in_batch: Tensor | int | None,
     ) -> Tensor:
-        """Negative log-likelihood of real target tokens, reduced as `config.loss_reduction` says.
+        """Compute the loss: the negative log-likelihood reduced by `config.loss_reduction`, plus `auxiliary_loss`.
 
         Args:
-            outputs: of the model; read is the last hidden state `[B * K, T, D]`.
-            labels: `[B * K, T]`; logits: `[B * K, T, V]` if they exist already.
+            outputs: outputs of the model with the last hidden state `[B * K, T, D]`.
+            labels: `[B * K, T]`.
+            logits: `[B * K, T, V]`; None: computed at the real target positions.
             num_items_in_batch: see `forward`.
         """
         nll = self.token_nll(outputs.last_hidden_state, labels, logits)
@@ -560,39 +577,40 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         labels: Tensor,
         num_items_in_batch: Tensor | int | None,
     ) -> Tensor | float:
-        """What an architecture adds to the likelihood; nothing, unless it says otherwise.
+        """Return the terms that an architecture adds to the negative log-likelihood; default: none.
 
         Args:
-            outputs: of the model, with `cross_attentions` if `loss_reads_attentions` says so.
-            nll: `[B * K, T]`, see `token_nll`; labels, num_items_in_batch: see `forward`.
+            outputs: outputs of the model, with `cross_attentions` if `loss_reads_attentions`.
+            nll: `[B * K, T]`, see `token_nll`.
+            labels: `[B * K, T]`.
+            num_items_in_batch: see `forward`.
         """
         return 0.0
 
     def token_nll(self, hidden: Tensor, labels: Tensor, logits: Tensor | None) -> Tensor:
-        """Negative log-likelihood of each target token in float32, `[B * K, T]`, 0 where there is none.
-
-        Logits of other positions are never made.
-        """
-        real = labels != IGNORED_LABEL
+        """Return the negative log-likelihood of each target token in float32, `[B * K, T]`; 0 without a target."""
+        real = labels != IGNORED_LABEL  # [B * K, T]
+        # The projection to V words is expensive, so it skips positions without a target.
         real_logits = self.lm_head(hidden[real]) if logits is None else logits[real]  # [tokens, V]
         nll = self.nll_of(real_logits if real_logits.dtype == torch.float64 else real_logits.float(), labels[real])
-        return torch.zeros_like(labels, dtype=nll.dtype).masked_scatter(real, nll)
+        return torch.zeros_like(labels, dtype=nll.dtype).masked_scatter(real, nll)  # [tokens] to [B * K, T]
 
     def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Cost of each target `[tokens]` under its logits `[tokens, V]`.
+        """Return the negative log-likelihood of each target `[tokens]` under its logits `[tokens, V]`.
 
-        With smoothing s it is the divergence from a distribution of 1 - s at the target and s / (V - 1) elsewhere.
+        With label smoothing s, return the divergence from the distribution of 1 - s at the target and s / (V - 1)
+        elsewhere.
         """
         smoothing, others = self.config.label_smoothing, logits.shape[-1] - 1
         if not smoothing:
             return nn.functional.cross_entropy(logits, targets, reduction="none")
-        # PyTorch spreads its share over the target too, and leaves out the entropy of the distribution.
+        # PyTorch spreads its share over all V words, the target too, and omits the entropy of the distribution.
         share = smoothing * (others + 1) / others
         entropy = -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(smoothing / others)
         return nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=share) - entropy
 
     def reduce_nll(self, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
-        """Costs `[B * K, T]` to the loss."""
+        """Reduce the negative log-likelihoods `[B * K, T]` to the loss."""
         if self.config.loss_reduction == "sum":
             return nll.sum()
         count = (labels != IGNORED_LABEL).sum() if self.config.loss_reduction == "token_mean" else len(labels)
@@ -600,7 +618,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
 
     @staticmethod
     def share_of_step(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor | float:
-        """The part of an optimisation step's target tokens that lies in this batch; 1 if nothing is accumulated."""
+        """Return this batch's share of the target tokens of an optimisation step; 1 without accumulation."""
         if num_items_in_batch is None:
             return 1.0
         if isinstance(num_items_in_batch, Tensor):
@@ -609,15 +627,15 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
 
     @classmethod
     def from_pretrained_parts(cls, vision_model: Any = None, tokenizer: Any = None, **config_fields: Any) -> Any:
-        """A new captioner over a pretrained vision model.
+        """Build a new captioner with a pretrained vision model.
 
         Args:
             vision_model: see `load_vision_model`; None for a captioner of region features.
-            tokenizer: the captioner's; its size and its begin, end and padding ids go into the configuration.
+            tokenizer: the captioner's tokenizer; the configuration takes its size and its begin, end and padding ids.
             config_fields: fields of the architecture's configuration.
 
         Returns:
-            The captioner in evaluation mode; all but the vision model is new.
+            The captioner in evaluation mode; all parts but the vision model are newly initialised.
         """
         vision, fields = cls._vision_part(vision_model, config_fields)
         if tokenizer is not None:
@@ -630,11 +648,12 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
 
     @classmethod
     def _vision_part(cls, vision_model: Any, config_fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Load a vision model and add what the configuration has to know of it to the fields."""
+        """Load a vision model; return it with `config_fields`, its configuration and its number of features."""
         if vision_model is None:
             return None, config_fields
         loaded = load_vision_model(vision_model)
         fields = {**config_fields, "vision_config": loaded.config}
+        # The number of features depends on the layer and on the kind of backbone, so it is measured with a zero image.
         probe_config = CaptioningConfig(
             vision_config=loaded.config,
             vision_feature_layer=fields.get("vision_feature_layer", -1),
@@ -647,7 +666,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         if fields.setdefault("region_feature_size", found) != found:
             raise ValueError(
                 f"`region_feature_size={fields['region_feature_size']}`, but the vision model gives {found} features "
-                "a region. Leave it out: it is measured."
+                "per region. Omit the field: it is measured."
             )
         return loaded, fields
 
@@ -655,7 +674,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         """Copy the weights and statistics of a vision model of the same configuration.
 
         Raises:
-            ValueError: a weight is missing, other than those of a pooler, which regions do not go through.
+            ValueError: if a weight is missing, except those of a pooler, which regions do not depend on.
         """
         result = self.model.encoder.vision.model.load_state_dict(vision_model.state_dict(), strict=False)
         wrong = [name for name in result.missing_keys if "pooler" not in name] + result.unexpected_keys

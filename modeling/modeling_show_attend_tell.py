@@ -1,7 +1,7 @@
-"""Show, Attend and Tell (Xu et al., ICML 2015): an LSTM that looks at one place, or at their mean, for every word.
+"""Show, Attend and Tell (Xu et al., ICML 2015): an LSTM decoder with soft or hard attention over image regions.
 
 Symbols of the paper: a_i are the regions ("annotations", L of them, here R), h_t the LSTM's state, z_t the context,
-alpha_ti the attention weights, s_t the drawn location, beta_t the visual gate, E y the embedded word.
+alpha_ti the attention weights, s_t the sampled location, beta_t the visual gate, E y the embedded word.
 """
 
 import math
@@ -29,7 +29,7 @@ from .modeling_captioning import (
     CaptioningPreTrainedModel,
 )
 
-EXPECTED = -1  # location of a step that takes the mean of all regions
+EXPECTED = -1  # location of a step that uses the weighted mean of the regions
 
 
 class ShowAttendTellGates(NamedTuple):
@@ -56,14 +56,14 @@ class ShowAttendTellPreTrainedModel(CaptioningPreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As the re-implementation: words and their projection uniform in +-0.1, the rest by PyTorch's own law."""
+        """Initialise as the re-implementation: embeddings and output uniform in +-0.1, the rest as PyTorch does."""
         super()._init_weights(module)
         if isinstance(module, nn.Embedding):
             init.uniform_(module.weight, -0.1, 0.1)
             if module.padding_idx is not None:
                 init.zeros_(module.weight[module.padding_idx])
         elif isinstance(module, LSTMCell):
-            bound = 1 / math.sqrt(module.hidden_projection.in_features)
+            bound = 1 / math.sqrt(module.hidden_projection.in_features)  # as nn.LSTMCell: by the hidden size, for all
             for parameter in module.parameters():
                 init.uniform_(parameter, -bound, bound)
         elif isinstance(module, ShowAttendTellForConditionalGeneration):
@@ -74,14 +74,14 @@ class ShowAttendTellPreTrainedModel(CaptioningPreTrainedModel):
         elif isinstance(module, (AdditiveAttention, AnnotationKeys, InitialState, DeepOutput, ShowAttendTellLayer)):
             for child in module.modules():
                 if isinstance(child, nn.Linear):
-                    bound = 1 / math.sqrt(child.in_features)
+                    bound = 1 / math.sqrt(child.in_features)  # as nn.Linear
                     init.uniform_(child.weight, -bound, bound)
                     if child.bias is not None:
                         init.uniform_(child.bias, -bound, bound)
 
 
 class AnnotationKeys(nn.Module):
-    """What attention compares the state with: the part of its perceptron that reads a region (f_att of Eq. 15)."""
+    """Attention keys of the regions: the part of f_att (Eq. 15) that does not depend on the state."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class AnnotationKeys(nn.Module):
         self.layers = nn.ModuleList([nn.Linear(width, width) for _ in range(config.attention_layers - 1)])
 
     def forward(self, annotations: Tensor) -> Tensor:
-        """`[B, R, D]` to `[B, R, A]`."""
+        """Project regions `[B, R, D]` to keys `[B, R, A]`."""
         keys = self.projection(annotations)
         for layer in self.layers:
             keys = layer(keys).tanh()
@@ -98,7 +98,7 @@ class AnnotationKeys(nn.Module):
 
 
 class ShowAttendTellEncoder(ShowAttendTellPreTrainedModel, CaptioningEncoder):
-    """The regions themselves (section 3.1.1), and their attention keys for every LSTM layer in `level_states`."""
+    """Encoder that returns the regions (section 3.1.1), and their attention keys per layer in `level_states`."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__(config)
@@ -108,26 +108,26 @@ class ShowAttendTellEncoder(ShowAttendTellPreTrainedModel, CaptioningEncoder):
     def encode_regions(
         self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool
     ) -> CaptioningEncoderOutput:
-        """Regions `[B, R, D]` and keys `[B, N, R, A]`; there is no attention among regions."""
+        """Return regions `[B, R, D]` and keys `[B, N, R, A]`; there is no attention among regions."""
         annotations = regions.region_features
         return CaptioningEncoderOutput(
             last_hidden_state=annotations,
-            level_states=torch.stack([keys(annotations) for keys in self.keys], dim=1),
+            level_states=torch.stack([keys(annotations) for keys in self.keys], dim=1),  # [B, N, R, A]
             region_mask=regions.region_mask,
             hidden_states=(annotations,) if output_hidden_states else None,
         )
 
 
 def mean_annotation(annotations: Tensor, region_mask: Tensor | None) -> Tensor:
-    """Mean over the visible regions, `[B, R, D]` to `[B, D]`."""
+    """Return the mean `[B, D]` over the visible regions of `[B, R, D]`."""
     if region_mask is None:
         return annotations.mean(1)
-    visible = region_mask[..., None].to(annotations.dtype)
+    visible = region_mask[..., None].to(annotations.dtype)  # [B, R, 1]
     return (annotations * visible).sum(1) / visible.sum(1)
 
 
 class InitialState(nn.Module):
-    """First state of every LSTM layer from the mean region: f_init,h and f_init,c of section 3.1.2."""
+    """Initial state of every LSTM layer from the mean region: f_init,h and f_init,c of section 3.1.2."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class InitialState(nn.Module):
         self.rectified = config.initial_state_activation == "tanh"
 
     def forward(self, annotations: Tensor, region_mask: Tensor | None) -> list[LSTMState]:
-        """Regions `[B, R, D]` to one state `[B, n]` a layer."""
+        """Compute one state `[B, n]` per layer from regions `[B, R, D]`."""
         mean = mean_annotation(annotations, region_mask)
         for layer in self.layers:
             mean = self.dropout(layer(mean).relu())
@@ -148,7 +148,7 @@ class InitialState(nn.Module):
 
 
 class LocationRule(nn.Module):
-    """Where attention looks, given its weights: at their mean, at a drawn region or at the most probable one."""
+    """Choice of the attended location: the weighted mean, a sampled region or the most probable region."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
@@ -156,21 +156,22 @@ class LocationRule(nn.Module):
 
     @property
     def is_hard(self) -> bool:
-        """Whether attention may look at one region alone."""
+        """Whether attention may use a single region."""
         return self.config.attention_type == "hard"
 
     def sample_hard_rows(self, rows: int, device: Any) -> Tensor | None:
-        """Which rows `[B * K]` draw in all their steps; None if none does (the half-and-half rule, section 4.1)."""
+        """Sample which rows `[B * K]` use hard attention in all steps (section 4.1); None if no row may."""
         if not self.is_hard or not (self.training or self.config.location_decoding == "sampling"):
             return None
         probability = self.config.location_sampling_probability if self.training else 1.0
-        coins = 1 if self.config.location_sampling_unit == "batch" else rows
-        return torch.rand(coins, device=device).expand(rows) < probability
+        draws = 1 if self.config.location_sampling_unit == "batch" else rows
+        return torch.rand(draws, device=device).expand(rows) < probability  # [B * K]
 
     def locate(self, weights: Tensor, drawing: Tensor | None) -> Tensor | None:
-        """Weights `[B * K, R]` to locations `[B * K]`, or None where every row takes the mean."""
+        """Return the locations `[B * K]` for weights `[B * K, R]`, or None if every row uses the mean."""
         if drawing is not None:
-            drawn = torch.multinomial(weights.detach().float(), 1)[:, 0]
+            # Sampling has no gradient; `location_loss` supplies it (Eq. 25).
+            drawn = torch.multinomial(weights.detach().float(), 1)[:, 0]  # [B * K]
             return torch.where(drawing, drawn, EXPECTED)
         if self.is_hard and not self.training and self.config.location_decoding == "argmax":
             return weights.argmax(-1)
@@ -178,21 +179,21 @@ class LocationRule(nn.Module):
 
 
 def weights_used(weights: Tensor, locations: Tensor | None) -> Tensor:
-    """One at the location, zero elsewhere; the weights `[B * K, R]` themselves where there is none."""
+    """Return one-hot weights `[B * K, R]` at the locations; rows without a location keep their weights."""
     if locations is None:
         return weights
-    one_hot = nn.functional.one_hot(locations.clamp(min=0), weights.shape[-1]).to(weights.dtype)
+    one_hot = nn.functional.one_hot(locations.clamp(min=0), weights.shape[-1]).to(weights.dtype)  # [B * K, R]
     return torch.where((locations == EXPECTED)[:, None], weights, one_hot)
 
 
 class LayerRecord(NamedTuple):
-    """What a layer computed in T steps, time second; a None entry does not apply."""
+    """Records of a layer over T steps, batch first; None for entries that do not apply."""
 
     hidden: Tensor  # [B * K, T, n]
     context: Tensor  # [B * K, T, D], after the visual gate
     weights: Tensor  # [B * K, T, R]
-    visual: Tensor | None
-    input: Tensor
+    visual: Tensor | None  # [B * K, T, 1] or [B * K, T, D]
+    input: Tensor  # [B * K, T, n], as the next two
     forget: Tensor
     output: Tensor
     locations: Tensor | None  # [B * K, T]
@@ -212,15 +213,16 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
         self.lstm = LSTMCell(word_size, width, hidden)
         self.rule = LocationRule(config)
 
-    def look(
+    def attend(
         self, state: LSTMState, annotations: Tensor, weights: Tensor, location: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
-        """The context z of Eq. 17 `[B * K, D]`, gated (section 4.2.1), and beta."""
-        used = weights_used(weights, location).unflatten(0, (annotations.shape[0], -1))
-        context = (used @ annotations).flatten(0, 1)
+        """Return the context z of Eq. 17 `[B * K, D]`, gated (section 4.2.1), and beta."""
+        # The K captions of an image share its regions, so the regions are not repeated.
+        used = weights_used(weights, location).unflatten(0, (annotations.shape[0], -1))  # [B, K, R]
+        context = (used @ annotations).flatten(0, 1)  # [B * K, D]
         if self.gate is None:
             return context, None
-        visual = self.gate(state.hidden).sigmoid()
+        visual = self.gate(state.hidden).sigmoid()  # [B * K, 1] or [B * K, D]
         return visual * context, visual
 
     def forward(
@@ -234,34 +236,40 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
         hidden: Tensor,
         memory: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        """All steps.
+        """Run all steps.
 
         Args:
-            words: `[B * K, T, m]`; annotations: `[B, R, D]`; keys: `[B, R, A]`; region_mask: `[B, R]`.
-            token_mask: `[B * K, T]`, True = a real token; others leave the state as it is.
-            locations: `[B * K, T]`, where to look instead of drawing.
+            words: `[B * K, T, m]`, inputs of the layer.
+            annotations: `[B, R, D]`, regions.
+            keys: `[B, R, A]`, attention keys of the regions.
+            region_mask: `[B, R]`, True = a real region.
+            token_mask: `[B * K, T]`, True = a real token; other tokens do not change the state.
+            locations: `[B * K, T]`, locations to use instead of sampling.
             hidden, memory: the state before the first step, `[B * K, n]`.
 
         Returns:
-            The entries of `LayerRecord`, then those of the state after the last step, flat, as gradient checkpointing
-            wants them.
+            The entries of `LayerRecord`, then the hidden state and memory after the last step, in one flat tuple,
+            which gradient checkpointing requires.
         """
         state, steps = LSTMState(hidden, memory), []
         projected = self.lstm.word_projection(words)  # [B * K, T, 4 n]
+        # One draw per row and not per step, so that a caption is hard or soft as a whole.
         drawing = self.rule.sample_hard_rows(words.shape[0], words.device) if locations is None else None
         for step in range(words.shape[1]):
-            weights = self.attention(state.hidden, keys, region_mask).flatten(0, 1)
+            weights = self.attention(state.hidden, keys, region_mask).flatten(0, 1)  # [B * K, R]
             location = self.rule.locate(weights, drawing) if locations is None else locations[:, step]
-            context, visual = self.look(state, annotations, weights, location)
+            context, visual = self.attend(state, annotations, weights, location)  # from h_{t-1}, before the LSTM step
             new, gates = self.lstm(projected[:, step], context, state)
             state = keep_state(None if token_mask is None else token_mask[:, step], new, state)
             steps.append((state.hidden, context, weights, visual, *gates, location))
-        stacked = (None if one[0] is None else torch.stack(one, 1) for one in zip(*steps, strict=True))
+        stacked = (  # T tensors `[B * K, ...]` to `[B * K, T, ...]`
+            None if one[0] is None else torch.stack(one, 1) for one in zip(*steps, strict=True)
+        )
         return *stacked, *state
 
 
 class DeepOutput(nn.Module):
-    """Deep output layer (Eq. 18) up to its last projection: E y + L_h h + L_z z, and what the program puts behind."""
+    """Deep output layer without L_o (Eq. 18): E y + L_h h + L_z z, then the program's optional tanh and layers."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
@@ -274,7 +282,7 @@ class DeepOutput(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: Tensor, context: Tensor, words: Tensor) -> Tensor:
-        """States `[B * K, T, n]`, contexts `[B * K, T, D]` and words `[B * K, T, m]` to `[B * K, T, m]`."""
+        """Combine states `[B * K, T, n]`, contexts `[B * K, T, D]` and words `[B * K, T, m]` to `[B * K, T, m]`."""
         output = self.hidden_projection(self.dropout(hidden))
         if self.adds_word:
             output = output + words
@@ -287,27 +295,29 @@ class DeepOutput(nn.Module):
 
 
 class LinearOutput(nn.Module):
-    """The LSTM's state alone, with dropout (re-implementation)."""
+    """Output layer that reads only the LSTM state, with dropout (re-implementation)."""
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__()
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, hidden: Tensor, context: Tensor, words: Tensor) -> Tensor:
-        """States `[B * K, T, n]`."""
+        """Apply dropout to the states `[B * K, T, n]`."""
         return self.dropout(hidden)
 
 
 class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
-    """Words in, states over which words are projected out."""
+    """LSTM decoder without the projection to the vocabulary."""
 
     main_input_name = "input_ids"
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__(config)
+        # The row of `padding_idx` gets no gradient and is initialised to zero: the program's fixed first input.
         begin = config.decoder_start_token_id if config.zero_begin_embedding else None
         self.embedding = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=begin)
         self.initial_state = InitialState(config)
+        # Every layer above the first reads the hidden states of the layer below.
         widths = [config.embedding_size] + [config.hidden_size] * (config.num_layers - 1)
         self.layers = nn.ModuleList([ShowAttendTellLayer(config, width) for width in widths])
         self.output = (DeepOutput if config.output_layer == "deep" else LinearOutput)(config)
@@ -315,7 +325,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """The word embedding E."""
+        """Return the word embedding E."""
         return self.embedding
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -323,13 +333,14 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         self.embedding = value
 
     def first_states(self, encoder_outputs: CaptioningEncoderOutput, rows: int, cache: Any) -> list[LSTMState]:
-        """States `[B * K, n]` before the first token: of the cache, or from the mean region of each image."""
+        """Return the states `[B * K, n]` before the first token: from the cache, or from the mean region."""
         cached = [] if cache is None else [cache.state(index) for index in range(len(self.layers))]
         if cached and cached[0] is not None:
             return cached
         images = encoder_outputs.last_hidden_state
         copies = rows // images.shape[0]
         states = self.initial_state(images, encoder_outputs.region_mask)
+        # [B, n] to [B * K, n]
         return [LSTMState(*(tensor.repeat_interleave(copies, dim=0) for tensor in state)) for state in states]
 
     @can_return_tuple
@@ -345,19 +356,19 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         output_gates: bool = False,
         locations: tuple[Tensor, ...] | None = None,
     ) -> CaptioningDecoderOutput:
-        """Text rows `[B * K, T]` over the regions of B images.
+        """Decode text rows `[B * K, T]` with the regions of B images.
 
         Returns:
-            `CaptioningDecoderOutput`; `hidden_states` are the words, the states of every layer and the last hidden
-            state, `cross_attentions` are `[B * K, T, R]` a layer, `gates` are `ShowAttendTellGates`.
+            `CaptioningDecoderOutput`. `hidden_states` are the words, the states of every layer and the last hidden
+            state; `cross_attentions` are `[B * K, T, R]` per layer; `gates` are `ShowAttendTellGates` per layer.
         """
         if self.gradient_checkpointing and self.training:
-            use_cache, past_key_values = False, None
+            use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
         cache = RecurrentCache() if use_cache and past_key_values is None else past_key_values
         cache = None if cache is None else RecurrentCache.require(cache)
         length = input_ids.shape[1]
-        token_mask = None if attention_mask is None else attention_mask[:, -length:].bool()
-        words = inputs = self.embedding(input_ids)
+        token_mask = None if attention_mask is None else attention_mask[:, -length:].bool()  # [B * K, T]
+        words = inputs = self.embedding(input_ids)  # [B * K, T, m]
         states, records = [words], []
         for index, (layer, first) in enumerate(
             zip(self.layers, self.first_states(encoder_outputs, words.shape[0], cache), strict=True)
@@ -400,8 +411,8 @@ class ShowAttendTellModel(ShowAttendTellPreTrainedModel, CaptioningModel):
 class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, CaptioningForConditionalGeneration):
     """Show, Attend and Tell with the projection to the vocabulary and the losses of soft and hard attention.
 
-    With hard attention, `location_baseline` is the moving average that rewards are compared with; it follows every
-    training step and is saved with the weights.
+    With hard attention, `location_baseline` is the moving average of the negative log-likelihood that is subtracted
+    from the rewards. It is updated in every training step and saved with the weights.
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embedding.weight"}
@@ -415,22 +426,23 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         self.post_init()
 
     def last_attention(self, outputs: CaptioningLMOutput) -> Tensor:
-        """Weights `[B * K, T, R]` of the last layer; those of hard attention are one at the places it looked at."""
+        """Return the weights `[B * K, T, R]` of the last layer, one-hot at the locations of hard attention."""
         weights = outputs.cross_attentions[-1]
         if outputs.locations is None:
             return weights
+        # One row per token, [B * K * T, R], and back
         return weights_used(weights.flatten(0, 1), outputs.locations[-1].flatten()).view_as(weights)
 
     @property
     def loss_reads_attentions(self) -> bool:
-        """Both kinds of attention have a term of their own."""
+        """Whether the loss has a term that reads attention weights: Eq. 25 (hard) or Eq. 26 (soft)."""
         return self.config.attention_type == "hard" or self.config.doubly_stochastic_weight > 0
 
     def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Negative log-likelihood of targets `[tokens]`, of a probability with `probability_floor` added to it."""
+        """Return the negative log-likelihood of targets `[tokens]`; `probability_floor` is added to probabilities."""
         if not self.config.probability_floor:
             return super().nll_of(logits, targets)
-        chosen = logits.softmax(-1).gather(-1, targets[:, None])[:, 0]
+        chosen = logits.softmax(-1).gather(-1, targets[:, None])[:, 0]  # [tokens]
         return -(chosen + self.config.probability_floor).log()
 
     def auxiliary_loss(
@@ -440,24 +452,25 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         labels: Tensor,
         num_items_in_batch: Tensor | int | None,
     ) -> Tensor | float:
-        """The regulariser of Eq. 26 for soft attention; for hard attention no value, but the gradient of Eq. 25."""
+        """Return the regulariser of Eq. 26 for soft attention, or a zero with the gradient of Eq. 25 for hard one."""
         if self.config.attention_type == "hard":
             surrogate = self.location_loss(outputs, nll, labels, num_items_in_batch)
-            return surrogate - surrogate.detach()
+            return surrogate - surrogate.detach()  # keeps the reported loss a likelihood
         if not self.config.doubly_stochastic_weight:
             return 0.0
         penalty = self.doubly_stochastic_penalty(outputs.cross_attentions[-1], labels)
         return penalty * self.share_of_step(labels, num_items_in_batch)
 
     def doubly_stochastic_penalty(self, weights: Tensor, labels: Tensor) -> Tensor:
-        """lambda sum_i (1 - sum_t alpha_ti)^2 (Eq. 26), reduced as the configuration says.
+        """Compute lambda sum_i (1 - sum_t alpha_ti)^2 (Eq. 26), reduced by `doubly_stochastic_reduction`.
 
         Args:
-            weights: `[B * K, T, R]`; labels: `[B * K, T]`.
+            weights: `[B * K, T, R]`.
+            labels: `[B * K, T]`.
         """
         rule = self.config.doubly_stochastic_reduction
         if rule != "batch_sum":
-            weights = weights * (labels != IGNORED_LABEL)[..., None]
+            weights = weights * (labels != IGNORED_LABEL)[..., None]  # the program also sums over padding steps
         squares = (1 - weights.sum(1)).square()  # [B * K, R]
         reduced = {
             "mean": lambda: squares.mean(),
@@ -469,41 +482,46 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
     def location_loss(
         self, outputs: CaptioningModelOutput, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
     ) -> Tensor:
-        """A term whose gradient is that of Eq. 25 with respect to the attention weights.
+        """Return a term whose gradient with respect to the attention weights is that of Eq. 25.
 
-        Drawn locations are made likelier where the caption cost less than the baseline, and the weights' entropy is
-        raised. The baseline follows in training.
+        It raises the probability of sampled locations where the negative log-likelihood is below the baseline, and
+        raises the entropy of the weights. In training it updates the baseline.
 
         Args:
-            nll: `[B * K, T]`, of the real tokens.
+            outputs: outputs of the model with `cross_attentions` and `locations`.
+            nll: `[B * K, T]`, negative log-likelihoods of the real tokens.
+            labels: `[B * K, T]`.
+            num_items_in_batch: see `CaptioningForConditionalGeneration.forward`.
         """
         in_all = self.config.location_loss_reduction == "batch_sum"
         real = torch.ones_like(nll) if in_all else (labels != IGNORED_LABEL).to(nll.dtype)
-        advantage = self.location_cost(nll.detach(), real)  # [B * K, T]
+        advantage = self.location_advantage(nll.detach(), real)  # [B * K, T]
         terms = torch.zeros_like(nll)
         locations = outputs.locations or (None,) * len(outputs.cross_attentions)
         for weights, drawn in zip(outputs.cross_attentions, locations, strict=True):
-            log_weights = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()
+            # Hidden regions have weight 0: without the floor, 0 * log 0 is NaN.
+            log_weights = weights.clamp(min=torch.finfo(weights.dtype).tiny).log()  # [B * K, T, R]
             if drawn is not None:
-                chosen = log_weights.gather(-1, drawn.clamp(min=0)[..., None])[..., 0]
+                chosen = log_weights.gather(-1, drawn.clamp(min=0)[..., None])[..., 0]  # [B * K, T]
                 terms = terms + self.config.location_reward_weight * advantage * chosen * (drawn != EXPECTED)
+            # lambda_e H[s] of Eq. 25, with the sign of a loss
             terms = terms + self.config.location_entropy_weight * (weights * log_weights).sum(-1)
         if self.training:
             self.location_baseline.copy_(self.next_location_baseline(nll.detach(), real))
         terms = terms * real
         return terms.sum() if in_all else self.reduce_nll(terms, labels, num_items_in_batch)
 
-    def location_cost(self, nll: Tensor, real: Tensor) -> Tensor:
-        """Cost that a draw `[B * K, T]` answers for, above the baseline."""
+    def location_advantage(self, nll: Tensor, real: Tensor) -> Tensor:
+        """Return the negative log-likelihood credited to each draw, minus the baseline, `[B * K, T]`."""
         if self.config.location_reward == "token":
-            return nll
-        cost = nll.sum(-1, keepdim=True)
+            return nll  # the program subtracts no baseline here
+        caption_nll = nll.sum(-1, keepdim=True)  # [B * K, 1]
         if self.config.location_reward == "caption_mean":
-            cost = cost / real.sum(-1, keepdim=True).clamp(min=1)
-        return (cost - self.location_baseline).expand_as(nll)
+            caption_nll = caption_nll / real.sum(-1, keepdim=True).clamp(min=1)
+        return (caption_nll - self.location_baseline).expand_as(nll)  # [B * K, T]
 
     def next_location_baseline(self, nll: Tensor, real: Tensor) -> Tensor:
-        """The moving average after this batch: of the cost a token, or a caption if its sum is the reward."""
+        """Update the moving average of the negative log-likelihood per token, or per caption for "caption_sum"."""
         if self.config.location_reward == "caption_sum":
             found = nll.sum(-1).mean()
         else:

@@ -1,4 +1,4 @@
-"""VisualGPT (Chen et al., CVPR 2022): a pretrained GPT-2 that looks through self-resurrecting activation units.
+"""VisualGPT (Chen et al., CVPR 2022): a pretrained GPT-2 with gated cross-attention to image regions.
 
 Symbols of the paper: H is the language stream after self-attention (here `stream`), I_k the k-th level of the visual
 encoder (`levels`), EncDecAttn(H, I) the cross-attention (`attended`), B^vis and B^lan the gates, tau the threshold.
@@ -45,8 +45,8 @@ class SRAUGates(NamedTuple):
 
     Args:
         activation: the sigmoid before thresholding (alpha in the released code).
-        language: B^lan, the weight of the language stream; after normalisation if there is one.
-        visual: B^vis, the weight of the cross-attention; after normalisation if there is one.
+        language: B^lan, the weight of the language stream, after normalisation if enabled.
+        visual: B^vis, the weight of the cross-attention, after normalisation if enabled.
     """
 
     activation: Tensor
@@ -62,7 +62,7 @@ class VisualGPTPreTrainedModel(CaptioningPreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """As the released code: Xavier for what sees, GPT-2's own law for what writes, PyTorch's for the gates."""
+        """Initialise as the released code: encoder by Xavier, decoder as GPT-2, gates as nn.Linear."""
         super()._init_weights(module)
         if isinstance(module, Conv1D):
             init.normal_(module.weight, std=self.config.text_config.initializer_range)
@@ -71,7 +71,7 @@ class VisualGPTPreTrainedModel(CaptioningPreTrainedModel):
             for projection in (module.q_proj, module.k_proj, module.v_proj, module.o_proj):
                 init.xavier_uniform_(projection.weight)
                 init.zeros_(projection.bias)
-            if isinstance(module, BeamFoldingCrossAttention):
+            if isinstance(module, BeamFoldingCrossAttention):  # its output is a Conv1D of GPT-2 in the released code
                 init.normal_(module.o_proj.weight, std=self.config.text_config.initializer_range)
         elif isinstance(module, (VisualGPTEncoderLayer, VisualGPTEncoder)):
             for child in module.children():
@@ -81,7 +81,7 @@ class VisualGPTPreTrainedModel(CaptioningPreTrainedModel):
         elif isinstance(module, (LevelGates, AttentionOnAttention)):
             for child in module.modules():
                 if isinstance(child, nn.Linear):
-                    bound = 1 / math.sqrt(child.in_features)  # nn.Linear's own law
+                    bound = 1 / math.sqrt(child.in_features)  # as nn.Linear
                     init.uniform_(child.weight, -bound, bound)
                     init.uniform_(child.bias, -bound, bound)
 
@@ -103,12 +103,12 @@ class VisualGPTEncoderLayer(GradientCheckpointingLayer):
         self.dropout = nn.Dropout(config.encoder_dropout)
 
     def feed_forward(self, regions: Tensor) -> Tensor:
-        """`W_2 relu(W_1 x)` with dropout inside."""
+        """Return `W_2 relu(W_1 x)` of `[B, R, D]`, with dropout after the activation."""
         return self.fc2(self.dropout(self.fc1(regions).relu()))
 
     def forward(self, regions: Tensor, mask: Any) -> tuple[Tensor, Tensor | None]:
-        """Regions `[B, R, D]` to regions and attention weights `[B, H, R, R]`."""
-        if self.reordered:
+        """Return encoded regions `[B, R, D]` and attention weights `[B, H, R, R]`."""
+        if self.reordered:  # pre-norm: the residual path stays an identity map
             normed = self.self_attn_norm(regions)
             attended, weights = self.self_attn(normed, normed, mask)
             regions = regions + self.dropout(attended.relu())
@@ -119,7 +119,7 @@ class VisualGPTEncoderLayer(GradientCheckpointingLayer):
 
 
 class VisualGPTEncoder(VisualGPTPreTrainedModel, CaptioningEncoder):
-    """Visual encoder (section 4): a projection of the regions and K self-attention layers, all of them kept."""
+    """Visual encoder (section 4): a projection of the regions and K self-attention layers, all returned."""
 
     def __init__(self, config: VisualGPTConfig) -> None:
         super().__init__(config)
@@ -132,14 +132,14 @@ class VisualGPTEncoder(VisualGPTPreTrainedModel, CaptioningEncoder):
         self.post_init()
 
     def project(self, regions: RegionFeatures) -> Tensor:
-        """Region features `[B, R, D_in]`, and boxes if the configuration says so, to `[B, R, D]`."""
+        """Project region features `[B, R, D_in]`, and boxes with `use_region_boxes`, to `[B, R, D]`."""
         projected = self.input_projection(regions.region_features)
         if self.box_projection is not None:
             projected = projected + self.box_projection(boxes_with_area(regions.region_boxes, projected))
         return self.input_norm(self.dropout(nn.functional.gelu(projected, approximate="tanh")))
 
     def visible_regions(self, projected: Tensor, region_mask: Tensor | None) -> Tensor | None:
-        """The mask `[B, R]` of regions to attend to (True), or None for all of them."""
+        """Return the mask `[B, R]` of regions to attend to (True), or None for all regions."""
         if self.config.region_mask_rule == "zero_projected_sum":
             return projected.sum(-1) != 0
         return region_mask
@@ -147,7 +147,7 @@ class VisualGPTEncoder(VisualGPTPreTrainedModel, CaptioningEncoder):
     def encode_regions(
         self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool
     ) -> CaptioningEncoderOutput:
-        """Regions through every layer; all levels are returned."""
+        """Encode regions with every layer; return all levels."""
         hidden = self.project(regions)
         visible = self.visible_regions(hidden, regions.region_mask)
         mask = create_region_mask(self.config, hidden, hidden, visible)
@@ -166,41 +166,41 @@ class VisualGPTEncoder(VisualGPTPreTrainedModel, CaptioningEncoder):
 
 
 def boxes_with_area(boxes: Tensor | None, like: Tensor) -> Tensor:
-    """Normalised boxes `[B, R, 4]` and their areas, `[B, R, 5]`.
+    """Append their areas to normalised boxes `[B, R, 4]`; return `[B, R, 5]`.
 
     Raises:
-        ValueError: there are no boxes.
+        ValueError: if `boxes` is None.
     """
     if boxes is None:
         raise ValueError("`config.use_region_boxes` is set: pass `region_boxes` [images, regions, 4] as well.")
     boxes = boxes.to(like)
     area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
-    return torch.cat((boxes, area[..., None]), dim=-1)
+    return torch.cat((boxes, area[..., None]), dim=-1)  # [B, R, 5]
 
 
 def self_resurrecting_gates(sigmoid: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Eq. 5: `s 1(s > tau)` and `(1 - s) 1(1 - s > tau)`; the indicators carry no gradient.
+    """Return `s 1(s > tau)` and `(1 - s) 1(1 - s > tau)` (Eq. 5); the indicators carry no gradient.
 
-    The second indicator is written `s < 1 - tau` as in the released code, which differs by rounding at most.
+    The second indicator is `s < 1 - tau` as in the released code, which differs at most by rounding.
     """
     return sigmoid * (sigmoid > threshold), (1 - sigmoid) * (sigmoid < 1 - threshold)
 
 
 class LevelGates(nn.Module):
-    """One sigmoid gate for each encoder level, from the stream and that level's attended vector."""
+    """Learned sigmoid gates, one per encoder level, of the stream and the attended vector of that level."""
 
     def __init__(self, hidden_size: int, num_levels: int) -> None:
         super().__init__()
         self.levels = nn.ModuleList([nn.Linear(2 * hidden_size, hidden_size) for _ in range(num_levels)])
 
     def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """Stream `[B, T, D]` and attended vectors `[B, T, N, D]` to gates `[B, T, N, D]`."""
+        """Compute gates `[B, T, N, D]` from the stream `[B, T, D]` and attended vectors `[B, T, N, D]`."""
         gates = [gate(torch.cat((stream, attended[:, :, level]), dim=-1)) for level, gate in enumerate(self.levels)]
-        return torch.stack(gates, dim=2).sigmoid()
+        return torch.stack(gates, dim=2).sigmoid()  # [B, T, N, D]
 
 
 class SRAUFusion(nn.Module):
-    """The language stream and the attended levels, mixed by self-resurrecting activation units (Eq. 4-6)."""
+    """Fusion of language stream and attended levels by self-resurrecting activation units (Eq. 4-6)."""
 
     def __init__(self, config: VisualGPTConfig) -> None:
         super().__init__()
@@ -211,40 +211,40 @@ class SRAUFusion(nn.Module):
         self.gates = LevelGates(config.hidden_size, len(config.cross_levels)) if learned else None
 
     def compute_gates(self, stream: Tensor, attended: Tensor) -> SRAUGates:
-        """Eq. 5, and Eq. 6 if normalised."""
+        """Compute the gates `[B, T, N, D]` of Eq. 5, normalised by Eq. 6 with `normalize_srau`."""
         if self.gates is None:
-            activation = stream.sigmoid()[:, :, None].expand_as(attended)
+            activation = stream.sigmoid()[:, :, None].expand_as(attended)  # [B, T, N, D], equal for all levels
         else:
             activation = self.gates(stream, attended)
         first, second = self_resurrecting_gates(activation, self.threshold)
         if self.normalize:
-            first, second = first / (first + second), second / (first + second)  # never 0 / 0 for tau < 0.5
+            first, second = first / (first + second), second / (first + second)  # tau < 0.5 keeps one open
         language, visual = (first, second) if self.gate_on == "language" else (second, first)
         return SRAUGates(activation, language, visual)
 
     def forward(self, stream: Tensor, attended: Tensor) -> tuple[Tensor, SRAUGates]:
-        """Eq. 4 for every level, summed over N levels and divided by sqrt(N) as the meshed decoder of M2 does."""
+        """Apply Eq. 4 per level, sum over N levels and divide by sqrt(N) as in the meshed decoder of M2."""
         gates = self.compute_gates(stream, attended)
-        mixed = gates.language * stream[:, :, None] + gates.visual * attended
+        mixed = gates.language * stream[:, :, None] + gates.visual * attended  # [B, T, N, D]
         return mixed.sum(2) / math.sqrt(attended.shape[2]), gates
 
 
 class MeshedFusion(nn.Module):
-    """Table 5 "+ Meshed": every level enters through its own residual and sigmoid gate (M2, Eq. 7-9)."""
+    """Fusion of Table 5 "+ Meshed": a residual and a sigmoid gate per level (M2, Eq. 7-9)."""
 
     def __init__(self, config: VisualGPTConfig) -> None:
         super().__init__()
         self.gates = LevelGates(config.hidden_size, len(config.cross_levels))
 
     def forward(self, stream: Tensor, attended: Tensor) -> tuple[Tensor, Tensor]:
-        """Sum of gated `H + C_k`, divided by sqrt(N); returns the gates `[B, T, N, D]` too."""
-        added = stream[:, :, None] + attended
+        """Return the sum of gated `H + C_k` divided by sqrt(N), `[B, T, D]`, and the gates `[B, T, N, D]`."""
+        added = stream[:, :, None] + attended  # [B, T, N, D]
         gates = self.gates(stream, added)
         return (gates * added).sum(2) / math.sqrt(attended.shape[2]), gates
 
 
 class ResidualFusion(nn.Module):
-    """Plain cross-attention: `H + C`, or `LayerNorm(H + C)` as Eq. 3 writes it."""
+    """Fusion without gates: `H + C`, or `LayerNorm(H + C)` (Eq. 3)."""
 
     def __init__(self, config: VisualGPTConfig) -> None:
         super().__init__()
@@ -252,8 +252,8 @@ class ResidualFusion(nn.Module):
         self.norm = nn.LayerNorm(width, eps=eps) if config.fusion == "add_norm" else None
 
     def forward(self, stream: Tensor, attended: Tensor) -> tuple[Tensor, None]:
-        """Stream `[B, T, D]` and one attended level `[B, T, 1, D]`; there are no gates."""
-        added = stream + attended[:, :, 0]
+        """Add one attended level `[B, T, 1, D]` to the stream `[B, T, D]`; there are no gates."""
+        added = stream + attended[:, :, 0]  # [B, T, D]
         return added if self.norm is None else self.norm(added), None
 
 
@@ -266,7 +266,7 @@ FUSION_CLASSES = {
 
 
 class VisualGPTBlock(GradientCheckpointingLayer):
-    """GPT-2's block with cross-attention between its self-attention and its feed-forward layer (Figure 3)."""
+    """GPT-2 block with cross-attention between self-attention and feed-forward layer (Figure 3)."""
 
     def __init__(self, config: VisualGPTConfig, layer_idx: int) -> None:
         super().__init__()
@@ -283,15 +283,17 @@ class VisualGPTBlock(GradientCheckpointingLayer):
         self.mlp = GPT2MLP(text.n_inner if text.n_inner is not None else 4 * width, text)
         self.stream_dropout = nn.Dropout(0.0)
         if config.residual_dropout_on == "stream":
+            # The released code drops the sum of stream and branch, so GPT-2's own dropout of the branches is off.
             self.stream_dropout.p = text.resid_pdrop
             self.attn.resid_dropout.p = self.mlp.dropout.p = 0.0
 
-    def look(self, stream: Tensor, levels: Tensor, region_mask: Any, cache: Any) -> tuple[Tensor, Tensor | None]:
-        """EncDecAttn of Eq. 2 for every level; `ln_1` also normalises its query and the levels (released code)."""
+    def attend(self, stream: Tensor, levels: Tensor, region_mask: Any, cache: Any) -> tuple[Tensor, Tensor | None]:
+        """Compute EncDecAttn of Eq. 2 for every level, `[B * K, T, N, D]`, and its weights."""
+        # As in the released code, `ln_1` also normalises the query and the levels.
         query = self.ln_1(stream)
         attended, weights = self.crossattention(query, lambda: self.ln_1(levels), self.num_levels, region_mask, cache)
         if self.aoa is not None:
-            attended = self.aoa(query[:, :, None].expand_as(attended), attended)
+            attended = self.aoa(query[:, :, None].expand_as(attended), attended)  # [B * K, T, N, D]
         return attended, weights
 
     def forward(
@@ -303,21 +305,23 @@ class VisualGPTBlock(GradientCheckpointingLayer):
         query_mask: Tensor | None,
         past_key_values: Any = None,
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
-        """One layer.
+        """Run one layer.
 
         Args:
-            hidden: `[B * K, T, D]`; levels: `[B, N, R, D]`.
-            causal_mask, region_mask: in the form of the attention implementation.
-            query_mask: `[B * K, T, 1]`; 0 zeroes the stream there (`token_mask_rule="pad_id"`).
+            hidden: `[B * K, T, D]`.
+            levels: `[B, N, R, D]`.
+            causal_mask, region_mask: masks in the form of the attention implementation.
+            query_mask: `[B * K, T, 1]`; the stream is zeroed where it is 0 (`token_mask_rule="pad_id"`).
+            past_key_values: cache of text and images.
 
         Returns:
-            The stream, self-attention weights, cross-attention weights and gates.
+            The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
         """
         branch, self_weights = self.attn(
             self.ln_1(hidden), past_key_values=past_key_values, attention_mask=causal_mask
         )
         stream = self.stream_dropout(hidden + branch)
-        attended, cross_weights = self.look(stream, levels, region_mask, past_key_values)
+        attended, cross_weights = self.attend(stream, levels, region_mask, past_key_values)
         stream, gates = self.fusion(stream, attended)
         if query_mask is not None:
             stream = stream * query_mask
@@ -328,7 +332,7 @@ class VisualGPTBlock(GradientCheckpointingLayer):
 
 
 class VisualGPTDecoder(VisualGPTPreTrainedModel):
-    """GPT-2 that sees; parameters have GPT-2's own names."""
+    """GPT-2 with cross-attention; parameters have the names of GPT-2."""
 
     main_input_name = "input_ids"
 
@@ -345,7 +349,7 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """The token embedding `wte`."""
+        """Return the token embedding `wte`."""
         return self.wte
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -353,10 +357,10 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel):
         self.wte = value
 
     def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
-        """Token and position embeddings `[B * K, T, D]`; hidden tokens on the left do not count as positions.
+        """Compute token and position embeddings `[B * K, T, D]`; padding on the left takes no positions.
 
         Raises:
-            ValueError: the caption is longer than the language model's context.
+            ValueError: if the caption is longer than the language model's context.
         """
         length = input_ids.shape[1]
         if isinstance(past_length, int) and past_length + length > self.wpe.num_embeddings:
@@ -366,13 +370,13 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel):
                 "or lower `max_new_tokens`."
             )
         if attention_mask is None or attention_mask.ndim != 2 or self.config.token_mask_rule == "pad_id":
-            positions = torch.arange(length, device=input_ids.device) + past_length
+            positions = torch.arange(length, device=input_ids.device) + past_length  # [T]
         else:
-            positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+            positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]  # [B * K, T]
         return self.drop(self.wte(input_ids) + self.wpe(positions))
 
     def hide_pads(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """The mask of tokens `[B * K, past + T]`: as given, or by the released rule."""
+        """Return the token mask `[B * K, past + T]`: as given, or by the rule of the released code."""
         if self.config.token_mask_rule == "explicit" or attention_mask is not None:
             return attention_mask
         return (input_ids != self.config.pad_token_id).long()
@@ -389,14 +393,14 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel):
         output_hidden_states: bool = False,
         output_gates: bool = False,
     ) -> CaptioningDecoderOutput:
-        """Text rows `[B * K, T]` over the encoder states of B images.
+        """Decode text rows `[B * K, T]` with the encoder states of B images.
 
         Returns:
-            `CaptioningDecoderOutput`; `cross_attentions` are `[B * K, N, H, T, R]` a layer, `gates` are `SRAUGates`
-            (or the meshed gates `[B * K, T, N, D]`, or None for plain cross-attention).
+            `CaptioningDecoderOutput`. `cross_attentions` are `[B * K, N, H, T, R]` per layer; `gates` are `SRAUGates`
+            (or the meshed gates `[B * K, T, N, D]`, or None for plain cross-attention) per layer.
         """
         if self.gradient_checkpointing and self.training:
-            use_cache, past_key_values = False, None
+            use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
         if use_cache and past_key_values is None:
             past_key_values = CaptionCache(DynamicCache(config=self.config.text_config), DynamicCache())
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
@@ -409,7 +413,7 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel):
             hidden, *recorded = block(hidden, levels, *masks, past_key_values)
             states.append(hidden)
             records.append(recorded)
-        hidden = states[-1] = self.ln_f(hidden)
+        hidden = states[-1] = self.ln_f(hidden)  # as in GPT-2, the last state is recorded after the final norm
         self_weights, cross_weights, gates = zip(*records, strict=True)
         return CaptioningDecoderOutput(
             last_hidden_state=hidden,
@@ -423,7 +427,7 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel):
     def attention_masks(
         self, hidden: Tensor, encoder_outputs: CaptioningEncoderOutput, attention_mask: Any, cache: Any
     ) -> tuple[Any, Any, Tensor | None]:
-        """Masks of self-attention and cross-attention, and of the stream itself under the released rule."""
+        """Return the masks of self-attention and cross-attention, and of the stream with the `"pad_id"` rule."""
         causal = create_causal_mask(
             config=self.config.text_config,
             inputs_embeds=hidden,
@@ -431,11 +435,12 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel):
             past_key_values=cache,
         )
         images = encoder_outputs.last_hidden_state
+        # The mask function reads only the shape of its queries: [B, K * T], as cross-attention folds them.
         folded = hidden.new_empty(images.shape[0], hidden.shape[0] // images.shape[0] * hidden.shape[1], 0)
         regions = create_region_mask(self.config, folded, images, encoder_outputs.region_mask)
         if self.config.token_mask_rule == "explicit":
             return causal, regions, None
-        return causal, regions, attention_mask[:, -hidden.shape[1] :, None].to(hidden.dtype)
+        return causal, regions, attention_mask[:, -hidden.shape[1] :, None].to(hidden.dtype)  # [B * K, T, 1]
 
 
 class VisualGPTModel(VisualGPTPreTrainedModel, CaptioningModel):
@@ -461,28 +466,28 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
 
     @property
     def has_visual_scores(self) -> bool:
-        """Only self-resurrecting gates can be read so."""
+        """Whether the fusion has self-resurrecting gates."""
         return self.config.fusion == "srau"
 
     @torch.no_grad()
     def visual_scores(self, sequences: Tensor, **images: Any) -> Tensor:
-        """How much each generated token owes to the image (section 5.6, Figure 5).
+        """Return the visual score of each generated token (section 5.6, Figure 5).
 
         Args:
             sequences: `[B * K, T]` as `generate()` returns them, begin token first.
             images: `pixel_values`, or `region_features` with mask and boxes, or `encoder_outputs`, of B images.
 
         Returns:
-            `[B * K, T - 1]`: for every token behind the first, B^vis of the last layer at the step that chose it,
-            averaged over features and encoder levels; in [0, 1]. What stands behind the end token means nothing.
+            `[B * K, T - 1]`: for every token after the first, B^vis of the last layer at the step that generated it,
+            averaged over features and encoder levels; in [0, 1]. Entries after the end token are meaningless.
 
         Raises:
-            ValueError: the model's fusion has no self-resurrecting gates.
+            ValueError: if the fusion has no self-resurrecting gates.
         """
         if not self.has_visual_scores:
             raise ValueError(f"`fusion={self.config.fusion!r}` has no visual gates, expected 'srau'.")
         gates = self(decoder_input_ids=sequences[:, :-1], output_gates=True, **images).gates
-        return gates[-1].visual.mean(dim=(2, 3))
+        return gates[-1].visual.mean(dim=(2, 3))  # [B * K, T - 1, N, D] to [B * K, T - 1]
 
     @classmethod
     def from_pretrained_parts(
@@ -493,22 +498,21 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
         decoder_layers: int | None = None,
         **config_fields: Any,
     ) -> "VisualGPTForConditionalGeneration":
-        """Start from a GPT-2 checkpoint (section 4: decoder from a language model, encoder new).
+        """Build a captioner from a GPT-2 checkpoint, with a new visual encoder (section 4).
 
         Args:
             language_model: name or directory of a GPT-2 checkpoint, or a `GPT2Model` or `GPT2LMHeadModel`.
             vision_model: see `load_vision_model`; None for a captioner of region features.
-            tokenizer: the captioner's tokenizer (`prepare_gpt2_tokenizer`). Its begin, end and padding ids go into the
-                configuration, and tokens that it has beyond the language model's get embeddings, copied from the end
-                token's.
-            decoder_layers: keep only the first layers of the language model.
+            tokenizer: the captioner's tokenizer (`prepare_gpt2_tokenizer`). The configuration takes its begin, end and
+                padding ids. Tokens that the language model does not have get a copy of the end token's embedding.
+            decoder_layers: number of first layers of the language model to keep; default: all.
             config_fields: fields of `VisualGPTConfig`.
 
         Returns:
-            The captioner in evaluation mode; what is new in it is logged.
+            The captioner in evaluation mode; newly initialised parts are logged.
 
         Raises:
-            ValueError: the language model is no GPT-2, or has fewer layers than `decoder_layers`.
+            ValueError: if the language model is not a GPT-2, or has fewer layers than `decoder_layers`.
         """
         gpt2 = load_gpt2(language_model)
         vision, fields = cls._vision_part(vision_model, config_fields)
@@ -522,22 +526,22 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
         """Copy a GPT-2 into the decoder.
 
         Returns:
-            The names of decoder parameters that GPT-2 does not have and that keep their new values (also logged).
+            Names of the decoder parameters that GPT-2 does not have; they keep their initial values and are logged.
 
         Raises:
-            ValueError: the sizes differ.
+            ValueError: if the sizes differ.
         """
         own = self.model.decoder.state_dict()
         given = {name: weight for name, weight in gpt2.state_dict().items() if name in own}
         added = self.config.vocab_size - gpt2.config.vocab_size
-        if added > 0:  # GPT-2 reads its end token between documents, so it is a good begin token to start from
+        if added > 0:  # GPT-2 reads its end token between documents, so it suits as a begin token
             end = given["wte.weight"][gpt2.config.eos_token_id]
             given["wte.weight"] = torch.cat((given["wte.weight"], end.expand(added, -1)))
         wrong = [name for name, weight in given.items() if weight.shape != own[name].shape]
         if wrong:
             name = wrong[0]
             raise ValueError(
-                f"The language model has other sizes: `{name}` is {list(given[name].shape)}, expected "
+                f"The language model has different sizes: `{name}` is {list(given[name].shape)}, expected "
                 f"{list(own[name].shape)}. Build the captioner with `from_pretrained_parts(language_model=...)`."
             )
         new = sorted(self.model.decoder.load_state_dict(given, strict=False).missing_keys)
@@ -550,10 +554,10 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, CaptioningForC
 
 
 def load_gpt2(source: Any) -> GPT2Model:
-    """The GPT-2 trunk of a model, name or directory.
+    """Load the GPT-2 trunk of a model, name or directory.
 
     Raises:
-        ValueError: it is another kind of model.
+        ValueError: if the model is not a GPT-2.
     """
     if isinstance(source, nn.Module):
         trunk = getattr(source, "transformer", source)
@@ -567,15 +571,15 @@ def load_gpt2(source: Any) -> GPT2Model:
 
 
 def text_fields(gpt2: GPT2Model, tokenizer: Any, decoder_layers: int | None) -> dict[str, Any]:
-    """The fields of `VisualGPTConfig` that follow from a language model and the captioner's tokenizer.
+    """Return the fields of `VisualGPTConfig` that a language model and the captioner's tokenizer determine.
 
     Raises:
-        ValueError: the language model has fewer layers than `decoder_layers`.
+        ValueError: if the language model has fewer layers than `decoder_layers`.
     """
     found = gpt2.config
     layers = found.n_layer if decoder_layers is None else decoder_layers
     if not 1 <= layers <= found.n_layer:
-        raise ValueError(f"`decoder_layers` is {layers}, the language model has {found.n_layer} layers to take from.")
+        raise ValueError(f"`decoder_layers` is {layers}, the language model has {found.n_layer} layers.")
     special = {name: getattr(found if tokenizer is None else tokenizer, name) for name in SPECIAL_IDS}
     if special["pad_token_id"] is None:
         special["pad_token_id"] = special["eos_token_id"]

@@ -1,4 +1,4 @@
-"""How captioning code bases keep finished hypotheses in a beam search, without the model that scores them."""
+"""Bookkeeping of beam search hypotheses as in the code of captioning papers, independent of the model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +9,13 @@ from torch import Tensor
 
 @dataclass
 class Hypotheses:
-    """K hypotheses of each of B images.
+    """Set of K hypotheses for each of B images.
 
     Args:
-        tokens: `[B, K, prompt + L]`; scores: `[B, K]`, what they are ranked by.
-        token_logprobs: `[B, K, L]`; parents: `[B, K, L]`, row of B * K that each token extended, -1 = no token.
+        tokens: `[B, K, prompt + L]`.
+        scores: `[B, K]`, ranking scores.
+        token_logprobs: `[B, K, L]`.
+        parents: `[B, K, L]`, row of B * K that each token extended, -1 = no token.
     """
 
     tokens: Tensor
@@ -22,27 +24,27 @@ class Hypotheses:
     parents: Tensor
 
     def select(self, index: Tensor) -> "Hypotheses":
-        """The hypotheses `index` `[B, n]` of every image."""
+        """Return the hypotheses `index` `[B, n]` of every image."""
         return Hypotheses(*(_gather(tensor, index) for tensor in vars(self).values()))
 
     def join(self, other: "Hypotheses") -> "Hypotheses":
-        """Both sets side by side; they must have the same length."""
+        """Concatenate two sets of the same length L."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return Hypotheses(*(torch.cat(pair, dim=1) for pair in pairs))
 
     def flatten(self) -> "Hypotheses":
-        """Images and hypotheses on one axis."""
+        """Merge the axes of images and hypotheses, `[B, K, ...]` to `[B * K, ...]`."""
         return Hypotheses(*(tensor.flatten(0, 1) for tensor in vars(self).values()))
 
     @property
     def sequences(self) -> Tensor:
-        """The tokens, under the name that `generate()` gives them."""
+        """Tokens, under the name that `generate()` uses."""
         return self.tokens
 
 
 def _gather(tensor: Tensor, index: Tensor) -> Tensor:
-    """`[B, K, ...]` and `[B, n]` to `[B, n, ...]`."""
-    index = index[(...,) + (None,) * (tensor.ndim - 2)]
+    """Select entries `[B, n, ...]` of `[B, K, ...]` by an index `[B, n]`."""
+    index = index[(...,) + (None,) * (tensor.ndim - 2)]  # [B, n, 1, ...]
     return torch.take_along_dim(tensor, index, dim=1)
 
 
@@ -51,11 +53,11 @@ def _append(tensor: Tensor, column: Tensor) -> Tensor:
 
 
 class CaptionBeams:
-    """Running hypotheses of B images, K each; a subclass says what happens to those that end.
+    """Running hypotheses of B images, K each. Subclasses define how finished hypotheses are treated.
 
     Args:
-        input_ids: `[B * K, prompt]`, the rows of an image next to each other.
-        generation_config: read are `num_beams`, `length_penalty`, `max_length` and the pad and end ids.
+        input_ids: `[B * K, prompt]`; the K rows of an image are consecutive.
+        generation_config: configuration with `num_beams`, `length_penalty`, `max_length` and the pad and end ids.
     """
 
     def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
@@ -64,7 +66,7 @@ class CaptionBeams:
         self.max_new_tokens = generation_config.max_length - input_ids.shape[1]
         pad, eos = generation_config._pad_token_tensor, generation_config._eos_token_tensor
         self.pad_token_id = int(pad) if pad is not None else int(eos.flatten()[0])
-        tokens = input_ids.unflatten(0, (-1, self.num_beams))
+        tokens = input_ids.unflatten(0, (-1, self.num_beams))  # [B, K, prompt]
         shape, device = tokens.shape[:2], input_ids.device
         self.rows_held = Hypotheses(
             tokens=tokens,
@@ -76,13 +78,13 @@ class CaptionBeams:
         self.first_row = torch.arange(shape[0], device=device)[:, None] * self.num_beams  # [B, 1]
 
     def rows(self) -> Tensor:
-        """All running rows `[B * K, prompt + t]`."""
+        """Return all running rows `[B * K, prompt + t]`."""
         return self.rows_held.tokens.flatten(0, 1)
 
     def step(self, log_probs: Tensor) -> Tensor:
-        """Choose the next K hypotheses of every image.
+        """Select the next K hypotheses of every image.
 
-        Every row proposes its K best tokens first; the K best of these K x K are kept.
+        Every row proposes its K best tokens; the K best of these K x K candidates are kept.
 
         Args:
             log_probs: `[B * K, V]`.
@@ -94,9 +96,9 @@ class CaptionBeams:
         proposed, tokens = log_probs.unflatten(0, (-1, self.num_beams)).topk(width, dim=-1)  # [B, K, width]
         candidates, proposed, tokens = self.candidates(proposed, tokens)
         if self.rows_held.parents.shape[-1] == 0:
-            candidates[:, 1:] = -torch.inf  # all rows are the same prompt: one of them speaks
-        scores, chosen = candidates.flatten(1).topk(self.num_beams, dim=-1)
-        beam = chosen // width
+            candidates[:, 1:] = -torch.inf  # all rows hold the same prompt, so one is enough
+        scores, chosen = candidates.flatten(1).topk(self.num_beams, dim=-1)  # [B, K * width] to [B, K]
+        beam = chosen // width  # [B, K], the row that each chosen candidate extends
         parents = self.first_row + beam
         kept = self.rows_held.select(beam)
         self.alive = _gather(self.alive, beam)
@@ -109,31 +111,31 @@ class CaptionBeams:
         return parents.flatten()
 
     def candidates(self, proposed: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Scores, log-probabilities and tokens of the proposals, each `[B, K, K]`."""
+        """Return scores, log-probabilities and tokens of the candidates, each `[B, K, K]`."""
         return self.rows_held.scores[..., None] + proposed, proposed, tokens
 
     def end_rows(self, ended: Tensor) -> None:
-        """Note the rows `[B * K]` that a stopping criterion ends here."""
+        """Process the rows `[B * K]` that end at this step."""
         raise NotImplementedError
 
     def is_done(self) -> bool:
-        """Whether further steps can change the answer."""
+        """Return whether no further step can change the result."""
         raise NotImplementedError
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """The best hypotheses of every image on one axis, best first."""
+        """Return the best hypotheses of every image on one axis, best first."""
         raise NotImplementedError
 
 
 class LiveBeams(CaptionBeams):
-    """M2 and VisualGPT: a finished beam stays among the K and competes with its unchanged score.
+    """Search of M2 and VisualGPT: a finished beam remains among the K and competes with its unchanged score.
 
-    No length normalisation (`length_penalty` is not read), no pool. Once all K beams of every image have ended,
-    nothing can change, so the search stops there. After the end token rows hold the pad token (released code: id 0).
+    There is no length normalisation (`length_penalty` is ignored) and no pool. The search stops when all K beams of
+    every image have ended. Rows are padded after the end token (released code: with id 0).
     """
 
     def candidates(self, proposed: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """A finished row has one candidate: nothing, at log-probability 0."""
+        """Return one candidate for a finished row: the pad token, at log-probability 0."""
         ended = ~self.alive[..., None]
         scores = self.rows_held.scores[..., None]
         nothing = torch.full_like(proposed, -torch.inf)
@@ -142,21 +144,21 @@ class LiveBeams(CaptionBeams):
         return scores + added, torch.where(ended, 0.0, proposed), torch.where(ended, self.pad_token_id, tokens)
 
     def end_rows(self, ended: Tensor) -> None:
-        """Finished rows keep their places."""
+        """Mark rows as finished; they keep their places."""
         self.alive &= ~ended.view_as(self.alive)
 
     def is_done(self) -> bool:
-        """All rows have ended."""
+        """Return whether all rows have ended."""
         return not bool(self.alive.any())
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """The K rows by falling score."""
+        """Return the rows by decreasing score."""
         order = self.rows_held.scores.argsort(dim=-1, descending=True, stable=True)
         return self.rows_held.select(order[:, :num_return_sequences]).flatten()
 
 
 class RecordingBeams(CaptionBeams):
-    """A finished beam is recorded, at most K of them; a subclass says what becomes of its row.
+    """Search that records at most K finished beams. Subclasses define what happens to the row of a finished beam.
 
     Recorded hypotheses are ranked by `sum / length ** length_penalty`: 0 is the plain sum, 1 the mean.
     """
@@ -169,11 +171,11 @@ class RecordingBeams(CaptionBeams):
         )
 
     def rank(self, summed: Tensor, length: int) -> Tensor:
-        """What a hypothesis of `length` tokens is ranked by."""
+        """Return the ranking score of hypotheses of `length` tokens."""
         return summed / length**self.length_penalty
 
     def record_rows(self, ended: Tensor) -> None:
-        """Record the rows `[B, K]` that end here; the record stays sorted."""
+        """Record the rows `[B, K]` that end at this step; the record stays sorted."""
         rows, length = self.rows_held, self.rows_held.parents.shape[-1]
         ranked = torch.where(ended, self.rank(rows.scores, length), -torch.inf)
         new = Hypotheses(rows.tokens, ranked, rows.token_logprobs, rows.parents)
@@ -181,7 +183,7 @@ class RecordingBeams(CaptionBeams):
         self.record = both.select(both.scores.topk(self.num_beams, dim=-1).indices)
 
     def _pad_record(self) -> Hypotheses:
-        """The record, one token longer."""
+        """Return the record, padded by one token."""
         fill = torch.full_like(self.record.scores, self.pad_token_id)
         return Hypotheses(
             _append(self.record.tokens, fill),
@@ -191,47 +193,48 @@ class RecordingBeams(CaptionBeams):
         )
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """The best of the record."""
+        """Return the best hypotheses of the record."""
         return self.record.select(
             torch.arange(num_return_sequences, device=self.alive.device).expand(len(self.alive), -1)
         ).flatten()
 
 
 class PoolBeams(RecordingBeams):
-    """The ImageCaptioning.pytorch family (AoANet, Image Transformer): the row of a finished beam goes on with a score
-    so low that only descendants of finished rows follow it.
+    """Search of the ImageCaptioning.pytorch family (AoANet, Image Transformer).
 
+    The row of a finished beam continues with a score so low that only descendants of finished rows rank below it.
     `length_penalty` is 0 for the released default and 1 for its "avg". The search ends when no running row can reach
-    the K best of the record any more, which is exact since log-probabilities are never positive.
+    the K best of the record, which is exact because log-probabilities are never positive.
     """
 
-    ENDED = -1000.0
+    ENDED = -1000.0  # the released value
 
     def end_rows(self, ended: Tensor) -> None:
-        """Record what ended."""
+        """Record finished rows and lower their running score."""
         ended = ended.view_as(self.alive)
         self.record_rows(ended)
         self.rows_held.scores = torch.where(ended, self.ENDED, self.rows_held.scores)
 
     def is_done(self) -> bool:
-        """No running row can enter the record."""
+        """Return whether no running row can enter the record."""
         length = self.rows_held.parents.shape[-1]
         if length >= self.max_new_tokens:
             return True
+        # A negative sum divided by a longer length is larger, so the longest caption bounds the score.
         best_length = self.max_new_tokens if self.length_penalty > 0 else length
         reachable = self.rank(self.rows_held.scores.max(dim=-1).values, best_length)
         return bool((self.record.scores.min(dim=-1).values >= reachable).all())
 
 
 class ShrinkingBeams(RecordingBeams):
-    """Show, Attend and Tell's program: a finished beam leaves, and the search goes on with one beam fewer.
+    """Search of Show, Attend and Tell's program: it continues with one beam fewer after each finished beam.
 
-    It ends when K have finished. Captions that have not ended by then, or at the longest length, compete with them.
+    It ends when K beams have finished. Captions cut at the longest length compete with the finished ones.
     """
 
     def end_rows(self, ended: Tensor) -> None:
-        """Record what ended among the beams that are left, and drop the rest."""
-        budget = self.record.scores.isinf().sum(-1, keepdim=True)  # beams that have not left
+        """Record finished rows among the remaining beams, and drop the other rows."""
+        budget = self.record.scores.isinf().sum(-1, keepdim=True)  # [B, 1], beams that have not finished
         place = torch.arange(self.num_beams, device=self.alive.device)
         self.alive = (place < budget) & self.rows_held.scores.isfinite()
         ended = ended.view_as(self.alive) & self.alive
@@ -240,13 +243,16 @@ class ShrinkingBeams(RecordingBeams):
         self.rows_held.scores = self.rows_held.scores.masked_fill(~self.alive, -torch.inf)
 
     def is_done(self) -> bool:
-        """Every beam has left."""
+        """Return whether every beam has finished."""
         return not bool(self.alive.any())
 
 
 class ShrinkingFinishedBeams(ShrinkingBeams):
-    """The re-implementation of Show, Attend and Tell: as `ShrinkingBeams`, but a caption that was cut at the longest
-    length comes behind all that ended by themselves (released code: it is lost, and none is an error)."""
+    """Search of the re-implementation of Show, Attend and Tell: `ShrinkingBeams` that prefers finished captions.
+
+    Captions cut at the longest length rank after all finished ones. The released code drops them, and raises an error
+    if no caption has finished.
+    """
 
     CUT = -1000.0
 
@@ -255,14 +261,14 @@ class ShrinkingFinishedBeams(ShrinkingBeams):
         self.eos_token_ids = generation_config._eos_token_tensor
 
     def rank(self, summed: Tensor, length: int) -> Tensor:
-        """Lower for hypotheses that have not ended."""
+        """Return the ranking score, lowered for hypotheses without an end token."""
         ranked = super().rank(summed, length)
         if self.eos_token_ids is None:
             return ranked
         return ranked + self.CUT * ~torch.isin(self.rows_held.tokens[..., -1], self.eos_token_ids)
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """The best of the record, with their true scores."""
+        """Return the best hypotheses of the record, with their scores before lowering."""
         found = super().finish(num_return_sequences)
         lengths = (found.parents >= 0).sum(-1)
         found.scores = found.token_logprobs.sum(-1) / lengths**self.length_penalty

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from tests.comparisons import place  # noqa: F401
 from tests.modeling.one_thread import one_thread  # noqa: F401
 
 from .captioner_cases import save_captioner

@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 
 from hf_captioners.hub.pushing import push_checkpoint
-from tests.modeling.common_case import assert_close
+from tests.comparisons import assert_computed_alike
 from tests.modeling.common_saving import run_fresh_process
 
 from .captioner_cases import NAMES, save_captioner
@@ -36,5 +36,5 @@ def test_push_and_pull(name, loopback_hub, monkeypatch, tmp_path):
         result = found[package]
         assert all(name.startswith(module) for name in result["modules"]), result["modules"]
         assert torch.equal(result["captions"], captions)
-        assert_close(result["logits"]["regions"], logits, atol=1e-6)
+        assert_computed_alike(result["logits"]["regions"], logits)
         assert [record["generated_text"] for record in result["pipeline"]] == texts == result["text"]

@@ -1,4 +1,4 @@
-"""The checks that every captioner must pass; docs/common_checks.md says where each comes from.
+"""Checks that every captioner must pass; docs/common_checks.md lists their sources.
 
 A test class of an architecture inherits `CaptionerChecks` and implements `make_config` and `make_processor`
 (see `CaptionerCase`); pytest then runs every check on it, for images and for region features.

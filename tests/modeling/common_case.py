@@ -1,4 +1,4 @@
-"""What an architecture's test class provides, and the tiny models and inputs that the checks make of it."""
+"""Base class of an architecture's test class, with tiny models and inputs for the checks."""
 
 import copy
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForImageTextToText, DynamicCache, EncoderDecoderCache
 
 WAYS_IN = ("pixels", "regions")
-both_ways_in = pytest.mark.parametrize("way_in", WAYS_IN)
+both_inputs = pytest.mark.parametrize("way_in", WAYS_IN)
 
 IMAGE_SIZE = 32
 FEATURE_SIZE = 24
@@ -27,25 +27,26 @@ IMAGES, REGIONS, TOKENS = 3, 5, 6
 
 
 class CaptionerCase:
-    """A test class of an architecture inherits `CaptionerChecks` and implements the two methods without a body.
+    """Tiny models and inputs of an architecture.
 
-    Its models read images through a ViT of two layers, and region features of the same width.
+    A test class inherits from `CaptionerChecks` and implements the two methods without a body. Its models have a ViT
+    of two layers, and read region features of the same width.
     """
 
     def make_config(self, **fields: Any) -> Any:
-        """The architecture's tiny configuration; `fields` go before its own choices."""
+        """Return a tiny configuration; `fields` take precedence over its own values."""
         raise NotImplementedError
 
     def make_processor(self) -> Any:
-        """A processor for images of 32 x 32 whose token ids agree with the configuration."""
+        """Return a processor for images of 32 x 32 whose token ids agree with the configuration."""
         raise NotImplementedError
 
     def make_cache(self) -> Any:
-        """An empty cache, as a user makes one."""
+        """Return an empty cache, as a user creates one."""
         return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
     def make_model(self, seed: int = 0, attn_implementation: str | None = None, **fields: Any) -> Any:
-        """A captioner in evaluation mode in which every parameter matters."""
+        """Return a captioner in evaluation mode in which every parameter matters."""
         fields = {"vision_config": dict(VISION), "region_feature_size": FEATURE_SIZE} | fields
         torch.manual_seed(seed)
         config = self.make_config(**fields)
@@ -53,7 +54,7 @@ class CaptionerCase:
         return disturb(model, seed).eval()
 
     def inputs(self, way_in: str, images: int = IMAGES, seed: int = 0) -> dict[str, Tensor]:
-        """Images, or regions of which every image has another number."""
+        """Return images, or regions whose number differs between images."""
         generator = torch.Generator().manual_seed(seed)
         if way_in == "pixels":
             return {"pixel_values": torch.randn(images, 3, IMAGE_SIZE, IMAGE_SIZE, generator=generator)}
@@ -66,7 +67,7 @@ class CaptionerCase:
         }
 
     def words(self, model: Any, rows: int, length: int, seed: int = 0) -> Tensor:
-        """Random tokens `[rows, length]` without special ones."""
+        """Return random tokens `[rows, length]` without special ones."""
         config = model.config
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
         special = {config.bos_token_id, config.pad_token_id, *ends}
@@ -75,19 +76,19 @@ class CaptionerCase:
         return ordinary[torch.randint(len(ordinary), (rows, length), generator=generator)]
 
     def captions(self, model: Any, rows: int = IMAGES, length: int = TOKENS, seed: int = 0) -> Tensor:
-        """Decoder inputs `[rows, length]`: the begin token and random words."""
+        """Return decoder inputs `[rows, length]`: the begin token and random words."""
         begin = torch.full((rows, 1), model.config.decoder_start_token_id)
         return torch.cat((begin, self.words(model, rows, length - 1, seed)), dim=1)
 
     def labels(self, model: Any, rows: int = IMAGES, length: int = TOKENS, seed: int = 0) -> Tensor:
-        """Targets `[rows, length]` of different lengths, filled up with -100."""
+        """Return targets `[rows, length]` of different lengths, padded with -100."""
         labels = self.words(model, rows, length, seed)
         lengths = length - torch.arange(rows) % (length - 1)
         return labels.masked_fill(torch.arange(length) >= lengths[:, None], -100)
 
 
 def disturb(model: nn.Module, seed: int = 0, scale: float = 0.2) -> Any:
-    """Add noise to every parameter, so that none of them holds a value that it could have got by itself."""
+    """Add noise to every parameter, so that none keeps the value of its initialisation."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -96,12 +97,12 @@ def disturb(model: nn.Module, seed: int = 0, scale: float = 0.2) -> Any:
 
 
 def clone(model: Any) -> Any:
-    """A copy for a check that changes the model."""
+    """Return a copy for a check that changes the model."""
     return copy.deepcopy(model)
 
 
 def row(inputs: dict[str, Tensor], index: int) -> dict[str, Tensor]:
-    """One image of a batch alone, without the padding of its regions."""
+    """Return one image of a batch, without the padding of its regions."""
     alone = {name: tensor[index : index + 1] for name, tensor in inputs.items()}
     if "region_mask" in alone:
         real = alone["region_mask"][0]
@@ -110,5 +111,5 @@ def row(inputs: dict[str, Tensor], index: int) -> dict[str, Tensor]:
 
 
 def assert_close(actual: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
-    """`|actual - expected| <= atol` everywhere, same shape and type."""
+    """Assert `|actual - expected| <= atol` everywhere, same shape and type."""
     torch.testing.assert_close(actual, expected, atol=atol, rtol=0.0)

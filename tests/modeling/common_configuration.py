@@ -1,4 +1,4 @@
-"""Checks of configurations: round trips, defaults, refusals."""
+"""Checks of configurations: round trips, defaults, refused values."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ WRONG_FIELDS = [
 
 
 def fields_of(config: Any) -> dict[str, Any]:
-    """What must survive a round trip."""
+    """Return the fields that a round trip must keep."""
     added_by_saving = ("transformers_version", "auto_map", "_name_or_path")
     return {key: value for key, value in config.to_dict().items() if key not in added_by_saving}
 
@@ -52,7 +52,7 @@ class ConfigurationChecks(CaptionerCase):
         with pytest.raises(ValueError, match=f"`{next(iter(fields))}` is"):
             self.make_config(**fields)
 
-    def test_configuration_of_another_model_type_is_refused(self, tmp_path):
+    def test_configuration_of_a_different_model_type_is_refused(self, tmp_path):
         AutoConfig.for_model("gpt2").save_pretrained(tmp_path)
         with pytest.raises(ValueError, match="configuration of a 'gpt2' model"):
             type(self.make_config()).from_pretrained(tmp_path)

@@ -1,17 +1,19 @@
-"""Checks of what is built around a model: adapters, offloading, compilers, exporters."""
+"""Checks of adapters, offloading, compilers and exporters."""
 
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
-from .common_case import TOKENS, WAYS_IN, CaptionerCase, assert_close, both_ways_in, clone
+from tests.comparisons import assert_computed_alike
+
+from .common_case import TOKENS, WAYS_IN, CaptionerCase, assert_close, both_inputs, clone
 from .common_training import assert_same_gradients, gradients_of
 
 
 class AdapterChecks(CaptionerCase):
-    """PEFT."""
+    """Checks of adapters of PEFT."""
 
-    @both_ways_in
+    @both_inputs
     def test_lora(self, model, way_in, tmp_path):
         """Only adapters learn; the loss falls; saved and loaded adapters give the same logits and captions."""
         peft = pytest.importorskip("peft")
@@ -39,15 +41,15 @@ class AdapterChecks(CaptionerCase):
 
 
 class PlacementChecks(CaptionerCase):
-    """Check 28 of the common suite, as far as a machine without accelerator can tell."""
+    """Check 28 of the common suite, as far as a machine without accelerator can test it."""
 
-    def test_device_map(self, model, checkpoint):
+    def test_device_map(self, model, checkpoint, place):
         loaded = AutoModelForImageTextToText.from_pretrained(checkpoint, device_map={"": "cpu"})
         inputs = {**self.inputs("pixels"), "decoder_input_ids": self.captions(model)}
-        assert torch.equal(loaded(**inputs).logits, model(**inputs).logits)
+        assert_computed_alike(loaded(**inputs).logits, model(**inputs).logits)
 
     def test_disk_offload(self, model, checkpoint, tmp_path):
-        """Every module of `_no_split_modules` on disk, fetched when it is its turn, and the rest in memory."""
+        """Modules of `_no_split_modules` are on disk and loaded when they run; the rest is in memory."""
         unsplittable = {
             name: "disk" for name, module in model.named_modules() if type(module).__name__ in model._no_split_modules
         }
@@ -73,14 +75,14 @@ class CompilerChecks(CaptionerCase):
     @pytest.mark.slow
     @pytest.mark.parametrize(("way_in", "backend"), [("pixels", "aot_eager"), ("regions", "inductor")])
     def test_compiled_forward(self, model, way_in, backend):
-        """One graph without breaks, once with the compiler that writes C++."""
+        """One graph without breaks, also with the backend that generates C++."""
         inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
         compiled = torch.compile(clone(model), fullgraph=True, backend=backend)
         with torch.no_grad():
             assert_close(compiled(**inputs, use_cache=False).logits, model(**inputs).logits)
 
     @pytest.mark.slow
-    @both_ways_in
+    @both_inputs
     def test_compiled_gradients(self, model, way_in):
         inputs = {**self.inputs(way_in), "labels": self.labels(model)}
         compiled, expected = clone(model), clone(model)
@@ -89,11 +91,11 @@ class CompilerChecks(CaptionerCase):
         assert_same_gradients(gradients_of(compiled), gradients_of(expected))
 
     @pytest.mark.slow
-    @both_ways_in
+    @both_inputs
     def test_exported_program(self, model, way_in):
-        """Exported with free numbers of images and tokens, it gives the logits of other sizes.
+        """A program exported with dynamic numbers of images and tokens computes the logits of different sizes.
 
-        A recurrent decoder walks over the tokens, whose number is then part of the program.
+        A recurrent decoder iterates over the tokens, so their number is fixed in the program.
         """
         inputs, length = self.inputs(way_in), TOKENS if model._is_stateful else 9
         free = {0: torch.export.Dim.AUTO} | ({} if model._is_stateful else {1: torch.export.Dim.AUTO})
@@ -112,7 +114,7 @@ class CompilerChecks(CaptionerCase):
 
 
 class WithoutCache(torch.nn.Module):
-    """A captioner as a function of tensors alone."""
+    """Captioner as a function of tensors."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()

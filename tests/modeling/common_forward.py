@@ -7,7 +7,9 @@ import pytest
 import torch
 from transformers.utils import ModelOutput
 
-from .common_case import IMAGES, TOKENS, CaptionerCase, assert_close, both_ways_in, clone, row
+from tests.comparisons import assert_computed_alike
+
+from .common_case import IMAGES, TOKENS, CaptionerCase, assert_close, both_inputs, clone, row
 
 
 class OutputChecks(CaptionerCase):
@@ -17,17 +19,17 @@ class OutputChecks(CaptionerCase):
         for part in (model, model.model, model.get_encoder()):
             assert next(iter(inspect.signature(part.forward).parameters)) == model.main_input_name == "pixel_values"
 
-    @both_ways_in
+    @both_inputs
     def test_determinism(self, model, way_in):
         inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
         logits = model(**inputs).logits
         assert logits.shape == (IMAGES, TOKENS, model.config.vocab_size)
         assert torch.isfinite(logits).all()
-        assert torch.equal(model(**inputs).logits, logits)
+        assert_computed_alike(model(**inputs).logits, logits)
 
-    @both_ways_in
+    @both_inputs
     def test_tuple_outputs(self, model, way_in):
-        """`return_dict=False` gives the same values without their names."""
+        """`return_dict=False` returns the same values without names."""
         model = self.make_model(attn_implementation="eager")
         inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model), "labels": self.labels(model)}
         asked = {"output_attentions": True, "output_hidden_states": True, "output_gates": True, "use_cache": False}
@@ -93,11 +95,11 @@ class OutputChecks(CaptionerCase):
             state.retain_grad()
         outputs.logits.square().sum().backward()
         assert all(state.grad is not None and state.grad.abs().sum() > 0 for state in recorded)
-        # Cross-attentions are reported in another order than they are computed in, so they have a past, no future.
+        # Cross-attentions are transposed after they are used: they have a gradient function, but receive no gradient.
         assert all(weights.grad_fn is not None for weights in outputs.cross_attentions)
 
     def test_regions_of_images_may_be_computed_before(self, model):
-        """What `get_region_features` returns stands for the images."""
+        """The outputs of `get_region_features` replace the images."""
         images, captions = self.inputs("pixels"), self.captions(model)
         regions = model.get_region_features(**images)
         assert regions.region_features.shape[::2] == (IMAGES, model.config.region_feature_size)
@@ -105,7 +107,7 @@ class OutputChecks(CaptionerCase):
         expected = model(**images, decoder_input_ids=captions).logits
         assert_close(model(**regions, decoder_input_ids=captions).logits, expected)
 
-    @both_ways_in
+    @both_inputs
     def test_encoder_outputs_may_be_given(self, model, way_in):
         inputs, captions = self.inputs(way_in), self.captions(model)
         encoded = model.get_encoder()(**inputs, output_hidden_states=True)
@@ -127,12 +129,12 @@ class OutputChecks(CaptionerCase):
         shared = model(**inputs, decoder_input_ids=captions).logits
         repeated = {name: tensor.repeat_interleave(2, dim=0) for name, tensor in inputs.items()}
         assert_close(shared, model(**repeated, decoder_input_ids=captions).logits)
-        with pytest.raises(ValueError, match="cannot be shared out"):
+        with pytest.raises(ValueError, match="cannot be divided among"):
             model(**inputs, decoder_input_ids=captions[:-1])
 
 
 class BadInputChecks(CaptionerCase):
-    """What is wrong is said, with the value seen."""
+    """Checks that messages state the problem and the value."""
 
     def test_images_or_regions_not_both_not_neither(self, model):
         captions = self.captions(model)
@@ -165,7 +167,7 @@ class BadInputChecks(CaptionerCase):
             model(**inputs, decoder_input_ids=self.captions(model))
 
     def test_wrong_images(self, model):
-        """Features in the place of images, and images for a captioner without a backbone."""
+        """Features instead of images, and images for a captioner without a backbone."""
         captions = self.captions(model)
         with pytest.raises(ValueError, match=r"`pixel_values` has the shape \(3, 5, 24\)"):
             model(pixel_values=self.inputs("regions")["region_features"], decoder_input_ids=captions)
@@ -175,9 +177,9 @@ class BadInputChecks(CaptionerCase):
 
 
 class MaskChecks(CaptionerCase):
-    """Checks 12, 37 and 40 of the common suite: what is hidden, or elsewhere in the batch, changes nothing."""
+    """Checks 12, 37 and 40 of the common suite: hidden inputs and other rows of the batch change nothing."""
 
-    @both_ways_in
+    @both_inputs
     def test_row_alone_equals_row_in_batch(self, model, way_in):
         inputs, captions = self.inputs(way_in), self.captions(model)
         together = model(**inputs, decoder_input_ids=captions).logits
@@ -197,7 +199,7 @@ class MaskChecks(CaptionerCase):
         assert_close(model(**inputs, decoder_input_ids=captions).logits, expected)
 
     def test_real_regions_matter(self, model):
-        """The counterpart: every region that is not masked is looked at."""
+        """The counterpart: every region that is not masked changes the logits."""
         inputs, captions = self.inputs("regions"), self.captions(model)
         expected = model(**inputs, decoder_input_ids=captions).logits
         for index in range(IMAGES):
@@ -215,7 +217,7 @@ class MaskChecks(CaptionerCase):
         changed[:, 3:] = self.captions(model, seed=1)[:, 3:]
         assert_close(model(**inputs, decoder_input_ids=changed).logits[:, :3], expected[:, :3])
 
-    @both_ways_in
+    @both_inputs
     def test_left_padded_prompts_equal_unpadded(self, model, way_in):
         inputs, captions = self.inputs(way_in), self.captions(model)
         expected = model(**inputs, decoder_input_ids=captions).logits
@@ -224,10 +226,10 @@ class MaskChecks(CaptionerCase):
         padded = {"decoder_input_ids": torch.cat((padding, captions), dim=1), "decoder_attention_mask": mask}
         assert_close(model(**inputs, **padded).logits[:, 3:], expected)
 
-    @both_ways_in
+    @both_inputs
     @pytest.mark.parametrize("steps", [[1] * TOKENS, [3, 1, 2], [2, TOKENS - 2]], ids=str)
     def test_cached_steps_equal_parallel(self, model, way_in, steps):
-        """In steps of any length, with the cache that the first step made."""
+        """Steps of any length with the cache of the first step."""
         inputs, captions, cache, logits = self.inputs(way_in), self.captions(model), None, []
         expected = model(**inputs, decoder_input_ids=captions, use_cache=False)
         assert expected.past_key_values is None
@@ -262,13 +264,13 @@ class AttentionChecks(CaptionerCase):
     """Checks 22 to 24 and 30 of the common suite."""
 
     def masked_inputs(self, model: Any, way_in: str) -> dict[str, torch.Tensor]:
-        """Captions padded on the left, over regions that are padded too."""
+        """Return captions with left padding, and padded regions."""
         captions = self.captions(model)
         mask = torch.ones_like(captions)
         mask[0, :2] = 0
         return {**self.inputs(way_in), "decoder_input_ids": captions, "decoder_attention_mask": mask}
 
-    @both_ways_in
+    @both_inputs
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
     def test_eager_equals_sdpa(self, model, way_in, dtype):
         inputs = self.masked_inputs(model, way_in)
@@ -318,7 +320,7 @@ class AttentionChecks(CaptionerCase):
         hidden = ~inputs["region_mask"].repeat_interleave(2, dim=0)
         assert maps.transpose(1, 2)[hidden].abs().max() < 1e-6
 
-    @both_ways_in
+    @both_inputs
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
     def test_half_precision_is_close(self, model, way_in, dtype):
         """Inputs are cast to the model's own precision; the loss is computed in float32."""
@@ -346,7 +348,7 @@ class EmbeddingChecks(CaptionerCase):
 
     @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
     @pytest.mark.parametrize("change", [5, -2])
-    def test_resize_embeddings(self, tied, change, tmp_path):
+    def test_resize_embeddings(self, tied, change, place, tmp_path):
         model = self.make_model(tie_word_embeddings=tied)
         inputs = {**self.inputs("regions"), "decoder_input_ids": self.captions(model).clamp(max=20)}
         before, size = model(**inputs).logits, model.config.vocab_size + change
@@ -357,20 +359,20 @@ class EmbeddingChecks(CaptionerCase):
         assert_close(after[..., :kept], before[..., :kept])
         assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) == tied
         model.save_pretrained(tmp_path)
-        assert torch.equal(type(model).from_pretrained(tmp_path)(**inputs).logits, after)
+        assert_computed_alike(type(model).from_pretrained(tmp_path)(**inputs).logits, after)
 
 
 def implementations(model: Any) -> set[str]:
-    """Attention implementations that the parts of a model, and their configurations, report."""
+    """Return the attention implementations of the parts of a model and their configurations."""
     configs = [part.config for part in model.modules() if hasattr(part, "config")]
     subs = [getattr(config, name) for config in configs for name in getattr(config, "sub_configs", {})]
     return {config._attn_implementation for config in (*configs, *filter(None, subs))}
 
 
 def assert_same_values(actual: Any, expected: Any) -> None:
-    """Nested tuples of equal tensors."""
+    """Assert that nested tuples hold tensors that are equal up to rounding."""
     if isinstance(expected, torch.Tensor):
-        assert torch.equal(actual, expected)
+        assert_computed_alike(actual, expected)
     elif isinstance(expected, tuple):
         assert isinstance(actual, tuple) and len(actual) == len(expected)
         for ours, theirs in zip(actual, expected, strict=True):

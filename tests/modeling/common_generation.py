@@ -1,4 +1,4 @@
-"""Checks of `generate()`: every mode equals transformers' own on the same weights, over images encoded once."""
+"""Checks of `generate()`: every mode equals that of transformers on the same weights, with images encoded once."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from transformers import (
 )
 from transformers.generation import BaseStreamer
 
-from .common_case import IMAGES, CaptionerCase, assert_close, both_ways_in, row
+from .common_case import IMAGES, CaptionerCase, assert_close, both_inputs, row
 from .stock import stock_generate
 
 NEW_TOKENS = 8
@@ -44,7 +44,7 @@ modes = pytest.mark.parametrize("mode", MODES)
 
 
 def assert_same_generation(ours: Any, theirs: Any) -> None:
-    """Equal tokens and ancestry, and scores within rounding."""
+    """Assert equal tokens and beam indices, and scores within rounding."""
     assert torch.equal(ours.sequences, theirs.sequences)
     for name in ("sequences_scores", "beam_indices"):
         if theirs.get(name) is not None:
@@ -57,7 +57,7 @@ def assert_same_generation(ours: Any, theirs: Any) -> None:
 
 
 class Recorder(BaseStreamer):
-    """A streamer that keeps what it is given."""
+    """Streamer that records its tokens."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
@@ -71,7 +71,7 @@ class Recorder(BaseStreamer):
 
 
 class Favour(LogitsProcessor):
-    """Makes one token likelier."""
+    """Processor that raises the score of one token."""
 
     def __init__(self, token: int) -> None:
         self.token = token
@@ -83,7 +83,7 @@ class Favour(LogitsProcessor):
 
 
 class EndsAfter(StoppingCriteria):
-    """Ends a row at a token."""
+    """Criterion that ends a row at a token."""
 
     def __init__(self, token: int) -> None:
         self.token = token
@@ -96,17 +96,17 @@ class StockChecks(CaptionerCase):
     """Checks 32 to 36 of the common suite: equal to stock `generate()` in every mode."""
 
     def both(self, model: Any, inputs: dict[str, torch.Tensor], seed: int = 0, **options: Any) -> tuple[Any, Any]:
-        """What ours and transformers' own `generate()` return, from the same random numbers."""
+        """Return the outputs of our and transformers' `generate()` with the same random numbers."""
         options = {"max_new_tokens": NEW_TOKENS, "return_dict_in_generate": True} | options
         options |= {"output_scores": True, "output_logits": True}
         torch.manual_seed(seed)
         ours = model.generate(**inputs, **options)
-        if model._is_stateful:  # stock makes no cache for it, and reads a prompt in parts only with one
+        if model._is_stateful:  # transformers creates no cache for it, and chunks a prompt only with one
             options.pop("prefill_chunk_size", None)
         torch.manual_seed(seed)
         return ours, stock_generate(model, inputs, **options)
 
-    @both_ways_in
+    @both_inputs
     @modes
     def test_generate_equals_stock(self, model, mode, way_in):
         for seed in range(2):
@@ -186,11 +186,11 @@ class StockChecks(CaptionerCase):
 
 
 class EncoderOnceChecks(CaptionerCase):
-    """The encoder gets the user's tensors, once, and nothing of it is repeated for beams."""
+    """Checks that the encoder reads the user's tensors once, and that its outputs are not repeated for beams."""
 
-    @both_ways_in
+    @both_inputs
     @pytest.mark.parametrize("mode", ["greedy", "samples", "n_best", "beam_sampling", "live", "pool"])
-    def test_encoder_runs_once_an_image(self, way_in, mode):
+    def test_encoder_runs_once_per_image(self, way_in, mode):
         model, inputs = self.make_model(), self.inputs(way_in)
         options = MODES.get(mode) or ({"num_beams": 3, "bookkeeping": mode} if mode in ("live", "pool") else {})
         received: list[dict[str, Any]] = []
@@ -227,7 +227,7 @@ class EncoderOnceChecks(CaptionerCase):
         with pytest.raises(ValueError, match="got none"):
             model.generate(max_new_tokens=3)
 
-    @both_ways_in
+    @both_inputs
     def test_caption_alone_equals_caption_in_batch(self, model, way_in):
         inputs = self.inputs(way_in)
         options = {
@@ -253,7 +253,7 @@ class CacheChecks(CaptionerCase):
 
     @pytest.mark.parametrize("mode", ["greedy", "beams", "samples"])
     def test_user_supplied_cache(self, model, mode):
-        """The user's cache is filled, and serves on: step by step, and in another `generate()`."""
+        """`generate()` fills the user's cache."""
         inputs, options = self.inputs("regions"), MODES[mode] | {"max_new_tokens": NEW_TOKENS}
         torch.manual_seed(0)
         expected = model.generate(**inputs, **options)
@@ -262,14 +262,14 @@ class CacheChecks(CaptionerCase):
         assert torch.equal(model.generate(**inputs, **options, past_key_values=cache), expected)
         assert cache.get_seq_length() >= expected.shape[1] - 1
 
-    def test_go_on_with_a_supplied_cache(self, model):
+    def test_continue_with_a_supplied_cache(self, model):
         inputs, cache = self.inputs("regions"), self.make_cache()
         sequences = model.generate(**inputs, min_new_tokens=4, max_new_tokens=4, past_key_values=cache)
         assert cache.get_seq_length() == sequences.shape[1] - 1
         stepped = model(**inputs, decoder_input_ids=sequences[:, -1:], past_key_values=cache, use_cache=True)
         assert_close(stepped.logits[:, -1], model(**inputs, decoder_input_ids=sequences).logits[:, -1])
 
-    @both_ways_in
+    @both_inputs
     def test_continue_from_past(self, model, way_in):
         """3 tokens and then 5 more = 8 at once."""
         inputs, options = self.inputs(way_in), {"return_dict_in_generate": True, "eos_token_id": None}
@@ -286,7 +286,7 @@ class CacheChecks(CaptionerCase):
         assert torch.equal(second.sequences, expected)
 
     @pytest.mark.parametrize("mode", ["greedy", "n_best", "no_repeats"])
-    @both_ways_in
+    @both_inputs
     def test_cached_equals_uncached(self, model, mode, way_in):
         inputs, options = self.inputs(way_in), MODES[mode] | {"max_new_tokens": NEW_TOKENS}
         options |= {"return_dict_in_generate": True, "output_scores": True}
@@ -295,7 +295,7 @@ class CacheChecks(CaptionerCase):
         for one, other in zip(cached.scores, uncached.scores, strict=True):
             assert_close(one.nan_to_num(neginf=0.0), other.nan_to_num(neginf=0.0), atol=1e-4)
 
-    @both_ways_in
+    @both_inputs
     def test_prompt_lookup_equals_greedy(self, model, way_in):
         self.skip_stateful(model)
         for index in range(IMAGES):
@@ -305,8 +305,8 @@ class CacheChecks(CaptionerCase):
             found = model.generate(**inputs, **prompt, max_new_tokens=NEW_TOKENS, prompt_lookup_num_tokens=3)
             assert torch.equal(found, expected)
 
-    @both_ways_in
-    @pytest.mark.parametrize("assistant", ["itself", "another"])
+    @both_inputs
+    @pytest.mark.parametrize("assistant", ["itself", "different"])
     def test_assisted_decoding_equals_greedy(self, model, way_in, assistant):
         self.skip_stateful(model)
         helper = model if assistant == "itself" else self.make_model(seed=1)
@@ -315,8 +315,8 @@ class CacheChecks(CaptionerCase):
             expected = model.generate(**inputs, max_new_tokens=NEW_TOKENS)
             assert torch.equal(model.generate(**inputs, max_new_tokens=NEW_TOKENS, assistant_model=helper), expected)
 
-    def test_assistant_sees_the_same_regions(self, model):
-        """The helper's drafts come from the real regions only."""
+    def test_assistant_reads_the_same_regions(self, model):
+        """The assistant encodes the same regions and mask."""
         self.skip_stateful(model)
         helper, received = self.make_model(), []
         helper.get_encoder().register_forward_pre_hook(
@@ -329,7 +329,7 @@ class CacheChecks(CaptionerCase):
 
 
 class ScoreChecks(CaptionerCase):
-    """Scores are log-probabilities of the model; ancestry can be followed."""
+    """Checks that scores are log-probabilities of the model."""
 
     @pytest.mark.parametrize("mode", ["greedy", "sampling", "n_best"])
     def test_transition_scores_equal_teacher_forcing(self, model, mode):
@@ -350,7 +350,7 @@ class ScoreChecks(CaptionerCase):
 def rescored(
     model: Any, inputs: dict[str, torch.Tensor], sequences: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probabilities `[rows, L]` of generated tokens in one parallel pass, and which belong to the caption."""
+    """Return log-probabilities `[rows, L]` of generated tokens in one parallel pass, and a mask of the caption."""
     targets = sequences[:, 1:]
     logprobs = model(**inputs, decoder_input_ids=sequences[:, :-1]).logits.log_softmax(-1)
     ended = (targets == model.config.eos_token_id).long()

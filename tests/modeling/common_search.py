@@ -1,11 +1,11 @@
-"""Checks of the bookkeepings of captioning code bases, through the model; test_search_captioning.py has them alone."""
+"""Checks of the beam searches of captioning papers with a model; test_search_captioning.py tests them alone."""
 
 from typing import Any
 
 import pytest
 import torch
 
-from .common_case import IMAGES, CaptionerCase, assert_close, both_ways_in, row
+from .common_case import IMAGES, CaptionerCase, assert_close, both_inputs, row
 from .common_generation import Favour, rescored
 
 BEAMS, NEW_TOKENS = 4, 8
@@ -13,10 +13,10 @@ bookkeepings = pytest.mark.parametrize("bookkeeping", ["live", "pool", "shrinkin
 
 
 class SearchChecks(CaptionerCase):
-    """`generate(bookkeeping="live")` and `"pool"`."""
+    """Checks of `generate(bookkeeping=...)`."""
 
     def search(self, model: Any, inputs: dict[str, torch.Tensor], bookkeeping: str, **options: Any) -> Any:
-        """All beams, ranked by the plain sum of their log-probabilities."""
+        """Return all beams, ranked by the plain sum of their log-probabilities."""
         options = {"num_beams": BEAMS, "num_return_sequences": BEAMS, "max_new_tokens": NEW_TOKENS} | options
         return model.generate(
             **inputs,
@@ -27,7 +27,7 @@ class SearchChecks(CaptionerCase):
             output_scores=True,
         )
 
-    @both_ways_in
+    @both_inputs
     @bookkeepings
     def test_scores_equal_teacher_forcing(self, model, bookkeeping, way_in):
         """The score of a caption = the sum of its tokens' log-probabilities = those of one parallel pass."""
@@ -60,7 +60,7 @@ class SearchChecks(CaptionerCase):
 
     @bookkeepings
     def test_search_options(self, model, bookkeeping):
-        """Fewer captions are the first of all; the bare tensor is the output's; processors are honoured."""
+        """Fewer captions are the best of all; a tensor is returned by default; logits processors apply."""
         inputs = self.inputs("regions")
         every = self.search(model, inputs, bookkeeping)
         best = self.search(model, inputs, bookkeeping, num_return_sequences=1)
@@ -90,7 +90,7 @@ class SearchChecks(CaptionerCase):
         assert_close(found.sequences_scores, expected.sequences_scores, atol=1e-4)
 
     @bookkeepings
-    def test_search_goes_on_from_a_prompt(self, model, bookkeeping):
+    def test_search_continues_a_prompt(self, model, bookkeeping):
         """Prompts padded on the left: the same continuation as without the padding."""
         inputs, prompt = self.inputs("regions"), self.captions(model, length=3)
         expected = self.search(model, inputs, bookkeeping, decoder_input_ids=prompt)
@@ -101,8 +101,8 @@ class SearchChecks(CaptionerCase):
         assert torch.equal(found.sequences[:, 2:], expected.sequences)
         assert_close(found.sequences_scores, expected.sequences_scores, atol=1e-4)
 
-    def test_bookkeeping_of_the_generation_config(self, tmp_path):
-        """Set once, it holds for every call and survives saving."""
+    def test_bookkeeping_of_the_generation_config(self, place, tmp_path):
+        """A value of the generation configuration applies to every call and is saved."""
         model, inputs = self.make_model(), self.inputs("regions")
         options = {"num_beams": BEAMS, "max_new_tokens": NEW_TOKENS}
         expected = model.generate(**inputs, **options, bookkeeping="live")

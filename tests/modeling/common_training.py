@@ -1,4 +1,4 @@
-"""Checks of the loss, of gradients, and of what training changes and leaves alone."""
+"""Checks of the loss, of gradients, and of the parameters that training changes."""
 
 from typing import Any
 
@@ -6,14 +6,16 @@ import pytest
 import torch
 from torch.nn import functional
 
-from .common_case import IMAGES, TOKENS, CaptionerCase, assert_close, both_ways_in, clone, row
+from tests.comparisons import assert_computed_alike
 
-# Parameters of a backbone that its last hidden state does not depend on.
+from .common_case import IMAGES, TOKENS, CaptionerCase, assert_close, both_inputs, clone, row
+
+# Parts of a backbone that its last hidden state does not depend on.
 UNREAD_BY_REGIONS = ("pooler",)
 
 
 def gradients(model: Any, seed: int = 0, **inputs: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
-    """The loss in the model's present mode, and its gradients by parameter; running averages stay as they were."""
+    """Return the loss in the current mode, and gradients by parameter; running averages do not change."""
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers(recurse=False)}
     model.zero_grad()
     torch.manual_seed(seed)
@@ -25,13 +27,13 @@ def gradients(model: Any, seed: int = 0, **inputs: Any) -> tuple[torch.Tensor, d
 
 
 def gradients_of(model: Any) -> dict[str, torch.Tensor | None]:
-    """A copy of the gradients, by parameter."""
+    """Return a copy of the gradients by parameter."""
     named = model.named_parameters()
     return {name: None if parameter.grad is None else parameter.grad.clone() for name, parameter in named}
 
 
 def assert_same_gradients(actual: dict, expected: dict, atol: float = 1e-6) -> None:
-    """Equal up to rounding, relative to the largest entry of each tensor; missing where missing."""
+    """Assert equality within rounding, relative to the largest entry of each tensor; None equals None."""
     for name, gradient in expected.items():
         assert (actual[name] is None) == (gradient is None), name
         if gradient is not None:
@@ -39,17 +41,17 @@ def assert_same_gradients(actual: dict, expected: dict, atol: float = 1e-6) -> N
 
 
 class LossChecks(CaptionerCase):
-    """The loss, by hand."""
+    """Checks of the loss against a computation by hand."""
 
     def mean_by_hand(self, logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
-        """Divergence from 1 - s at the target and s in equal parts elsewhere, averaged over real targets."""
+        """Return the divergence from 1 - s at the target and s spread over the rest, averaged over real targets."""
         real = labels != -100
         expected = torch.full_like(logits, smoothing / (logits.shape[-1] - 1))
         expected.scatter_(-1, labels.clamp(min=0)[..., None], 1 - smoothing)
         nll = functional.kl_div(logits.log_softmax(-1), expected, reduction="none").sum(-1)
         return nll[real].mean()
 
-    @both_ways_in
+    @both_inputs
     @pytest.mark.parametrize("smoothing", [0.0, 0.1])
     def test_loss_by_hand(self, way_in, smoothing):
         model = self.make_model(label_smoothing=smoothing)
@@ -65,7 +67,7 @@ class LossChecks(CaptionerCase):
         assert torch.equal(inputs[:, 1:][real], labels[:, :-1][real])
         assert (inputs[:, 1:][~real] == model.config.pad_token_id).all()
         given = model(**self.inputs("regions"), decoder_input_ids=inputs, labels=labels).loss
-        assert torch.equal(given, model(**self.inputs("regions"), labels=labels).loss)
+        assert_computed_alike(given, model(**self.inputs("regions"), labels=labels).loss)
 
     def test_padding_of_labels_changes_nothing(self, model):
         inputs, labels = self.inputs("regions"), self.labels(model)
@@ -78,7 +80,7 @@ class LossChecks(CaptionerCase):
         assert_close(summed, model(**inputs, labels=labels).loss * (labels != -100).sum(), atol=1e-4)
 
     def test_training_makes_no_logits(self):
-        """In training, logits exist at real target positions only; loss and gradients are those of all logits."""
+        """In training, logits are computed at real targets only, with the loss and gradients of all logits."""
         model = self.make_model().train()
         inputs = {**self.inputs("regions"), "labels": self.labels(model)}
         sizes: list[int] = []
@@ -93,7 +95,7 @@ class LossChecks(CaptionerCase):
 
     @pytest.mark.parametrize("as_tensor", [False, True])
     def test_accumulated_batches_equal_one(self, as_tensor):
-        """Batches of one with `num_items_in_batch` add up to the gradient of one large batch."""
+        """Batches of one with `num_items_in_batch` sum to the gradient of one large batch."""
         model = self.make_model()
         inputs, labels = self.inputs("regions"), self.labels(model)
         loss, expected = gradients(model, **inputs, labels=labels)
@@ -115,7 +117,7 @@ class LossChecks(CaptionerCase):
 class TrainingChecks(CaptionerCase):
     """Checks 16 to 18 of the common suite."""
 
-    @both_ways_in
+    @both_inputs
     @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "trained"])
     def test_every_trainable_parameter_gets_a_gradient(self, way_in, frozen):
         model = self.make_model(freeze_vision=frozen).train()
@@ -147,12 +149,12 @@ class TrainingChecks(CaptionerCase):
         optimizer.step()
         assert all(torch.equal(tensor, before[name]) for name, tensor in vision.state_dict().items())
 
-    @both_ways_in
+    @both_inputs
     @pytest.mark.parametrize("reentrant", [None, False, True])
     def test_activation_checkpointing_keeps_gradients(self, way_in, reentrant):
-        """Same loss and gradients with the same random numbers, while layers run once more and nothing is cached."""
+        """Same loss and gradients with the same random numbers; layers run twice and nothing is cached."""
         model = self.make_model(freeze_vision=False).train()
-        inputs = {**self.inputs(way_in), "labels": self.labels(model), "use_cache": True}  # it must not be honoured
+        inputs = {**self.inputs(way_in), "labels": self.labels(model), "use_cache": True}  # must be ignored
         runs = count_runs(model)
         loss, expected = gradients(model, **inputs)
         plain = sum(runs)
@@ -166,7 +168,7 @@ class TrainingChecks(CaptionerCase):
 
     @pytest.mark.parametrize("checkpointing", [False, True])
     def test_inputs_may_require_gradients(self, checkpointing):
-        """What adapters on a frozen model need."""
+        """Adapters on a frozen model need this."""
         model = self.make_model().train()
         model.requires_grad_(False)
         model.enable_input_require_grads()
@@ -182,12 +184,12 @@ class TrainingChecks(CaptionerCase):
 
 
 def is_unread(name: str) -> bool:
-    """Whether a parameter of the backbone belongs to a part that regions are not made from."""
+    """Return whether regions do not depend on a parameter of the backbone."""
     return any(part in name.split(".") for part in UNREAD_BY_REGIONS)
 
 
 def count_runs(model: Any) -> list[int]:
-    """A list that gets an entry for every run of the captioner's own layers, those of the backward pass too."""
+    """Return a list that grows with every run of the captioner's layers, also in the backward pass."""
     runs: list[int] = []
     names = {name for name in model._no_split_modules if name != "VisionBackbone"}
     layers = [module for module in model.modules() if type(module).__name__ in names]

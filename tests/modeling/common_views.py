@@ -18,11 +18,11 @@ class ViewChecks(CaptionerCase):
     """Views of a study through the vision part, the searches, the gradient and the processor."""
 
     def views(self) -> Tensor:
-        """Two views of each image `[B, 2, C, H, W]`."""
+        """Return two views per image `[B, 2, C, H, W]`."""
         return self.inputs("pixels", images=IMAGES * VIEWS)["pixel_values"].unflatten(0, (IMAGES, VIEWS))
 
     def regions_of_views(self, model: Any, views: Tensor) -> dict[str, Tensor]:
-        """The regions of both views of each study, each view seen alone, one behind the other."""
+        """Return the regions of both views of each study, encoded independently and concatenated."""
         alone = [model.get_region_features(view) for view in views.unbind(1)]
         return {name: torch.cat([regions[name] for regions in alone], dim=1) for name in alone[0]}
 
@@ -42,7 +42,7 @@ class ViewChecks(CaptionerCase):
         assert torch.equal(model.generate(pixel_values=views, **options), model.generate(**regions, **options))
 
     def test_one_and_two_views_in_a_batch(self, model):
-        """Each study as alone, also where what fills up the batch is an image itself; logits and captions."""
+        """Each study as alone, also if the padding of the batch is a real image; logits and captions."""
         views, captions = self.views(), self.captions(model)
         view_mask = torch.arange(VIEWS) < torch.tensor(COUNTS)[:, None]
         together = model(pixel_values=views, view_mask=view_mask, decoder_input_ids=captions).logits
@@ -68,8 +68,8 @@ class ViewChecks(CaptionerCase):
         views = views.clone().requires_grad_()
         view_mask = torch.arange(VIEWS) < torch.tensor(COUNTS)[:, None]
         model(pixel_values=views, view_mask=view_mask, labels=labels).loss.backward()
-        seen = views.grad.flatten(2).abs().amax(-1) > 0
-        assert torch.equal(seen, view_mask)
+        has_gradient = views.grad.flatten(2).abs().amax(-1) > 0  # [B, V]
+        assert torch.equal(has_gradient, view_mask)
 
     @pytest.mark.parametrize(
         ("shape", "message"),
@@ -81,7 +81,7 @@ class ViewChecks(CaptionerCase):
             model(pixel_values=self.views(), view_mask=mask, decoder_input_ids=self.captions(model))
 
     def test_processor_puts_views_together(self, model):
-        """Studies of two views and of one as the images of each; what comes out goes into the model as it is."""
+        """Studies of two views and of one; the outputs of the processor are inputs of the model."""
         processor = self.make_processor()
         gradient = Image.linear_gradient("L").resize((IMAGE_SIZE, IMAGE_SIZE)).convert("RGB")
         other = gradient.transpose(Image.Transpose.ROTATE_90)
@@ -96,7 +96,7 @@ class ViewChecks(CaptionerCase):
 
     @pytest.mark.parametrize("package", ["with", "without"])
     def test_fresh_pipeline_captions_studies(self, fresh_process, model, package):
-        """In another process, a batch of two views and one: the captions of each alone."""
+        """In a fresh process, a batch of studies of two views and one gives the captions of each alone."""
         processor, image = self.make_processor(), Image.open(fresh_process["image"])
         studies = [[image, image.transpose(Image.Transpose.ROTATE_90)], [image]]
         texts = []

@@ -1,9 +1,11 @@
-"""Models and checkpoints that the checks of an architecture share."""
+"""Models and checkpoints for the checks of an architecture."""
 
 import pytest
 
 TOPICS = ("case", "configuration", "deployment", "forward", "generation", "saving", "search", "training", "views")
-pytest.register_assert_rewrite(*(f"tests.modeling.common_{topic}" for topic in TOPICS))
+pytest.register_assert_rewrite("tests.comparisons", *(f"tests.modeling.common_{topic}" for topic in TOPICS))
+
+from tests.comparisons import place  # noqa: E402, F401
 
 from .common_saving import run_fresh_process  # noqa: E402
 from .one_thread import one_thread  # noqa: E402, F401
@@ -11,13 +13,13 @@ from .one_thread import one_thread  # noqa: E402, F401
 
 @pytest.fixture(scope="class")
 def model(request):
-    """One model for all checks of an architecture; a check that changes it works on a copy."""
+    """Return one model for all checks of an architecture; a check that changes it uses a copy."""
     return request.cls().make_model()
 
 
 @pytest.fixture(scope="class")
 def checkpoint(request, model, tmp_path_factory):
-    """Directory with the saved model and its processor."""
+    """Return a directory with the saved model and its processor."""
     directory = tmp_path_factory.mktemp("checkpoint")
     model.save_pretrained(directory)
     request.cls().make_processor().save_pretrained(directory)
@@ -26,5 +28,5 @@ def checkpoint(request, model, tmp_path_factory):
 
 @pytest.fixture(scope="class")
 def fresh_process(request, model, checkpoint, tmp_path_factory):
-    """What another process made of the checkpoint; one process for many checks, because importing torch takes long."""
+    """Return the results of a fresh process with the checkpoint; one process serves many checks, to save imports."""
     return run_fresh_process(request.cls(), model, checkpoint, tmp_path_factory.mktemp("fresh"))

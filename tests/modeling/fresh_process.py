@@ -1,4 +1,4 @@
-"""Load a checkpoint first without the package, then with it, and store what came out.
+"""Load a checkpoint first without the package, then with it, and store the results.
 
 Usage: python fresh_process.py CHECKPOINT INPUTS RESULTS
 """
@@ -8,7 +8,7 @@ import sys
 
 
 class Absent(importlib.abc.MetaPathFinder):
-    """Makes a package impossible to import."""
+    """Finder that makes the package impossible to import."""
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname.partition(".")[0] == "hf_captioners":
@@ -30,7 +30,7 @@ image = Image.open(given["image"])
 
 @torch.no_grad()
 def run(**trust) -> dict:
-    """Everything that a stranger does with a checkpoint."""
+    """Return logits, states, captions and inputs of the checkpoint."""
     model = AutoModelForImageTextToText.from_pretrained(checkpoint, **trust)
     trunk = AutoModel.from_pretrained(checkpoint, **trust)
     processor = AutoProcessor.from_pretrained(checkpoint, **trust)

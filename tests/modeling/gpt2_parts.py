@@ -20,12 +20,12 @@ TEXT = {
 
 
 def tiny_gpt2_tokenizer() -> GPT2Tokenizer:
-    """Byte-level tokens of the blank and 26 letters, id 27 as end token, no merges."""
+    """Return a tokenizer of byte-level tokens of the blank and 26 letters, id 27 as end token, no merges."""
     tokens = ["Ġ", *string.ascii_lowercase, "<|endoftext|>"]
     return GPT2Tokenizer(vocab={token: index for index, token in enumerate(tokens)}, merges=[])
 
 
 def random_gpt2(sizes: dict[str, Any]) -> GPT2LMHeadModel:
-    """A GPT-2 in evaluation mode in which every parameter matters."""
+    """Return a GPT-2 in evaluation mode in which every parameter matters."""
     torch.manual_seed(0)
     return disturb(GPT2LMHeadModel(GPT2Config(**{"bos_token_id": 0, "eos_token_id": 0} | sizes))).eval()

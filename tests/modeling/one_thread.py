@@ -6,7 +6,7 @@ import torch
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
-    """Tiny tensors gain nothing from threads, and wait for each other where processes share the cores."""
+    """Use one thread: threads do not speed up tiny tensors, and wait for each other if processes share the cores."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -1,4 +1,4 @@
-"""The same weights under transformers' own `generate()`, as the reference of ours."""
+"""Reference: `generate()` of transformers on the same weights."""
 
 import copy
 from typing import Any
@@ -10,7 +10,7 @@ from hf_captioners.modeling.generation_captioning import CaptionGenerationMixin
 
 
 def stock(model: Any) -> Any:
-    """The captioner, sharing its weights, with every method that we override in transformers' form."""
+    """Return a captioner that shares the weights and has transformers' version of every overridden method."""
     overridden = [name for name in vars(CaptionGenerationMixin) if name in vars(GenerationMixin)]
     methods = {name: vars(GenerationMixin)[name] for name in overridden if not name.startswith("__")}
     assert {"_expand_inputs_for_generation", "_beam_search"} <= methods.keys()
@@ -21,7 +21,7 @@ def stock(model: Any) -> Any:
 
 @torch.no_grad()
 def stock_generate(model: Any, inputs: dict[str, torch.Tensor], **options: Any) -> Any:
-    """Stock generate over encoder states that it repeats for beams by itself."""
+    """Run `generate()` of transformers on encoder states, which it repeats for beams."""
     recorded = ("output_attentions", "output_hidden_states")
     asked = {name: options[name] for name in recorded if name in options}
     return stock(model).generate(encoder_outputs=model.get_encoder()(**inputs, **asked), **options)

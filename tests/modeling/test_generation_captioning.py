@@ -1,4 +1,4 @@
-"""The cache whose image side stays put."""
+"""The cache whose image side is not reordered."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ IMAGES, BEAMS, HEADS, WIDTH = 2, 3, 2, 4
 
 
 def filled(cache_class=CaptionCache):
-    """Two layers of four tokens for 2 x 3 rows, and of five regions for two images."""
+    """Return a cache of two layers: four tokens for 2 x 3 rows, and five regions for two images."""
     generator = torch.Generator().manual_seed(0)
     text, images = DynamicCache(), DynamicCache()
     for layer in range(2):
@@ -20,7 +20,7 @@ def filled(cache_class=CaptionCache):
 
 
 def states(cache: EncoderDecoderCache) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Keys and values of the text, and of the images."""
+    """Return keys and values of the text, and of the images."""
     sides = (cache.self_attention_cache, cache.cross_attention_cache)
     text, images = ([kept for layer in side.layers for kept in (layer.keys, layer.values)] for side in sides)
     return text, images

@@ -1,4 +1,4 @@
-"""Show, Attend and Tell's hard attention: the common checks, its draws, its baseline, and its gradient."""
+"""Show, Attend and Tell's hard attention: the common checks, samples, baseline and gradient."""
 
 import itertools
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hf_captioners.modeling.modeling_show_attend_tell import EXPECTED
+from tests.comparisons import assert_computed_alike
 
 from .common_case import FEATURE_SIZE, IMAGES, TOKENS, assert_close
 from .common_forward import MaskChecks, OutputChecks
@@ -18,7 +19,7 @@ from .test_show_attend_tell import HARD, ShowAttendTellCase
 class TestHardAttention(
     ShowAttendTellCase, SavingChecks, OutputChecks, MaskChecks, LossChecks, TrainingChecks, CacheChecks
 ):
-    """What may differ from soft attention, with places drawn in training and the most probable one outside of it."""
+    """Common checks with sampled locations in training and the most probable one otherwise."""
 
     def make_config(self, **fields):
         return super().make_config(**HARD | {"location_decoding": "argmax"} | fields)
@@ -29,7 +30,7 @@ def hard_model(**fields):
 
 
 def test_drawn_locations_are_outputs_and_can_be_repeated():
-    """In training every token has a location; given back, it gives the same result."""
+    """In training every token has a location; passed back, the locations give the same result."""
     case, model = TestHardAttention(), hard_model().train()
     inputs = {**case.inputs("regions"), "decoder_input_ids": case.captions(model)}
     out = model(**inputs)
@@ -39,12 +40,12 @@ def test_drawn_locations_are_outputs_and_can_be_repeated():
     assert_close(model(**inputs, locations=out.locations).logits, out.logits)
     other = model(**inputs)
     assert not torch.equal(other.locations[0], out.locations[0])
-    assert model.eval()(**inputs).locations is None, "the expectation draws nothing"
+    assert model.eval()(**inputs).locations is None, "the expectation samples nothing"
 
 
 @pytest.mark.parametrize(("unit", "expected"), [("batch", {0.0, 1.0}), ("caption", None)])
 def test_half_and_half_rule(unit, expected):
-    """The coin is tossed once a batch, or once a caption; then all its steps draw, or none does."""
+    """The choice is made once per batch or per caption, for all of its steps."""
     case, model = (
         TestHardAttention(),
         hard_model(location_sampling_probability=0.5, location_sampling_unit=unit).train(),
@@ -60,7 +61,7 @@ def test_half_and_half_rule(unit, expected):
 
 
 def test_decoding_rules_of_hard_attention():
-    """The expectation is soft attention; argmax and sampling look at one region."""
+    """The expectation is soft attention; argmax and sampling use one region."""
     case = TestHardAttention()
     inputs = case.inputs("regions")
     expectation, argmax, sampling = (
@@ -69,14 +70,14 @@ def test_decoding_rules_of_hard_attention():
     inputs["decoder_input_ids"] = case.captions(expectation)
     soft = case.make_model(attention_type="soft")
     soft.load_state_dict(expectation.state_dict(), strict=False)
-    assert torch.equal(expectation(**inputs).logits, soft(**inputs).logits)
+    assert_computed_alike(expectation(**inputs).logits, soft(**inputs).logits)
     out = argmax(**inputs, output_attentions=True)
     assert torch.equal(out.locations[0], out.cross_attentions[0].argmax(-1))
     drawn = {tuple(sampling(**inputs).locations[0].flatten().tolist()) for _ in range(4)}
     assert len(drawn) > 1
 
 
-def test_baseline_follows_costs_in_training_only(tmp_path):
+def test_baseline_follows_the_nll_in_training_only(tmp_path):
     case, model = TestHardAttention(), hard_model()
     inputs = {**case.inputs("regions"), "labels": case.labels(model)}
     model(**inputs)
@@ -85,7 +86,7 @@ def test_baseline_follows_costs_in_training_only(tmp_path):
         loss = model.train()(**inputs).loss.item()
         assert abs(model.location_baseline.item() - expected_share * loss) < 0.1 * expected_share * loss
     model.save_pretrained(tmp_path)
-    assert type(model).from_pretrained(tmp_path).location_baseline == model.location_baseline
+    assert torch.equal(type(model).from_pretrained(tmp_path).location_baseline, model.location_baseline)
 
 
 def test_gradient_of_hard_attention_is_unbiased():
@@ -111,7 +112,7 @@ def test_gradient_of_hard_attention_is_unbiased():
     def flat(loss):
         return torch.cat([gradient.flatten() for gradient in torch.autograd.grad(loss, parameters)]).double()
 
-    exact = flat(expected_cost(model, features, labels))
+    exact = flat(expected_nll(model, features, labels))
     model.train()
     torch.manual_seed(0)
     batches, rows, means = 80, 250, []
@@ -124,8 +125,8 @@ def test_gradient_of_hard_attention_is_unbiased():
     assert ((stacked.mean(0) - exact).abs() <= 4 * error + 1e-7).all()
 
 
-def expected_cost(model, features, labels):
-    """Cost of a caption of two words, weighted by the probabilities of all pairs of locations."""
+def expected_nll(model, features, labels):
+    """Return the expected negative log-likelihood of a caption of two words over all pairs of locations."""
     begin = model.prepare_decoder_input_ids_from_labels(labels)
     total = 0.0
     for places in itertools.product(range(features.shape[1]), repeat=2):

@@ -61,7 +61,7 @@ def live_reference(score: Scorer, image: int, beams: int, steps: int, length_pen
 
 
 def pool_reference(score: Scorer, image: int, beams: int, steps: int, length_penalty: float) -> list:
-    """The search of ImageCaptioning.pytorch: what ends is recorded, and its row goes on from -1000."""
+    """The search of ImageCaptioning.pytorch: finished rows are recorded and continue from -1000."""
     held: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     recorded = []
     for step in range(1, steps + 1):
@@ -81,7 +81,7 @@ def pool_reference(score: Scorer, image: int, beams: int, steps: int, length_pen
 def shrinking_reference(
     score: Scorer, image: int, beams: int, steps: int, length_penalty: float, keep_cut: bool = True
 ) -> list:
-    """The search of arctic-captions: what ends leaves, and the search goes on with one hypothesis fewer."""
+    """The search of arctic-captions: finished rows leave, and the search continues with one hypothesis fewer."""
     live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     done = []
     for _ in range(steps):

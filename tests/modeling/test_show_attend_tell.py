@@ -8,6 +8,7 @@ from hf_captioners.modeling.configuration_show_attend_tell import ShowAttendTell
 from hf_captioners.modeling.layers_recurrent import RecurrentCache
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_show_attend_tell import ShowAttendTellProcessor
+from tests.comparisons import assert_computed_alike
 
 from .common import CaptionerChecks
 from .common_case import IMAGES, REGIONS, TOKENS, CaptionerCase, assert_close
@@ -28,7 +29,7 @@ OPTIONS = [
 
 
 class ShowAttendTellCase(CaptionerCase):
-    """One LSTM layer as wide as the words, so that both may share a matrix."""
+    """One LSTM layer as wide as the word embeddings, so that both can share a matrix."""
 
     def make_config(self, **fields):
         sizes = {"vocab_size": VOCABULARY, "embedding_size": 20, "hidden_size": 20, "attention_size": 16}
@@ -47,7 +48,7 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
     """The common checks, and the properties of soft attention."""
 
     @pytest.mark.parametrize("fields", OPTIONS, ids=lambda fields: "-".join(map(str, fields.values())))
-    def test_every_option_runs(self, fields, tmp_path):
+    def test_every_option_runs(self, fields, place, tmp_path):
         """Forward, backward, search and round trip; attention and gates lie in their range."""
         model = self.make_model(doubly_stochastic_weight=1.0, **{"dropout": 0.0} | fields).train()
         inputs = {**self.inputs("regions"), "labels": self.labels(model)}
@@ -57,7 +58,7 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
         model.eval().save_pretrained(tmp_path)
         again = type(model).from_pretrained(tmp_path)
         out = model(**inputs, output_gates=True, output_attentions=True)
-        assert torch.equal(again(**inputs).logits, out.logits)
+        assert_computed_alike(again(**inputs).logits, out.logits)
         model.generate(**self.inputs("regions"), num_beams=2, max_new_tokens=4)
         assert len(out.gates) == len(out.cross_attentions) == model.config.num_layers
         for gates, weights in zip(out.gates, out.cross_attentions, strict=True):
@@ -93,7 +94,7 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
         optimizer.step()
         assert not embedding.weight[model.config.decoder_start_token_id].any()
 
-    def test_cache_of_another_kind(self, model):
+    def test_cache_of_a_different_type(self, model):
         with pytest.raises(TypeError, match="is a DynamicCache, a recurrent decoder needs a `RecurrentCache`"):
             model(
                 **self.inputs("regions"),
@@ -102,7 +103,7 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
                 use_cache=True,
             )
 
-    def test_recurrent_cache_holds_one_state_a_layer(self, model):
+    def test_recurrent_cache_holds_one_state_per_layer(self, model):
         cache = RecurrentCache()
         model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, past_key_values=cache)
         assert [tuple(layer.keys.shape) for layer in cache.layers] == [(3 * IMAGES, model.config.hidden_size)]
@@ -120,7 +121,7 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
         ({"region_mask_rule": "zero_projected_sum"}, "`region_mask_rule` is 'zero_projected_sum'"),
         (
             {"tie_word_embeddings": True, "output_layer": "linear", "hidden_size": 8},
-            "as wide as the words, got 8 and 512",
+            "as wide as the word embeddings, got 8 and 512",
         ),
     ],
 )

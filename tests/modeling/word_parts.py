@@ -7,7 +7,7 @@ from hf_captioners.processing.word_tokenizer import word_tokenizer
 NOUNS = ["dog", "cat", "man", "woman", "ball", "grass", "water", "street", "car"]
 OTHERS = ["a", "the", "red", "blue", "big", "small", "on", "in", "with", "runs", "sits", "holds", "two", "three", "is"]
 SPECIAL = 4
-UNUSED = 2  # ids that no word has
+UNUSED = 2  # ids without a word
 VOCABULARY = SPECIAL + len(NOUNS) + len(OTHERS) + UNUSED
 
 

@@ -1,11 +1,11 @@
-"""Says at the end of a run how many figures were compared."""
+"""Report of the number of compared figures at the end of a run."""
 
 import pytest
 
 
 @pytest.fixture
 def report_compared(record_property):
-    """Call it with the number of figures that a test compared."""
+    """Return a function that records how many figures a test compared."""
     return lambda count: record_property("figures_compared", count)
 
 

@@ -1,4 +1,4 @@
-"""Figures computed with the authors' code: where they lie, and how a comparison is counted."""
+"""Loading of figures computed with the authors' code, and counted comparisons with them."""
 
 import json
 import os
@@ -11,19 +11,19 @@ from torch import Tensor
 
 GIVEN = os.environ.get("HF_CAPTIONERS_PARITY_DIR")
 FIGURES = Path(GIVEN) if GIVEN else Path(__file__).parent / "fixtures"
-# Another summation order moves float32 results by at most this share of max(1, the tensor's largest magnitude).
+# A different summation order changes float32 results by at most this share of max(1, the largest magnitude).
 FLOAT32_TOLERANCE = 3e-5
 
 
 def variants(family: str) -> list[str]:
-    """Names `family/variant` of all folders with figures; one that says what is missing if there are none."""
+    """Return the names `family/variant` of all folders with figures, or `family/missing`."""
     found = sorted(f"{family}/{path.parent.name}" for path in (FIGURES / family).glob("*/config.json"))
     return found or [f"{family}/missing"]
 
 
 @dataclass
 class Figures:
-    """One folder: sizes, weights, inputs and expected tensors."""
+    """Figures of one folder: sizes, weights, inputs and expected tensors."""
 
     name: str
     config: dict
@@ -42,7 +42,7 @@ class Figures:
 
 @dataclass
 class Comparison:
-    """Compares named tensors and remembers how many figures were equal and what was not."""
+    """Comparison of named tensors that counts the figures and lists the differences."""
 
     expected: dict[str, Tensor]
     compared: int = 0
@@ -52,7 +52,7 @@ class Comparison:
     def close(
         self, name: str, actual: Tensor, *, atol: float | None = None, rtol: float = 0.0, where: Tensor | None = None
     ) -> None:
-        """`|actual - expected| <= atol + rtol |expected|`, at the positions `where` is True.
+        """Compare `|actual - expected| <= atol + rtol |expected|` at the positions where `where` is True.
 
         `atol` defaults to the float32 tolerance of the tensor's magnitude; a missing expected tensor is a difference.
         """
@@ -71,7 +71,7 @@ class Comparison:
         )
 
     def equal(self, name: str, actual: Tensor, expected: Tensor) -> None:
-        """Exactly equal, such as token ids."""
+        """Compare exactly, for token ids."""
         self._note(
             name, expected.numel(), not torch.equal(actual, expected), f"{actual.tolist()} != {expected.tolist()}"
         )

@@ -7,7 +7,7 @@ import torch
 from torch.func import functional_call
 from transformers import AutoModelForImageTextToText
 
-from hf_captioners.hub.convert import keys_show_attend_tell as keys
+from hf_captioners.hub.convert import show_attend_tell as keys
 from hf_captioners.modeling.layers_recurrent import RecurrentCache
 from hf_captioners.modeling.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration
 
@@ -27,7 +27,7 @@ precisions = pytest.mark.parametrize("precision", PRECISIONS)
 
 
 class Case:
-    """One folder at one precision: the captioner, the authors' weights as leaves, and what is compared."""
+    """One folder at one precision: captioner, the authors' weights as leaves, and comparison."""
 
     def __init__(self, folder: str, precision: str) -> None:
         self.figures = Figures.load(folder)
@@ -39,7 +39,7 @@ class Case:
         self.model = self.build()
 
     def build(self):
-        """As AutoModelForImageTextToText makes it, with the converted weights."""
+        """Build the model from its configuration, with the converted weights."""
         if self.is_program:
             config = keys.convert_program_config(self.options)
         else:
@@ -62,7 +62,7 @@ class Case:
         self.comparison.close(name, actual, atol=tolerance, rtol=tolerance, where=where)
 
     def differentiable(self, **inputs):
-        """The forward pass with the authors' tensors as leaves: gradients arrive under their names."""
+        """Run the forward pass with the authors' tensors as leaves, so that gradients have their names."""
         return functional_call(self.model, self.convert(), kwargs=inputs)
 
     def generate(self, beams: int, **options):
@@ -108,7 +108,7 @@ def finish(case: Case, report_compared, unread_allowed: set[str] = frozenset()) 
 
 
 def program_inputs(case: Case) -> dict:
-    """Shifted words with the begin token first; the mask freezes the state behind the end, as the program does."""
+    """Shifted words with the begin token first; the mask keeps the state after the end, as the program does."""
     words, mask = case.figures.inputs["x"].T, case.figures.inputs["mask"].T.bool()
     begin = torch.full_like(words[:, :1], case.model.config.bos_token_id)
     inputs = {
@@ -135,16 +135,16 @@ def compare_program_forward(case: Case) -> None:
     case.close("alphas", weights.transpose(0, 1))
     scores = case.figures.expected["alpha_pre"].to(case.dtype) * model.config.attention_score_scale
     case.comparison.expected |= {"alpha_pre": weights.detach().transpose(0, 1)}
-    case.close("alpha_pre", scores.softmax(-1))  # scores are equal up to a constant that the softmax takes away
+    case.close("alpha_pre", scores.softmax(-1))  # scores are equal up to a constant that the softmax removes
     case.close("h", out.decoder_hidden_states[-2].transpose(0, 1))
     for name in ("input", "forget", "output"):
         case.close(f"gate_{name[0]}", getattr(gates, name).transpose(0, 1))
     if gates.visual is not None:
         case.close("beta", gates.visual[..., 0].T)
-    compare_program_costs(case, inputs, out)
+    compare_program_nll(case, inputs, out)
 
 
-def compare_program_costs(case: Case, inputs: dict, out) -> None:
+def compare_program_nll(case: Case, inputs: dict, out) -> None:
     model, labels = case.model, inputs["labels"]
     nll = model.token_nll(out.decoder_hidden_states[-1], labels, out.logits)
     case.close("masked_cost", nll.T)

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, GPT2Config, GPT2Model
 
-from hf_captioners.hub.convert.keys_visualgpt import convert_config, convert_state_dict, map_key
+from hf_captioners.hub.convert.visualgpt import convert_config, convert_state_dict, map_key
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration, self_resurrecting_gates
 from hf_captioners.training.scst_loss import chosen_logprobs, sample_baseline, self_critical_loss
 
@@ -32,7 +32,7 @@ CANNOT_MATTER = {
 
 
 def build(figures: Figures, weights: dict | None = None):
-    """The captioner of a folder, as AutoModelForImageTextToText makes it, with the authors' weights."""
+    """Build the captioner of a folder with the authors' weights."""
     sizes = figures.config
     options = dict(DECODERS[sizes["decoder"]])
     if sizes.get("tau") is not None:
@@ -75,7 +75,7 @@ def compare_forward(comparison: Comparison, figures: Figures, model) -> None:
                 compare_gates(
                     comparison, f"gate.layer{layer}.level{level}", out.gates[layer], figures.config["tau"], index, real
                 )
-        if layer + 1 < len(out.decoder_attentions):  # the last one is recorded behind the final norm
+        if layer + 1 < len(out.decoder_attentions):  # the last one is recorded after the final norm
             comparison.close(f"dec.layer{layer}.out", out.decoder_hidden_states[layer + 1], where=real)
     comparison.close("logits", out.logits, atol=1e-4, where=real)
     comparison.close("logprobs", out.logits.log_softmax(-1), atol=1e-4, where=real)
@@ -150,7 +150,7 @@ def search(figures: Figures, model, beams: int):
 
 
 def up_to_end(ids, eos_token_id: int):
-    """-1 behind the first end token of every row; the end token itself stays."""
+    """Replace tokens after the first end token of every row by -1."""
     ended = (ids == eos_token_id).cumsum(-1) - (ids == eos_token_id).long()
     return ids.masked_fill(ended > 0, -1)
 

@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 from hf_captioners.hub.card_facts import TrainingFacts
 from hf_captioners.training import last_scst_checkpoint
 from hf_captioners.training import trainer as trainer_module
+from tests.comparisons import assert_trained_alike
 
 from .scst_settings import log_of, scst_trainer, share_of_o
 
@@ -71,9 +72,9 @@ def test_same_curve_and_weights_after_a_kill(make_trainer, figures, tmp_path, pa
     resumed = make_trainer("killed", seed=5, **fields)
     resumed.train(resume_from_checkpoint=checkpoint)
     for name in ("loss", "reward", "baseline", "kl"):
-        assert log_of(resumed, name) == log_of(whole, name), name
+        assert log_of(resumed, name) == pytest.approx(log_of(whole, name), abs=1e-5), name
     assert len(log_of(resumed, "loss")) == 6 and len(log_of(resumed, "eval_cider_d")) == 4
-    assert weights_equal(whole.model, resumed.model)
+    assert_trained_alike(resumed.model, whole.model)
 
 
 def test_patience_leads_over_and_the_best_model_goes_on(make_trainer, figures, tmp_path):
