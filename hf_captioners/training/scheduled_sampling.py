@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .caption_encoding import IGNORED_LABEL
+from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 
 
 @torch.no_grad()

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .caption_encoding import special_ids
+from hf_captioners.pipelines.image_captioning import is_native_processor, special_ids
+
 from .evaluation import generating_by, generation_config_for
 
 # What bends the distribution; a checkpoint may bring any of these along, and a policy gradient wants none of them.
@@ -85,7 +86,7 @@ class CaptionSampling:
 
     def __init__(self, model: Any, base_model: PreTrainedModel, processor: Any, max_new_tokens: int) -> None:
         self.model, self.base_model, self.max_new_tokens = model, base_model, max_new_tokens
-        self.is_own = hasattr(processor, "encode_captions")
+        self.is_own = is_native_processor(processor)
         tokenizer = processor.tokenizer
         _, end = (None, tokenizer.eos_token_id) if self.is_own else special_ids(base_model, tokenizer)
         self.end = int(end)  # type: ignore[arg-type]
