@@ -18,7 +18,9 @@ from transformers.utils import logging
 
 from hf_captioners._version import __version__
 from hf_captioners.hub.card_facts import DataFacts, EvaluationFacts, PublishedFacts, SampleFacts, TrainingFacts
-from hf_captioners.hub.cards import write_card
+from hf_captioners.hub.card_merging import merge_cards
+from hf_captioners.hub.cards import CARD, make_card, read_text
+from hf_captioners.output_files import atomic_file, write_text
 from hf_captioners.processing.image_reading import read_image
 
 from .images import CaptionedImages
@@ -70,7 +72,8 @@ class CardWriter(TrainerCallback):
         saved_step: the step of the weights that are in the model, where it is not the last one.
         evaluations: by step and name (`eval`), what was evaluated.
         samples: file names of the small copies of evaluation images, and which image of which set each is.
-        reproduces: the published row that the run belongs to, beside what was measured.
+        reproduces: the published row that the run reproduces, with the measured metrics.
+        shows_images: whether the card shows its sample images; a push without them leaves this False.
     """
 
     def __init__(self) -> None:
@@ -78,6 +81,7 @@ class CardWriter(TrainerCallback):
         self.evaluations: dict[int, dict[str, EvaluationFacts]] = {}
         self.samples: dict[str, tuple[CaptionedImages, int]] = {}
         self.reproduces: PublishedFacts | None = None
+        self.shows_images = False
         self._began: float | None = None
         self._seconds: float | None = None
 
@@ -148,21 +152,33 @@ class CardWriter(TrainerCallback):
         self.samples[file] = images, row
         return file
 
-    def write(self, trainer: Any, directory: Path) -> None:
-        """Write `card_facts.json`, `README.md` and small copies of its sample images into a saved model's directory
-        and the output directory.
+    def write(self, trainer: Any, directory: Path) -> str | None:
+        """Write `card_facts.json`, `README.md` and small copies of the sample images.
 
-        A card that cannot be written is no reason to lose a training run: it is only warned of.
+        They go into the directory of a saved model and into the output directory. The card is rendered once. A card
+        that cannot be written does not stop training: a warning is logged.
+
+        Args:
+            trainer: the trainer, whose weights were saved.
+            directory: where they were saved.
+
+        Returns:
+            The rendered card, for a push; None if it could not be written.
         """
-        output_dir = Path(str(trainer.args.output_dir))
+        places = dict.fromkeys((directory, Path(str(trainer.args.output_dir))))
         try:
             facts = self.facts(trainer)
-            for place in dict.fromkeys((directory, output_dir)):
+            for place in places:
                 facts.save(place)
                 self._write_samples(place)
-                write_card(directory, trainer.public_name, place)
+            card = make_card(directory, trainer.public_name, self.shows_images)
+            for place in places:
+                path = place / CARD
+                write_text(path, merge_cards(read_text(path), card, str(path)))
         except Exception as error:
             logger.warning(f"The card in {directory} was not written: {type(error).__name__}: {error}")
+            return None
+        return card
 
     def _write_samples(self, place: Path) -> None:
         for file, (images, row) in self.samples.items():
@@ -201,9 +217,8 @@ def write_small_copy(image: Any, path: Path) -> None:
     small = read_image(image[0] if isinstance(image, list) else image)
     small.info.clear()
     small.thumbnail((SAMPLE_SIDE, SAMPLE_SIDE))
-    temporary = path.with_suffix(".tmp")
-    small.save(temporary, "JPEG")
-    temporary.replace(path)
+    with atomic_file(path, "wb") as file:
+        small.save(file, "JPEG")
 
 
 def data_facts(rows: Dataset, captions: list[list[str]]) -> DataFacts:
