@@ -6,9 +6,12 @@ nothing better is found, and where a run goes on that was killed before the firs
 
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+from accelerate.utils import broadcast_object_list
 
 from .checkpoints import last_complete_checkpoint
 from .scst_arguments import CROSS_ENTROPY_FOLDER
@@ -66,9 +69,15 @@ def save_start(save: Callable[..., None], output_dir: str | os.PathLike[str], is
         The folder.
     """
     folder = Path(output_dir, START_FOLDER)
-    unfinished = folder.with_name(f".{START_FOLDER}")
-    save(str(unfinished), _internal_call=True)  # or it would be pushed as a model of its own
-    if is_main:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(unfinished, folder)
+    # No other run uses this name, and all processes of this run do.
+    (name,) = broadcast_object_list([f".{START_FOLDER}-{os.getpid()}-{secrets.token_hex(4)}"])
+    unfinished = folder.with_name(name)
+    try:
+        save(str(unfinished), _internal_call=True)  # or it would be pushed as a model of its own
+        if is_main:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(unfinished, folder)
+    finally:
+        if is_main:
+            shutil.rmtree(unfinished, ignore_errors=True)
     return str(folder)

@@ -19,7 +19,7 @@ from transformers.trainer_utils import IntervalStrategy
 from .checkpoints import load_weights
 from .collator import CaptionCollator
 from .diagnostics import visual_gate_means
-from .evaluation import shown_health
+from .evaluation import caption_statistics
 from .images import IMAGE_COLUMNS, CaptionedImages
 from .rewards import Reward, RewardSum, TrainingReferences, named_reward
 from .scst_arguments import SCSTArguments
@@ -76,12 +76,12 @@ class RewardBatch:
     Args:
         figures: `[N, functions]`.
         ended: `[N]`, whether each has an end token.
-        health: see `shown_health`.
+        statistics: see `caption_statistics`.
     """
 
     figures: Tensor
     ended: Tensor
-    health: dict[str, float]
+    statistics: dict[str, float]
 
 
 class SCSTTrainer(CaptioningTrainer):
@@ -157,7 +157,7 @@ class SCSTTrainer(CaptioningTrainer):
                 f"Several rewards are called {', '.join(sorted(repeated))}, so the log could not tell them apart: "
                 "give each function a `__name__` of its own."
             )
-        references = TrainingReferences(captions, bool(self.args.end_token_in_reward))
+        references = TrainingReferences(captions, bool(self.args.end_token_in_reward), self.ptb_tokenizer)
         made = {
             name_of(function): named_reward(function, references, str(self.args.document_frequency))
             if isinstance(function, str)
@@ -274,7 +274,9 @@ class SCSTTrainer(CaptioningTrainer):
 
         def work() -> RewardBatch:
             completions = self.encoder.decode(sequences)
-            return RewardBatch(self.rewards(completions, row, ended.tolist()), ended, shown_health(completions))
+            words = self.ptb_tokenizer(completions)  # once, for all rewards and the statistics
+            figures = self.rewards(completions, row, ended.tolist(), words)
+            return RewardBatch(figures, ended, caption_statistics(words))
 
         return self._worker.submit(work)
 
@@ -302,7 +304,7 @@ class SCSTTrainer(CaptioningTrainer):
         self._note("baseline", float(baseline.mean()))
         self._note("advantage_std", float(advantages.std(correction=0)))
         self._note("unfinished", float((~rewarded.ended).float().mean()))
-        for name, figure in rewarded.health.items():
+        for name, figure in rewarded.statistics.items():
             self._note(name, figure)
         return advantages.to(device)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from accelerate.utils import gather_object
@@ -21,11 +21,14 @@ from transformers.utils import logging
 
 from hf_captioners.features.agreement import require_own_features
 from hf_captioners.features.cache import FeatureCache, can_cache
+from hf_captioners.metrics import PTBTokenizer
+from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
+from hf_captioners.pipelines.image_captioning import is_native_processor
 from hf_captioners.processing.image_reading import read_image
 
 from .arguments import CaptioningTrainingArguments
 from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
-from .caption_encoding import IGNORED_LABEL, caption_encoder
+from .caption_encoding import caption_encoder
 from .card_writer import CardWriter
 from .checkpoints import last_complete_checkpoint, load_weights
 from .collator import CaptionCollator
@@ -34,7 +37,6 @@ from .evaluation import (
     METRICS,
     MetricResult,
     caption_batch,
-    caption_statistics,
     generation_config_for,
     score_captions,
     write_captions,
@@ -99,7 +101,7 @@ class CaptioningTrainer(HubTrainer):
         by_length = args.train_sampling_strategy == "group_by_length"
         if by_length and args.group_captions:
             raise ValueError("`group_captions` and `train_sampling_strategy='group_by_length'` exclude each other.")
-        is_own = hasattr(processing_class, "encode_captions")
+        is_own = is_native_processor(processing_class)
         if args.group_captions and not is_own:
             raise ValueError(f"`group_captions` needs a captioner of this library, got a {type(model).__name__}.")
         for name in ("scheduled_sampling_increase", "vision_learning_rate"):
@@ -108,6 +110,7 @@ class CaptioningTrainer(HubTrainer):
         if args.vision_learning_rate and (model.config.vision_config is None or model.config.freeze_vision):
             raise ValueError("`vision_learning_rate` needs a vision model that is trained: set `freeze_vision=False`.")
         self._is_own = is_own
+        self.ptb_tokenizer = PTBTokenizer()  # one for all evaluations and rewards: it remembers words
         _smooth_inside(model, args.label_smoothing_factor, is_own)
         self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
         self._feature_cache: FeatureCache | None = None
@@ -302,10 +305,7 @@ class CaptioningTrainer(HubTrainer):
             raise ValueError("There is nothing to evaluate on: pass `eval_dataset`.")
         started = time.time()
         images = self._images_of(rows)
-        captions = self.caption(images, **gen_kwargs)
-        figures = score_captions(captions, images.captions) | caption_statistics(captions, images.captions)
-        if self.args.evaluate_loss:
-            figures["loss"] = self.caption_loss(images)
+        captions, figures = self._measure(images, METRICS, "ptb", gen_kwargs)
         if self.args.diagnostic_examples:
             figures |= self._diagnose(images, captions)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
@@ -313,7 +313,7 @@ class CaptioningTrainer(HubTrainer):
         if self.args.save_captions and self.is_world_process_zero():
             name = f"{metric_key_prefix}-{self.state.global_step:07d}.jsonl"
             write_captions(Path(self.args.output_dir, "captions", name), images.image_ids, captions)
-        self._tell_card(metric_key_prefix, rows, captions, figures, gen_kwargs)
+        self._note_on_card(metric_key_prefix, rows, captions, figures, gen_kwargs)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -331,13 +331,21 @@ class CaptioningTrainer(HubTrainer):
         Returns:
             Figures in natural units, without a prefix, and their `conditions`.
         """
-        images = self._images_of(rows)
-        captions = self.caption(images, **gen_kwargs)
-        figures = score_captions(captions, images.captions, metrics, tokenizer)
-        self._tell_card("test", rows, captions, figures, gen_kwargs)
+        captions, figures = self._measure(self._images_of(rows), metrics, tokenizer, gen_kwargs)
+        self._note_on_card("test", rows, captions, figures, gen_kwargs)
         return figures
 
-    def _tell_card(
+    def _measure(
+        self, images: CaptionedImages, metrics: Sequence[str], tokenizer: str, gen_kwargs: dict[str, Any]
+    ) -> tuple[list[str], MetricResult]:
+        """Caption images, and compute everything that `evaluate` and `test` report about the captions."""
+        captions = self._caption_images(images, **gen_kwargs)
+        figures = score_captions(captions, images.captions, metrics, tokenizer, self.ptb_tokenizer)
+        if self.args.evaluate_loss:
+            figures["loss"] = self.caption_loss(images)
+        return captions, figures
+
+    def _note_on_card(
         self, name: str, rows: Dataset, captions: list[str], figures: MetricResult, given: dict[str, Any]
     ) -> None:
         images = self._images_of(rows)
@@ -359,7 +367,7 @@ class CaptioningTrainer(HubTrainer):
                 for row in rows
             ]
             show_examples(self.callback_handler.callbacks, examples, self.state.global_step)
-        if not hasattr(self.processing_class, "encode_captions"):
+        if not self._is_own:
             return {}
         batch = self._captioned_batch(images, captions, rows)
         with self.accelerator.autocast():
@@ -382,18 +390,31 @@ class CaptioningTrainer(HubTrainer):
         batch = self.data_collator([{**images[row], "caption": captions[row]} for row in rows])
         return self._prepare_inputs({name: value for name, value in batch.items() if name != "row"})
 
-    def predict(
-        self,
-        test_dataset: Dataset,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "test",
-        **gen_kwargs: Any,
-    ) -> list[str]:
-        """Captions of all images of a data set, in its order; see `evaluate` for the arguments."""
-        return self.caption(self._images_of(test_dataset), **gen_kwargs)
+    def caption(self, rows: Dataset, **gen_kwargs: Any) -> list[str]:
+        """Generate the best caption of every image of a data set.
 
-    def caption(self, images: CaptionedImages, **gen_kwargs: Any) -> list[str]:
-        """Write the best caption of every image; processes share the work and all get all captions."""
+        Processes share the work, and each returns all captions.
+
+        Args:
+            rows: captioned images, see the class.
+            **gen_kwargs: generation settings; default: those of the arguments.
+
+        Returns:
+            One caption per row, in the order of the rows.
+        """
+        return self._caption_images(self._images_of(rows), **gen_kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse the `predict` of transformers, whose `PredictionOutput` holds token ids and logits.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "`predict` is not supported: call trainer.caption(rows) for captions, or trainer.test(rows) for metrics."
+        )
+
+    def _caption_images(self, images: CaptionedImages, **gen_kwargs: Any) -> list[str]:
         config = generation_config_for(self.base_model, self._generation_settings(gen_kwargs))
         self.model.eval()
         captions: list[str] = []

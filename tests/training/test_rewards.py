@@ -82,8 +82,8 @@ def test_a_file_of_document_frequencies(tmp_path):
 @pytest.mark.parametrize(
     ("corpus", "end_token", "count_end", "said"),
     [
-        ([[[4, 5, 6]], [[7, 8]]], None, False, "know 0% of the words.*another vocabulary"),
-        ([["ein roter kreis"], ["zwei blaue quadrate"]], None, False, "another vocabulary"),
+        ([[[4, 5, 6]], [[7, 8]]], None, False, "contain 0% of the words.*different vocabulary"),
+        ([["ein roter kreis"], ["zwei blaue quadrate"]], None, False, "different vocabulary"),
         (WORDS, None, True, "counted without end tokens.*Set it to False"),
         (WORDS, END_WORD, False, "counted with end tokens.*Set it to True"),
         (WORDS, "</s>", True, "is '</s>', expected '<end>'"),
@@ -140,7 +140,7 @@ def test_weighted_sum_and_columns():
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (lambda completions, references, **columns: [1.0], "returned 1 figures for 4 completions"),
+        (lambda completions, references, **columns: [1.0], "returned 1 values for 4 completions"),
         (one(float("nan")), r"returned nan for completion 0 \('a red circle'\).*finite"),
         (one(float("inf")), "returned inf"),
         (one(None), "returned None"),

@@ -8,6 +8,7 @@ from transformers import BlipImageProcessor
 from hf_captioners.features.region_source import Regions
 from hf_captioners.features.regions_column import with_regions
 from hf_captioners.loading import load_captioner
+from hf_captioners.metrics import PTBTokenizer
 from hf_captioners.training import ImageTextProcessor
 from hf_captioners.training.scst_loss import chosen_logprobs
 from hf_captioners.training.scst_sampling import CaptionSamples, CaptionSampling
@@ -210,8 +211,28 @@ def test_the_log_counts_words_as_the_metrics_do(make_trainer):
     trainer = make_trainer()
     trainer.encoder.decode = lambda sequences: ["A dog on a .", "a dog on a", "A cat sits."]
     sequences, real = torch.zeros(3, 4, dtype=torch.long), torch.ones(3, 3, dtype=torch.bool)
-    health = trainer._reward(CaptionSamples(sequences, real, real[:, 0]), [0]).result().health
-    assert health == pytest.approx({"distinct": 2 / 3, "length": 11 / 3, "bad_endings": 2 / 3})
+    statistics = trainer._reward(CaptionSamples(sequences, real, real[:, 0]), [0]).result().statistics
+    assert statistics == pytest.approx({"distinct": 2 / 3, "length": 11 / 3, "bad_endings": 2 / 3})
+
+
+@pytest.mark.parametrize("baseline", ["leave_one_out", "greedy"])
+def test_a_step_tokenises_its_captions_once(make_trainer, monkeypatch, baseline):
+    """Three metrics as rewards, a function and the statistics: one call of one tokenizer per set of captions."""
+    calls = []
+    tokenize = PTBTokenizer.__call__
+
+    def count(self, captions):
+        calls.append((self, len(captions)))
+        return tokenize(self, captions)
+
+    trainer = make_trainer(reward_funcs=["cider_d", "bleu_4", "rouge_l", letters], baseline=baseline)
+    batch = batch_of(trainer)
+    monkeypatch.setattr(PTBTokenizer, "__call__", count)
+    for _ in range(2):  # a second step uses the same tokenizer
+        calls.clear()
+        trainer.compute_loss(trainer.model, batch)
+        assert [number for _, number in calls] == [2 * 3] + [2] * (baseline == "greedy")
+        assert {id(tokenizer) for tokenizer, _ in calls} == {id(trainer.ptb_tokenizer)}
 
 
 def test_tokens_that_are_never_written_have_no_probability(make_trainer):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoProcessor, TrainerCallback
 
+from hf_captioners.metrics import PTBTokenizer
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
 from hf_captioners.training import trainer as trainer_module
 
@@ -25,7 +26,7 @@ def scores(monkeypatch):
     """Replaces the metrics by figures of the test; keeps what was to be scored."""
     calls, figures = [], iter(())
 
-    def score(captions, references):
+    def score(captions, references, *_):
         calls.append((captions, references))
         return {"bleu_4": 0.0, "cider_d": next(score.figures, 0.0)}
 
@@ -178,7 +179,7 @@ def test_checkpoints_hold_the_processor_and_load_alone(make_trainer, scores, sce
     assert model.config.use_cache is True
     images = scenes["validation"][:2]["image"]
     tokens = model.generate(**processor(images=images, return_tensors="pt"), num_beams=1, max_new_tokens=5)
-    assert processor.decode(tokens) == trainer.predict(scenes["validation"].select(range(2)))
+    assert processor.decode(tokens) == trainer.caption(scenes["validation"].select(range(2)))
 
 
 def test_captions_of_every_evaluation_are_kept(make_trainer, scores, scenes):
@@ -259,6 +260,40 @@ def test_needs_a_processor_and_refuses_other_orders(make_trainer, make_captioner
         trainer_module.CaptioningTrainer(make_captioner(), make_trainer().args, scenes["train"])
     with pytest.raises(ValueError, match="'sequential'"):
         make_trainer(train_sampling_strategy="sequential")
+
+
+def test_evaluate_and_test_report_the_same(make_trainer, scenes):
+    """One path computes both: the same names, and equal values for the same images and settings."""
+    trainer = make_trainer()
+    rows = scenes["validation"]
+    evaluated = {
+        name.removeprefix("eval_"): value
+        for name, value in trainer.evaluate(rows, num_beams=2).items()
+        if not name.endswith(("_runtime", "_per_second"))
+    }
+    tested = trainer.test(rows, num_beams=2)
+    assert evaluated == pytest.approx(dict(tested), abs=1e-6)
+    assert {"bleu_4", "cider_d", "loss", "distinct", "length", "length_ratio", "bad_endings"} <= tested.keys()
+    assert tested.conditions["tokenizer"] == "ptb" and "cider_d" in tested.conditions["variants"]
+
+
+def test_an_evaluation_tokenises_every_text_once(make_trainer, scenes, monkeypatch):
+    texts = []
+    tokenize = PTBTokenizer.__call__
+
+    def count(self, captions):
+        texts.extend(captions)
+        return tokenize(self, captions)
+
+    monkeypatch.setattr(PTBTokenizer, "__call__", count)
+    make_trainer().evaluate()
+    references = [text for captions in scenes["validation"]["captions"] for text in captions]
+    assert len(texts) == len(scenes["validation"]) + len(references)
+
+
+def test_predict_is_refused_with_what_to_call(make_trainer, scenes):
+    with pytest.raises(NotImplementedError, match=r"trainer\.caption\(rows\).*trainer\.test\(rows\)"):
+        make_trainer().predict(scenes["validation"])
 
 
 def test_real_metrics(make_trainer):
