@@ -136,7 +136,7 @@ def score_captions(
     from hf_captioners.training.evaluation import score_captions
 
     result = score_captions(["Two dogs run.", "A red circle."], [["two dogs run"], ["a red circle", "a circle"]])
-    assert result["bleu_1"] == 1.0 and result.conditions["tokenizer"] == "ptb"
+    assert result["bleu_1"] > 0.99 and result.conditions["tokenizer"] == "ptb"
     ```
     """
     from hf_captioners.metrics import PTBTokenizer, compute_caption_metrics

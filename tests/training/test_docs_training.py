@@ -84,7 +84,7 @@ def test_commands(place, capsys):
     assert main([*first[1:], "--num_train_epochs", "1", *FAST]) == 0
     assert main(caption[1:]) == 0
     assert main([*with_recipe[1:], "--output_dir", "my_captioner", "--resume", *FAST]) == 2
-    assert "is of another model" in capsys.readouterr().err
+    assert "is of a different model" in capsys.readouterr().err
     assert main([*with_recipe[1:], *FAST]) == 0
     assert "at epoch" in capsys.readouterr().out
     assert main([*recurrent[1:], "--num_train_epochs", "1", *FAST]) == 0

@@ -38,7 +38,7 @@ def told(caplog, tmp_path):
     ("changed", "fields", "said"),
     [
         ({"eval_distinct": 0.39}, {}, "become alike: 39.0% .* 50.0% at the start. Lower `learning_rate` .now 1e-05."),
-        ({"eval_bad_endings": 0.04}, {}, "break off: 4.0% .* Lower `learning_rate`"),
+        ({"eval_bad_endings": 0.04}, {}, "are truncated: 4.0% .* Lower `learning_rate`"),
         ({"eval_bad_endings": 0.04}, {"end_token_in_reward": False}, "Set `end_token_in_reward` to True"),
         ({"eval_length_ratio": 0.89}, {}, "wrong length: 10.0 words, 0.89 times the references' .at the start 1.05"),
         ({"eval_length_ratio": 1.11}, {}, "wrong length"),

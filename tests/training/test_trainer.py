@@ -269,9 +269,10 @@ def test_evaluate_and_test_report_the_same(make_trainer, scenes):
     evaluated = {
         name.removeprefix("eval_"): value
         for name, value in trainer.evaluate(rows, num_beams=2).items()
-        if not name.endswith(("_runtime", "_per_second"))
+        if name.startswith("eval_") and not name.endswith(("_runtime", "_per_second"))
     }
     tested = trainer.test(rows, num_beams=2)
+    assert evaluated.keys() == tested.keys()
     assert evaluated == pytest.approx(dict(tested), abs=1e-6)
     assert {"bleu_4", "cider_d", "loss", "distinct", "length", "length_ratio", "bad_endings"} <= tested.keys()
     assert tested.conditions["tokenizer"] == "ptb" and "cider_d" in tested.conditions["variants"]
