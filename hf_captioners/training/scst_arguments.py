@@ -52,7 +52,7 @@ class SCSTArguments(CaptioningTrainingArguments):
         entropy_weight: weight of the entropy per token, which keeps captions varied.
         scst_after_epochs: train with cross-entropy first, for at most this number of epochs. If this and
             `scst_after_patience` are None, self-critical training starts at once.
-        scst_after_patience: train with cross-entropy first, until this number of evaluations brought no improvement
+        scst_after_patience: train with cross-entropy first, until this number of evaluations showed no improvement
             (published: 5). Self-critical training starts from the best model.
         cross_entropy_learning_rate, cross_entropy_batch_size: of the cross-entropy part (VisualGPT: 1e-4, 25 pairs).
         cross_entropy_lr_scheduler_type, cross_entropy_warmup_steps: of the cross-entropy part; None: those of the
@@ -104,7 +104,7 @@ class SCSTArguments(CaptioningTrainingArguments):
         default=None, metadata={"help": "Train with cross-entropy first, for at most this number of epochs."}
     )
     scst_after_patience: int | None = field(
-        default=None, metadata={"help": "Train with cross-entropy first, until N evaluations brought no improvement."}
+        default=None, metadata={"help": "Train with cross-entropy first, until N evaluations showed no improvement."}
     )
     cross_entropy_learning_rate: float = field(
         default=1e-4, metadata={"help": "Learning rate of the cross-entropy part (VisualGPT: 1e-4)."}

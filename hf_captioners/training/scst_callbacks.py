@@ -51,7 +51,7 @@ class MovingAverage(TrainerCallback, ExportableState):
 
 
 class InitialEvaluation(TrainerCallback):
-    """Callback that evaluates the model before self-critical training; it stays the best until another improves on it.
+    """Callback that evaluates the model before self-critical training; it stays the best until a later one is better.
 
     Args:
         evaluate: function that evaluates and logs.
