@@ -1,4 +1,4 @@
-"""The ```python examples in the docstrings of trainers and rewards run, with tiny models in place of real ones."""
+"""The ```python examples in the docstrings of trainers and rewards run, with tiny models instead of real ones."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Captioners of transformers itself: labels as their models want them, and a training that learns."""
+"""Captioners of transformers: labels in the form that their models need, and training that reduces the loss."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""From cross-entropy to self-critical training in one run, which may be killed at any place."""
+"""Cross-entropy and self-critical training in one run, which may be killed at any step."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from .scst_settings import log_of, scst_trainer, share_of_o
 
 
 class Kill(TrainerCallback):
-    """Ends the run by an error at a step of one of its parts."""
+    """End the run by an error at a step of one of its parts."""
 
     def __init__(self, part, step):
         self.part, self.step = part, step
@@ -30,7 +30,7 @@ class Kill(TrainerCallback):
 
 @pytest.fixture
 def figures(monkeypatch):
-    """What evaluations bring, one after the other; 0 when there is none left."""
+    """Values of the next evaluations; 0 when none is left."""
     coming = []
     monkeypatch.setattr(trainer_module, "score_captions", lambda *_: {"cider_d": coming.pop(0) if coming else 0.0})
     return coming
@@ -76,8 +76,8 @@ def test_same_curve_and_weights_after_a_kill(make_trainer, figures, tmp_path, pa
     assert weights_equal(whole.model, resumed.model)
 
 
-def test_patience_leads_over_and_the_best_model_goes_on(make_trainer, figures, tmp_path):
-    """The second of four evaluations is the best one; two later the captioner of the second goes on."""
+def test_patience_switches_to_self_critical_training_of_the_best_model(make_trainer, figures, tmp_path):
+    """The second of four evaluations is the best one; two later self-critical training starts from it."""
     figures += [0.1, 0.3, 0.2, 0.2]
     trainer = make_trainer(scst_after_patience=2, num_train_epochs=1)
     trainer.train()

@@ -1,4 +1,4 @@
-"""What a person relies on in `CaptioningTrainer`: the loss, the evaluation, the checkpoints."""
+"""`CaptioningTrainer`: loss, evaluation and checkpoints."""
 
 import copy
 import json
@@ -23,7 +23,7 @@ def without_dropout(model):
 
 @pytest.fixture
 def scores(monkeypatch):
-    """Replaces the metrics by figures of the test; keeps what was to be scored."""
+    """Replace the metrics by values of the test, and record the scored captions."""
     calls, figures = [], iter(())
 
     def score(captions, references, *_):
@@ -106,14 +106,14 @@ def test_the_evaluated_loss_is_that_of_all_tokens(make_trainer, scores, scenes, 
 
 @pytest.mark.parametrize("changed", [{"label_smoothing": 0.3}, {"loss_reduction": "caption_mean"}])
 def test_the_evaluated_loss_is_a_likelihood_whatever_is_trained(make_trainer, make_captioner, scores, changed):
-    """Smoothing and reduction change what is learned from, not what is told."""
+    """Smoothing and reduction change the training loss, not the reported loss."""
     smoothing = changed.get("label_smoothing", 0)
-    told = []
+    reported = []
     for fields in ({}, changed):
         trainer = make_trainer(make_captioner(**fields), label_smoothing_factor=smoothing if fields else 0)
         assert trainer.model.config.label_smoothing == (smoothing if fields else 0)
-        told.append(trainer.evaluate()["eval_loss"])
-    assert told[0] == pytest.approx(told[1], abs=1e-6)
+        reported.append(trainer.evaluate()["eval_loss"])
+    assert reported[0] == pytest.approx(reported[1], abs=1e-6)
 
 
 def test_smoothing_of_an_earlier_run_ends_with_it(make_trainer, make_captioner, caplog):
@@ -125,16 +125,16 @@ def test_smoothing_of_an_earlier_run_ends_with_it(make_trainer, make_captioner, 
         make_trainer(model, label_smoothing_factor=0.1)
 
 
-def test_images_without_references_are_not_judged(make_trainer, scenes):
+def test_images_without_references_are_not_scored(make_trainer, scenes):
     rows = scenes["validation"].map(
         lambda row, index: {"captions": row["captions"] if index else []}, with_indices=True
     )
-    judged, whole = (
+    scored, whole = (
         make_trainer(eval_rows=rows).evaluate(),
         make_trainer(eval_rows=rows.select(range(1, 6))).evaluate(),
     )
     for name in ("eval_loss", "eval_cider_d", "eval_bleu_1"):
-        assert judged[name] == pytest.approx(whole[name], abs=1e-4)
+        assert scored[name] == pytest.approx(whole[name], abs=1e-4)
 
 
 def test_evaluation_does_not_change_how_the_model_generates(make_trainer, scores):
@@ -149,8 +149,8 @@ def test_evaluation_does_not_change_how_the_model_generates(make_trainer, scores
     assert "top_k" not in saved
 
 
-def test_evaluation_says_nothing_of_the_model_s_own_settings(make_trainer, scores, caplog):
-    """`max_length`, which older captioners have, would be told in every batch beside `max_new_tokens`."""
+def test_evaluation_logs_nothing_about_the_model_s_own_settings(make_trainer, scores, caplog):
+    """transformers would warn in every batch if `max_length`, as in older captioners, met `max_new_tokens`."""
     trainer = make_trainer()
     trainer.model.generation_config.max_length = 7
     caplog.clear()

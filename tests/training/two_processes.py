@@ -1,4 +1,4 @@
-"""Run by test_processes.py, alone or with torchrun: a short training; writes what came out to a file."""
+"""Run by test_processes.py, alone or with torchrun: a short training, whose results it writes to a file."""
 
 import json
 import sys
