@@ -13,6 +13,7 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import logging
 
 from hf_captioners.hub.card_facts import sample_images
+from hf_captioners.hub.cards import CARD
 from hf_captioners.hub.checkpoint_files import checkpoint_files
 from hf_captioners.hub.pushing import explain_hub_errors, prepare_repository, push_checkpoint
 
@@ -120,9 +121,10 @@ class HubTrainer(Seq2SeqTrainer):
         One thread pushes in the order of the saves: two pushes at the same time would start from the same commit, and
         the Hub refuses the second one.
         """
+        card = Path(directory, CARD)
+        files = [*checkpoint_files(directory), *sample_images(directory), *([card] if card.is_file() else [])]
         copied = tempfile.mkdtemp(prefix="captioner-")
-        card = Path(directory, "README.md")
-        for path in [*checkpoint_files(directory), *sample_images(directory), *([card] if card.is_file() else [])]:
+        for path in files:
             _link_or_copy(path, Path(copied, path.name))
         rendered = self._rendered_card
 

@@ -12,6 +12,7 @@ from transformers import TrainerCallback
 from hf_captioners.hub.card_facts import TrainingFacts
 from hf_captioners.training import last_scst_checkpoint
 from hf_captioners.training import trainer as trainer_module
+from hf_captioners.training.scst_start import save_start
 
 from .scst_settings import log_of, scst_trainer, share_of_o
 
@@ -134,3 +135,23 @@ def test_where_a_run_goes_on(tmp_path):
     assert last_scst_checkpoint(tmp_path) is None
     (tmp_path / "start").mkdir()
     assert last_scst_checkpoint(tmp_path) == str(tmp_path / "start")
+
+
+def test_the_start_is_written_under_a_unique_name(tmp_path):
+    """Two saves never share a temporary folder, and a failed one leaves the old `start` and nothing else."""
+    names = []
+
+    def save(folder, **_):
+        names.append(folder)
+        Path(folder).mkdir()
+        Path(folder, "weights").write_text(str(len(names)))
+        if len(names) == 3:
+            raise OSError("no space left")
+
+    for _ in range(2):
+        save_start(save, tmp_path, is_main=True)
+    with pytest.raises(OSError, match="no space left"):
+        save_start(save, tmp_path, is_main=True)
+    assert len(set(names)) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["start"]
+    assert (tmp_path / "start" / "weights").read_text() == "2"
