@@ -13,7 +13,7 @@ from hf_captioners.processing.image_reading import read_image
 
 
 class CaptionEncoder(Protocol):
-    """What the collator and the evaluation need from a processor."""
+    """Interface of the encoders that the collator and the evaluation use."""
 
     row_inputs: Sequence[str]  # columns of ids that the model reads besides images, see `CaptionedImages`
 

@@ -146,7 +146,7 @@ class CiderDReward:
 
 
 class Bleu4Reward:
-    """BLEU-4 of each completion, 0 to 1, smoothed as in ImageCaptioning.pytorch.
+    """BLEU-4 of each completion, 0 to 1, as in ImageCaptioning.pytorch.
 
     Args:
         references: the training captions.

@@ -152,7 +152,7 @@ class SCSTTrainer(CaptioningTrainer):
 
     @property
     def moving_average(self) -> MovingAverage:
-        """The baseline `"moving_average"`; transformers may replace the object when it resumes."""
+        """Baseline `"moving_average"`; transformers may replace the object when it resumes."""
         return next(one for one in self.callback_handler.callbacks if isinstance(one, MovingAverage))
 
     def _make_collator(self, args: Any) -> CaptionCollator:
