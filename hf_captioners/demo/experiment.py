@@ -131,7 +131,7 @@ def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: P
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    captions = trainer.predict(parts.unseen, num_beams=3)
+    captions = trainer.caption(parts.unseen, num_beams=3)
     references = parts.unseen["captions"]
     figures = compute_caption_metrics(captions, references, metrics=("bleu", "cider_d"))
     dealt = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, ResNetConfig, ResNetModel
 
 from hf_captioners.data.scenes import draw_labelled
+from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 
 END_TOKEN = "<|endoftext|>"
@@ -124,7 +125,7 @@ def train_language_model(
         ids = nn.utils.rnn.pad_sequence(batch, batch_first=True, padding_value=end)
         lengths = torch.tensor([len(row) for row in batch])
         padding = torch.arange(ids.shape[1])[None] >= lengths[:, None]
-        loss = model(ids, labels=ids.masked_fill(padding, -100)).loss
+        loss = model(ids, labels=ids.masked_fill(padding, IGNORED_LABEL)).loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

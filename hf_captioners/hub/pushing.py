@@ -41,6 +41,7 @@ def push_checkpoint(
     with_processor: bool = True,
     with_images: bool = False,
     with_handler: bool = False,
+    card: str | None = None,
 ) -> CommitInfo:
     """Push a saved captioner: weights, configurations, processor, tokenizer, code and card, as one commit.
 
@@ -59,6 +60,7 @@ def push_checkpoint(
         with_images: also push the evaluation images that training left beside the card, and show them there. Only
             for images that you may publish.
         with_handler: add the `handler.py` of Inference Endpoints, unless there is one.
+        card: the directory's card, if it was already rendered for this repository by `make_card`; default: render it.
 
     Returns:
         What the Hub says of the commit.
@@ -83,7 +85,7 @@ def push_checkpoint(
         present = None
         if CARD in there:
             present = read_text(Path(api.hf_hub_download(repo_id, CARD, revision=info.sha)))
-        card = card_to_push(directory, repo_id, present, with_images)
+        card = card_to_push(directory, repo_id, present, with_images, card)
         operations: list[CommitOperationAdd | CommitOperationDelete] = [
             CommitOperationAdd(path.name, path) for path in files
         ]
@@ -104,19 +106,25 @@ def push_checkpoint(
 
 
 def card_to_push(
-    directory: str | os.PathLike[str], repo_id: str, present: str | None, with_images: bool = False
+    directory: str | os.PathLike[str],
+    repo_id: str,
+    present: str | None,
+    with_images: bool = False,
+    rendered: str | None = None,
 ) -> str:
     """The card for a repository: the directory's, with the repository's name in it, joined with the one there.
 
     Args:
         directory: of the checkpoint; repo_id: of the repository; present: the repository's card, if it has one.
         with_images: show the evaluation images.
+        rendered: what `make_card` returned for these arguments, if it was already called.
 
     Raises:
         ValueError: metadata of a card cannot be read.
     """
     path = Path(directory, CARD)
-    here = merge_cards(read_text(path), make_card(directory, repo_id, with_images), str(path))
+    rendered = make_card(directory, repo_id, with_images) if rendered is None else rendered
+    here = merge_cards(read_text(path), rendered, str(path))
     card = merge_cards(present, here, f"{CARD} of {repo_id}")
     read_card(card, f"{CARD} of {repo_id}")
     return card

@@ -94,7 +94,7 @@ class ImageCaptioningPipeline(Pipeline):
     @property
     def _is_native(self) -> bool:
         """Whether the processor is one of this library: it knows regions, prompts and the end of captions."""
-        return hasattr(self.processor, "encode_prompts")
+        return is_native_processor(self.processor)
 
     def _sanitize_parameters(
         self,
@@ -196,23 +196,20 @@ class ImageCaptioningPipeline(Pipeline):
                 f"The prompts of a batch have {lengths} tokens; {type(self.model).__name__} needs equal lengths. Pass "
                 "batch_size=1."
             )
-        config, defaults = self.model.config, self.model.generation_config
-        starts = [defaults.decoder_start_token_id, defaults.bos_token_id]
-        starts = [*starts, self.tokenizer.bos_token_id, self.tokenizer.cls_token_id]
-        if not any(token is not None for token in starts):
+        start, _ = special_ids(self.model, self.tokenizer)
+        if start is None:
             raise ValueError(f"{type(self.model).__name__} names no begin token; a prompt cannot be given.")
-        start = next(token for token in starts if token is not None)
         # BLIP's own `generate` replaces the first token and drops the last.
-        last = [start] if config.model_type == "blip" else []
-        name = "decoder_input_ids" if config.is_encoder_decoder else "input_ids"
+        last = [start] if is_blip(self.model) else []
+        name = "decoder_input_ids" if self.model.config.is_encoder_decoder else "input_ids"
         return {name: torch.tensor([[start, *row, *last] for row in rows])}
 
     def _end_ids(self, options: dict[str, Any]) -> list[int]:
         """Ids that end a caption in this call."""
         config = options.get("generation_config") or self.model.generation_config
         ends = options.get("eos_token_id", config.eos_token_id)
-        if self.model.config.model_type == "blip":  # fixed in BLIP's own `generate`
-            ends = self.model.config.text_config.sep_token_id
+        if is_blip(self.model):  # fixed in BLIP's own `generate`
+            _, ends = special_ids(self.model, self.tokenizer)
         return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
     def postprocess(  # type: ignore[override]
@@ -251,6 +248,39 @@ class ImageCaptioningPipeline(Pipeline):
         for part in [self.processor] if self.processor is not None else [self.tokenizer, self.image_processor]:
             part.save_pretrained(save_directory)
         bundle_pipeline(save_directory)
+
+
+def is_native_processor(processor: Any) -> bool:
+    """Return whether a processor is one of this library, which encodes regions, prompts and captions itself."""
+    return hasattr(processor, "encode_prompts") and hasattr(processor, "encode_captions")
+
+
+def is_blip(model: Any) -> bool:
+    """Return whether a model is transformers' BLIP, whose `generate` has its own rules for special tokens."""
+    return bool(model.config.model_type == "blip")
+
+
+def special_ids(model: Any, tokenizer: Any) -> tuple[int | None, int | None]:
+    """Return the ids with which a captioner of transformers begins and ends captions.
+
+    Args:
+        model: a captioner of transformers.
+        tokenizer: its tokenizer, read where the generation configuration names no token.
+
+    Returns:
+        Begin id and end id, each None if neither the model nor the tokenizer names one.
+    """
+    config, defaults = model.config, model.generation_config
+    if is_blip(model):  # fixed in its own `generate`
+        return config.text_config.bos_token_id, config.text_config.sep_token_id
+    end = defaults.eos_token_id
+    end = end[0] if isinstance(end, list) else end
+    begins = (defaults.decoder_start_token_id, defaults.bos_token_id, tokenizer.bos_token_id, tokenizer.cls_token_id)
+    ends = (end, tokenizer.eos_token_id, tokenizer.sep_token_id)
+    return (
+        next((token for token in begins if token is not None), None),
+        next((token for token in ends if token is not None), None),
+    )
 
 
 def token_logprobs(output: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -9,7 +9,7 @@ _MODULES = {
     "CaptionCollator": ".collator",
     "SCSTArguments": ".scst_arguments",
     "SCSTTrainer": ".scst_trainer",
-    "ImageTextProcessor": ".caption_encoding",
+    "ImageTextProcessor": "hf_captioners.loading",
     "last_complete_checkpoint": ".checkpoints",
     "last_scst_checkpoint": ".scst_start",
 }

@@ -1,4 +1,4 @@
-"""What can be said about a training run: the arguments of transformers' trainer, and those of captioning."""
+"""Training arguments: those of transformers' `Seq2SeqTrainingArguments`, and those of captioning."""
 
 from dataclasses import dataclass, field
 
@@ -10,15 +10,15 @@ from .schedules import SCHEDULE_NAMES, SCHEDULES, sampling_probability
 
 FEATURE_DTYPES = ("float16", "float32")
 
-# Arguments of transformers that evaluation by captions has no use for, and what to do instead.
+# Arguments of transformers that evaluation by captions does not use, and what to set instead.
 _GENERATES = "evaluation always generates; set `generation_max_new_tokens` and `generation_num_beams`"
-_SCORES = "evaluation scores captions; give other metrics to `CaptioningTrainer.test`"
+_SCORES = "evaluation scores captions; pass other metrics to `CaptioningTrainer.test`"
 _PRECISION = "evaluation runs in the precision of training; set `bf16` or `fp16`"
 NOT_USED = {
     **dict.fromkeys(("predict_with_generate", "generation_max_length", "generation_config"), _GENERATES),
     **dict.fromkeys(("prediction_loss_only", "include_for_metrics", "batch_eval_metrics"), _SCORES),
     **dict.fromkeys(("bf16_full_eval", "fp16_full_eval"), _PRECISION),
-    "sortish_sampler": "captions of one length come together with `train_sampling_strategy='group_by_length'`",
+    "sortish_sampler": "batch captions of one length with `train_sampling_strategy='group_by_length'`",
 }
 
 
@@ -26,47 +26,48 @@ NOT_USED = {
 class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     """Arguments of `CaptioningTrainer`: all of `Seq2SeqTrainingArguments`, with the defaults of VisualGPT's training.
 
-    Defaults of the released VisualGPT script: AdamW with learning rate 1e-4, betas 0.9 and 0.999, epsilon 1e-8, no
-    weight decay, constant rate, gradient norm cut at 1, batches of 25 pairs of image and caption, at most 100
-    epochs, stopped after 5 evaluations without a better CIDEr-D, beams of 5 and 20 tokens in evaluation.
+    The defaults are those of the released VisualGPT script: AdamW with learning rate 1e-4, betas 0.9 and 0.999,
+    epsilon 1e-8, no weight decay, constant rate, gradient norm clipped at 1, batches of 25 pairs of image and caption,
+    at most 100 epochs, early stopping after 5 evaluations without a better CIDEr-D, 5 beams and 20 tokens in
+    evaluation.
 
     Args:
-        lr_scheduler_type: a schedule of transformers, or one that papers state: `"noam"` (Vaswani et al., 2017; M2,
-            ETA), `"step_decay"` (AoANet, Image Transformer). `lr_scheduler_kwargs` are those of the functions in
+        lr_scheduler_type: a schedule of transformers, or a published one: `"noam"` (Vaswani et al., 2017; M2, ETA),
+            `"step_decay"` (AoANet, Image Transformer). `lr_scheduler_kwargs` are the arguments of the functions in
             `hf_captioners.training.schedules`.
         optim: an optimizer of transformers, or one of Show, Attend and Tell's program: `"arctic_adam"` (learning rate
-            2e-4), `"arctic_rmsprop"` (1e-4), `"adadelta"` (1). Adam as papers state it is the default, AdamW without
-            decay.
+            2e-4), `"arctic_rmsprop"` (1e-4), `"adadelta"` (1). Adam as papers describe it is the default: AdamW
+            without decay.
         max_grad_value: clip every element of a gradient to this size (AoANet, ZoDIAC: 0.1) instead of its norm;
             `max_grad_norm` becomes 0.
-        scheduled_sampling_increase: raise the share of words that the captioner draws itself by so much (AoANet:
-            0.05) every `scheduled_sampling_every` epochs, up to `scheduled_sampling_max` (Bengio et al., 2015). For
-            captioners of this library; 0 never draws.
-        vision_learning_rate: of a vision model that is trained (`freeze_vision=False`); None: as all else. The common
-            re-implementation of Show, Attend and Tell: 1e-4 beside 4e-4.
-        captions_per_image: captions of each image seen in one epoch, drawn anew each epoch from the seed; None
-            sees all of them.
-        group_captions: put the captions of an image that an epoch sees into one batch, and encode the image once
-            for all of them: less work for the visual encoder, less variety in a batch. For captioners of this
-            library; the batch size, which counts captions, should be a multiple of their number.
-        max_caption_tokens: longest caption to learn, end token included; longer ones are cut and keep the end token.
-        cache_features: with a frozen vision model, compute its features once an image and store them.
-        feature_cache_dir: where they are stored; default `OUTPUT_DIR/features`. It may be shared by several runs.
+        scheduled_sampling_increase: increase of the share of words that the captioner samples itself (AoANet: 0.05),
+            every `scheduled_sampling_every` epochs, up to `scheduled_sampling_max` (Bengio et al., 2015). For
+            captioners of this library; 0 disables scheduled sampling.
+        vision_learning_rate: learning rate of a vision model that is trained (`freeze_vision=False`); None: that of
+            all other parameters. The common re-implementation of Show, Attend and Tell uses 1e-4, and 4e-4 elsewhere.
+        captions_per_image: captions per image in one epoch, drawn anew each epoch from the seed; None uses all.
+        group_captions: put the captions of an image into one batch, and encode the image once for all of them: less
+            work for the visual encoder, less variety in a batch. For captioners of this library; the batch size,
+            which counts captions, should be a multiple of the captions per image.
+        max_caption_tokens: maximum length of training captions in tokens, end token included; longer captions are cut
+            and keep the end token.
+        cache_features: with a frozen vision model, compute its features once per image and store them.
+        feature_cache_dir: folder of the stored features; default `OUTPUT_DIR/features`. Several runs may share it.
         feature_cache_dtype: `"float16"` (default, half the space) or `"float32"` (exactly what the model computed).
-        generation_num_beams: beams in evaluation (published: 5).
-        generation_max_new_tokens: longest caption in evaluation, in tokens (published: 20).
+        generation_num_beams: number of beams in evaluation (published: 5).
+        generation_max_new_tokens: maximum caption length in evaluation, in tokens (published: 20).
         evaluate_loss: also report the loss on the evaluation captions (`eval_loss`).
         save_captions: write the captions of each evaluation to `OUTPUT_DIR/captions/`.
-        diagnostic_examples: show so many evaluation images with their captions in TensorBoard, trackio or Weights &
-            Biases (`report_to`) at each evaluation, and log the visual gate of each layer for them.
+        diagnostic_examples: number of evaluation images to show with their captions in TensorBoard, trackio or
+            Weights & Biases (`report_to`) at each evaluation; the visual gate of each layer is logged for them.
         early_stopping_patience: evaluations without a better `metric_for_best_model` before training stops; None
-            never stops early (published: 5).
+            disables early stopping (published: 5).
 
     With `eval_strategy="no"` there is no best model, so `load_best_model_at_end` becomes False.
 
     Raises:
-        ValueError: an argument of the base class that evaluation by this library replaces is set, or a value is
-            outside of its range.
+        ValueError: an argument of the base class is set that this library's evaluation replaces, or a value is
+            outside its range.
     """
 
     learning_rate: float = field(default=1e-4, metadata={"help": "Initial learning rate (VisualGPT: 1e-4)."})
@@ -80,15 +81,15 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     per_device_eval_batch_size: int = field(
         default=25, metadata={"help": "Images in an evaluation batch, for each device."}
     )
-    num_train_epochs: float = field(default=100.0, metadata={"help": "Largest number of epochs (VisualGPT: 100)."})
+    num_train_epochs: float = field(default=100.0, metadata={"help": "Maximum number of epochs (VisualGPT: 100)."})
     eval_strategy: IntervalStrategy | str = field(default="epoch", metadata={"help": "When to evaluate."})
     save_strategy: SaveStrategy | str = field(default="epoch", metadata={"help": "When to save a checkpoint."})
     save_total_limit: int | None = field(
-        default=2, metadata={"help": "Checkpoints to keep: the best one and the newest others."}
+        default=2, metadata={"help": "Checkpoints to keep: the best and the newest ones."}
     )
-    load_best_model_at_end: bool = field(default=True, metadata={"help": "End with the best checkpoint."})
+    load_best_model_at_end: bool = field(default=True, metadata={"help": "Load the best checkpoint at the end."})
     metric_for_best_model: str | None = field(
-        default="cider_d", metadata={"help": "What is best: cider_d, bleu_4 or loss, among others."}
+        default="cider_d", metadata={"help": "Metric of the best model: cider_d, bleu_4 or loss, among others."}
     )
     greater_is_better: bool | None = field(
         default=None, metadata={"help": "Whether larger is better; default: True unless the metric ends in loss."}
@@ -97,66 +98,64 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         default=False, metadata={"help": "Must stay False: the collator turns images and captions into tensors."}
     )
     use_cache: bool = field(
-        default=True, metadata={"help": "`use_cache` in the configuration of saved checkpoints; not used in training."}
+        default=True, metadata={"help": "`use_cache` in the configuration of saved checkpoints; unused in training."}
     )
     optim: str = field(  # type: ignore[assignment]
         default=Seq2SeqTrainingArguments.default_optim,
-        metadata={
-            "help": f"Optimizer of transformers, or {', '.join(OPTIMIZERS)} of Show, Attend and Tell's program."
-        },
+        metadata={"help": f"Optimizer of transformers, or {', '.join(OPTIMIZERS)} (Show, Attend and Tell's program)."},
     )
     max_grad_value: float | None = field(
-        default=None, metadata={"help": "Clip each element of a gradient (AoANet: 0.1) instead of its norm."}
+        default=None, metadata={"help": "Clip each gradient element to this size (AoANet: 0.1) instead of the norm."}
     )
     scheduled_sampling_increase: float = field(
-        default=0.0, metadata={"help": "Scheduled sampling: so much more every few epochs (AoANet: 0.05); 0: never."}
+        default=0.0, metadata={"help": "Scheduled sampling: increase of the sampled share (AoANet: 0.05); 0: off."}
     )
     scheduled_sampling_every: int = field(default=5, metadata={"help": "Epochs between two increases (AoANet: 5)."})
     scheduled_sampling_max: float = field(
-        default=0.5, metadata={"help": "Largest share of drawn words (AoANet: 0.5)."}
+        default=0.5, metadata={"help": "Maximum share of sampled words (AoANet: 0.5)."}
     )
     vision_learning_rate: float | None = field(
-        default=None, metadata={"help": "Learning rate of a vision model that is trained; default: as all else."}
+        default=None, metadata={"help": "Learning rate of a trained vision model; default: `learning_rate`."}
     )
     captions_per_image: int | None = field(
-        default=None, metadata={"help": "Captions of each image in one epoch, drawn at random; default: all."}
+        default=None, metadata={"help": "Captions per image in one epoch, drawn at random; default: all."}
     )
     group_captions: bool = field(
         default=False, metadata={"help": "Keep the captions of an image in one batch and encode it once (faster)."}
     )
     max_caption_tokens: int | None = field(
-        default=None, metadata={"help": "Longest caption to learn, in tokens with the end token; longer ones are cut."}
+        default=None, metadata={"help": "Maximum length of training captions in tokens, end token included."}
     )
     cache_features: bool = field(
-        default=True, metadata={"help": "Compute the features of a frozen vision model once and store them."}
+        default=True, metadata={"help": "Compute the features of a frozen vision model once per image and store them."}
     )
     feature_cache_dir: str | None = field(
-        default=None, metadata={"help": "Where features are stored; default: OUTPUT_DIR/features."}
+        default=None, metadata={"help": "Folder of stored features; default: OUTPUT_DIR/features."}
     )
-    feature_cache_dtype: str = field(default="float16", metadata={"help": "float16 or float32."})
+    feature_cache_dtype: str = field(default="float16", metadata={"help": "float16 or float32, for stored features."})
     generation_num_beams: int | None = field(default=5, metadata={"help": "Beams in evaluation (VisualGPT: 5)."})
     generation_max_new_tokens: int = field(
-        default=20, metadata={"help": "Longest caption in evaluation, in tokens (VisualGPT: 20)."}
+        default=20, metadata={"help": "Maximum caption length in evaluation, in tokens (VisualGPT: 20)."}
     )
-    evaluate_loss: bool = field(default=True, metadata={"help": "Also evaluate the loss."})
+    evaluate_loss: bool = field(default=True, metadata={"help": "Also report the loss in evaluation."})
     save_captions: bool = field(
         default=True, metadata={"help": "Write the captions of each evaluation to OUTPUT_DIR/captions."}
     )
     diagnostic_examples: int = field(
-        default=0, metadata={"help": "Evaluation images to show with captions and gates in the tools of report_to."}
+        default=0, metadata={"help": "Evaluation images to log with captions and gates to the tools of report_to."}
     )
     early_stopping_patience: int | None = field(
-        default=5, metadata={"help": "Stop after so many evaluations without a better one (VisualGPT: 5)."}
+        default=5, metadata={"help": "Evaluations without improvement before training stops (VisualGPT: 5)."}
     )
 
     def __post_init__(self) -> None:
-        """Check what this library adds, then as in transformers."""
+        """Check the arguments of this library, then those of transformers."""
         for name, instead in NOT_USED.items():
             if getattr(self, name):
                 raise ValueError(f"`{name}` is not used: {instead}.")
         if self.remove_unused_columns:
             raise ValueError(
-                "`remove_unused_columns=True` would take images and captions away from the collator; leave it False."
+                "`remove_unused_columns=True` removes images and captions that the collator needs; leave it False."
             )
         if self.feature_cache_dtype not in FEATURE_DTYPES:
             raise ValueError(
@@ -194,7 +193,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         self._post_init_with_published_names()
 
     def _post_init_with_published_names(self) -> None:
-        """As in transformers, which would refuse names that it does not know."""
+        """Run the checks of transformers, which would refuse the names of published schedules and optimizers."""
         published = {}
         for name, known, accepted in (("lr_scheduler_type", SCHEDULES, "constant"), ("optim", OPTIMIZERS, "sgd")):
             if getattr(self, name) in known:
@@ -205,12 +204,12 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             setattr(self, name, value)
 
     def scheduled_sampling_probability(self, epoch: float) -> float:
-        """Share of words that the captioner draws itself in an epoch (counted from 0)."""
+        """Return the share of words that the captioner samples itself in an epoch (counted from 0)."""
         return sampling_probability(
             epoch, self.scheduled_sampling_increase, self.scheduled_sampling_every, self.scheduled_sampling_max
         )
 
     @property
     def best_metric_key(self) -> str:
-        """The key of `metric_for_best_model` in the log, as `eval_cider_d`."""
+        """Key of `metric_for_best_model` in the log, such as `eval_cider_d`."""
         return f"eval_{str(self.metric_for_best_model).removeprefix('eval_')}"

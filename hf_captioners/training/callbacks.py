@@ -1,4 +1,4 @@
-"""What happens at the edges of a run: epochs told to the sampler, stopping when nothing improves."""
+"""Callbacks of training: the epoch of the sampler, clipping of gradient elements, early stopping."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from .images import CaptionSampler
 
 
 class EpochCallback(TrainerCallback):
-    """Tells the sampler which epoch begins.
+    """Callback that sets the epoch of the sampler.
 
-    Accelerate does so too, except where several processes resume in the middle of an epoch: there the loader wraps the
-    sampler once more than it looks.
+    Accelerate sets it too, except where several processes resume in the middle of an epoch: there the loader wraps the
+    sampler once more than Accelerate expects.
 
     Args:
-        sampler: draws the pairs.
+        sampler: the sampler of the pairs.
     """
 
     def __init__(self, sampler: CaptionSampler) -> None:
@@ -24,15 +24,15 @@ class EpochCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Pass on the number of the epoch."""
+        """Set the number of the epoch."""
         self.sampler.set_epoch(int(state.epoch or 0))
 
 
 class ElementClipping(TrainerCallback):
-    """Clips every element of the gradient by itself, as AoANet's and ZoDIAC's programs do (0.1).
+    """Callback that clips every element of the gradient, as AoANet's and ZoDIAC's programs do (0.1).
 
     Args:
-        largest: size of an element, above 0.
+        largest: maximum absolute value of an element, above 0.
     """
 
     def __init__(self, largest: float) -> None:
@@ -41,21 +41,20 @@ class ElementClipping(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: Any = None, **kwargs: Any
     ) -> None:
-        """Clip what all batches of the step have added up to."""
+        """Clip the gradient that all batches of the step have accumulated."""
         torch.nn.utils.clip_grad_value_(model.parameters(), self.largest)
 
 
 class StopWithoutProgress(TrainerCallback):
-    """Stops after a number of evaluations that were not better than an earlier one.
+    """Callback that stops training after a number of evaluations without improvement.
 
-    It counts in the log, which checkpoints hold: a resumed run stops where an uninterrupted one would, and another
-    patience may be given when resuming. (`EarlyStoppingCallback` begins to count anew, or brings back its old
-    patience.)
+    It counts in the log, which checkpoints store: a resumed run stops where an uninterrupted one would, and you may
+    change the patience when you resume. (`EarlyStoppingCallback` restarts its count, or restores its old patience.)
 
     Args:
-        patience: evaluations to wait, at least 1.
-        metric: key of the log, as `eval_cider_d`.
-        greater_is_better: whether larger figures are better.
+        patience: evaluations without improvement before training stops, at least 1.
+        metric: key in the log, such as `eval_cider_d`.
+        greater_is_better: whether larger values are better.
     """
 
     def __init__(self, patience: int, metric: str, greater_is_better: bool) -> None:
@@ -64,12 +63,12 @@ class StopWithoutProgress(TrainerCallback):
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop if that is due."""
+        """Stop training if the patience is exhausted."""
         if self.is_due(state):
             control.should_training_stop = True
 
     def is_due(self, state: TrainerState) -> bool:
-        """Whether the best figure is `patience` evaluations old."""
+        """Return whether the best value is at least `patience` evaluations old."""
         figures = [entry[self.metric] for entry in state.log_history if self.metric in entry]
         if not figures:
             return False

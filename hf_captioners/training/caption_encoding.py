@@ -1,4 +1,4 @@
-"""Images and captions as a model wants them: this library's processors, and those of transformers' captioners."""
+"""Encoders of images and captions: for this library's processors, and for the captioners of transformers."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -7,35 +7,35 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
+from hf_captioners.pipelines.image_captioning import is_native_processor, special_ids
 from hf_captioners.processing.image_reading import read_image
-
-IGNORED_LABEL = -100
 
 
 class CaptionEncoder(Protocol):
-    """What the collator and the evaluation need of a processor."""
+    """Interface of the encoders that the collator and the evaluation use."""
 
-    row_inputs: Sequence[str]  # columns of ids that the model reads beside images, see `CaptionedImages`
+    row_inputs: Sequence[str]  # columns of ids that the model reads besides images, see `CaptionedImages`
 
     def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Model inputs of B images."""
+        """Return the model inputs of B images."""
         ...
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """`labels` `[B, T]`, and what the model reads beside them."""
+        """Return `labels` `[B, T]` and the text inputs that the model needs with them."""
         ...
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Captions of generated tokens `[B, T]`."""
+        """Return the captions of generated tokens `[B, T]`."""
         ...
 
 
 class ProcessorEncoder:
-    """The processors of this library.
+    """Encoder for the processors of this library.
 
     Args:
         processor: a `CaptioningProcessor`.
-        max_tokens: longest caption, end token included.
+        max_tokens: maximum caption length in tokens, end token included; None for no limit.
     """
 
     def __init__(self, processor: Any, max_tokens: int | None) -> None:
@@ -43,31 +43,31 @@ class ProcessorEncoder:
         self.row_inputs: Sequence[str] = getattr(processor, "row_inputs", ())
 
     def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`pixel_values` (of several views with `view_mask`), or region features with mask and boxes."""
+        """Return `pixel_values` (with `view_mask` for several views), or region features with mask and boxes."""
         if "regions" in images[0]:
             return dict(self.processor(regions=[item["regions"] for item in images], return_tensors="pt"))
         column = "images" if "images" in images[0] else "image"
         return dict(self.processor(images=[item[column] for item in images], return_tensors="pt"))
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """`labels` `[B, T]`: tokens, end token, -100."""
+        """Return `labels` `[B, T]`: tokens and end token, padded with the ignored label."""
         return dict(self.processor(text_target=list(captions), max_length=self.max_tokens, return_tensors="pt"))
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Captions of generated tokens `[B, T]`."""
+        """Return the captions of generated tokens `[B, T]`."""
         return self.processor.post_process_image_text_to_text(tokens)
 
 
 class ForeignEncoder:
-    """Captioners of transformers itself, whose processors make no labels.
+    """Encoder for captioners of transformers, whose processors make no labels.
 
-    An encoder-decoder (`VisionEncoderDecoderModel`) gets labels alone and shifts them. Others (BLIP, GIT) get
-    `input_ids` that begin with the token their `generate()` begins with, and the same as labels.
+    An encoder-decoder (`VisionEncoderDecoderModel`) takes labels alone and shifts them. Other models (BLIP, GIT) take
+    `input_ids` that begin with the first token of `generate()`, and the same ids as labels.
 
     Args:
-        processor: has an `image_processor` and a `tokenizer`; see `ImageTextProcessor` if there is none.
+        processor: has an `image_processor` and a `tokenizer`; see `ImageTextProcessor` for models without one.
         model: the captioner.
-        max_tokens: longest caption, end token included.
+        max_tokens: maximum caption length in tokens, end token included; None for no limit.
 
     Raises:
         ValueError: the model names no end token, or no begin token although it needs one.
@@ -87,21 +87,21 @@ class ForeignEncoder:
             )
 
     def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`pixel_values` `[B, C, H, W]`.
+        """Return `pixel_values` `[B, C, H, W]`.
 
         Raises:
             ValueError: rows have several views.
         """
         if "images" in images[0]:
             raise ValueError(
-                "Rows with several views (`images`) need a captioner of this library. Load one view of each with "
+                "Rows with several views (`images`) need a captioner of this library. Load one view per row with "
                 "max_views=1."
             )
         opened = [read_image(item["image"]) for item in images]
         return {"pixel_values": self.image_processor(opened, return_tensors="pt")["pixel_values"]}
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
-        """`labels` `[B, T]` and, where the model shifts inside, `input_ids` and `attention_mask` `[B, T]`."""
+        """Return `labels` `[B, T]` and, where the model shifts them, `input_ids` and `attention_mask` `[B, T]`."""
         kept = None if self.max_tokens is None else self.max_tokens - 1
         rows = self.tokenizer(list(captions), add_special_tokens=False)["input_ids"]
         rows = [[*row[:kept], self.end] for row in rows]
@@ -112,32 +112,22 @@ class ForeignEncoder:
         real = labels != IGNORED_LABEL
         pad: Any = self.end if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
         input_ids = labels.masked_fill(~real, pad)
-        # A model that shifts inside never predicts its first token; it is marked so that nobody counts it.
+        # A model that shifts labels itself never predicts its first token, so the token must not count in the loss.
         labels[:, 0] = IGNORED_LABEL
         return {"input_ids": input_ids, "attention_mask": real.long(), "labels": labels}
 
     def decode(self, tokens: Tensor) -> list[str]:
-        """Captions of generated tokens `[B, T]`."""
+        """Return the captions of generated tokens `[B, T]`."""
         return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
 
-def special_ids(model: PreTrainedModel, tokenizer: Any) -> tuple[int | None, int | None]:
-    """The tokens that a captioner of transformers begins and ends captions with."""
-    config, defaults = model.config, model.generation_config
-    if config.model_type == "blip":  # fixed in its own `generate`
-        return config.text_config.bos_token_id, config.text_config.sep_token_id
-    end = defaults.eos_token_id
-    end = end[0] if isinstance(end, list) else end
-    begins = (defaults.decoder_start_token_id, defaults.bos_token_id, tokenizer.bos_token_id, tokenizer.cls_token_id)
-    ends = (end, tokenizer.eos_token_id, tokenizer.sep_token_id)
-    return (
-        next((token for token in begins if token is not None), None),
-        next((token for token in ends if token is not None), None),
-    )
-
-
 def caption_encoder(processor: Any, model: PreTrainedModel, max_tokens: int | None = None) -> CaptionEncoder:
-    """The encoder for a processor and a model.
+    """Return the encoder for a processor and a model.
+
+    Args:
+        processor: the captioner's processor.
+        model: the captioner.
+        max_tokens: maximum caption length in tokens, end token included; None for no limit.
 
     Raises:
         ValueError: the processor lacks an image processor or a tokenizer.
@@ -148,7 +138,7 @@ def caption_encoder(processor: Any, model: PreTrainedModel, max_tokens: int | No
             f"`processing_class` is a {type(processor).__name__} without {' and '.join(missing)}. Pass the whole "
             "processor, or ImageTextProcessor(image_processor, tokenizer)."
         )
-    if hasattr(processor, "encode_captions"):
+    if is_native_processor(processor):
         return ProcessorEncoder(processor, max_tokens)
     return ForeignEncoder(processor, model, max_tokens)
 

@@ -1,4 +1,4 @@
-"""The card of a model in training: facts are collected where they happen, and written at every save."""
+"""Model cards of training: facts are collected during the run, and written at every save."""
 
 import dataclasses
 import enum
@@ -18,7 +18,9 @@ from transformers.utils import logging
 
 from hf_captioners._version import __version__
 from hf_captioners.hub.card_facts import DataFacts, EvaluationFacts, PublishedFacts, SampleFacts, TrainingFacts
-from hf_captioners.hub.cards import write_card
+from hf_captioners.hub.card_merging import merge_cards
+from hf_captioners.hub.cards import CARD, make_card, read_text
+from hf_captioners.output_files import atomic_file, write_text
 from hf_captioners.processing.image_reading import read_image
 
 from .images import CaptionedImages
@@ -26,9 +28,9 @@ from .images import CaptionedImages
 logger = logging.get_logger(__name__)
 
 SAMPLES = 5
-SAMPLE_SIDE = 384  # pixels of the longer side of the copies beside the card
+SAMPLE_SIDE = 384  # pixels; longer side of the copies that stand next to the card
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "timm", "peft")
-# They say where things lie on somebody's machine and what is shown there, not how the model became what it is.
+# Arguments left out of the card: they describe local paths and logging, not how the model was trained.
 LEFT_OUT = re.compile(
     r"output_dir|feature_cache_dir|logging_.*|log_.*|hub_.*|push_to_hub|report_to|run_name|project|trackio_.*|disable_tqdm"
     r"|do_(train|eval|predict)|.*_token|local_rank|ddp_.*|fsdp.*|deepspeed|accelerator_config|parallelism_config|debug"
@@ -37,7 +39,7 @@ LEFT_OUT = re.compile(
     r"|predict_with_generate|generation_max_length|sortish_sampler|torch_empty_cache_steps|average_tokens_.*"
     r"|(gradient|activation)_checkpointing.*"
 )
-WORTH_TELLING = (
+IMPORTANT = (
     "learning_rate",
     "lr_scheduler_type",
     "warmup_steps",
@@ -64,13 +66,14 @@ WORTH_TELLING = (
 
 
 class CardWriter(TrainerCallback):
-    """Remembers what happens in a run and writes it beside the weights.
+    """Callback that records a run and writes its card next to the weights.
 
     Attributes:
-        saved_step: the step of the weights that are in the model, where it is not the last one.
-        evaluations: by step and name (`eval`), what was evaluated.
-        samples: file names of the small copies of evaluation images, and which image of which set each is.
-        reproduces: the published row that the run belongs to, beside what was measured.
+        saved_step: the step of the weights in the model, where it is not the last step.
+        evaluations: evaluations by step and name (`eval`).
+        samples: by file name of a small copy of an evaluation image, its data set and row.
+        reproduces: the published row that the run reproduces, with the measured metrics.
+        shows_images: whether the card shows its sample images; a push without them leaves this False.
     """
 
     def __init__(self) -> None:
@@ -78,13 +81,14 @@ class CardWriter(TrainerCallback):
         self.evaluations: dict[int, dict[str, EvaluationFacts]] = {}
         self.samples: dict[str, tuple[CaptionedImages, int]] = {}
         self.reproduces: PublishedFacts | None = None
+        self.shows_images = False
         self._began: float | None = None
         self._seconds: float | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start the clock, unless the run goes on from a checkpoint: then its whole time is not known."""
+        """Start the clock, unless the run resumes from a checkpoint: then its total time is not known."""
         self.saved_step = None
         self._began = time.monotonic() if state.global_step == 0 else None
         self._seconds = None
@@ -92,12 +96,12 @@ class CardWriter(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop it, so that saving twice gives the same card."""
+        """Stop the clock, so that two saves give the same card."""
         self._seconds, self._began = self.seconds, None
 
     @property
     def seconds(self) -> float | None:
-        """How long the run took until now; None if that is not known."""
+        """Duration of the run until now; None if it is not known."""
         return self._seconds if self._began is None else round(time.monotonic() - self._began, 1)
 
     def note_evaluation(
@@ -111,14 +115,17 @@ class CardWriter(TrainerCallback):
         generation: dict[str, Any],
         visual_scores: Callable[[int], list[tuple[str, float]]],
     ) -> None:
-        """Remember an evaluation.
+        """Record an evaluation.
 
         Args:
-            step: of the run. name: as `eval`.
-            rows: the data set; images: its rows as they were captioned; captions: what was written.
-            figures: what that is worth, with `conditions` if they are `MetricResult`.
-            generation: settings of the search.
-            visual_scores: gives the scored words of the caption of a row; nothing for captioners without scores.
+            step: the training step.
+            name: of the evaluation, such as `eval`.
+            rows: the data set.
+            images: its rows as they were captioned.
+            captions: the generated captions.
+            figures: metrics of the captions, with `conditions` if they are a `MetricResult`.
+            generation: generation settings.
+            visual_scores: returns the scored words of a row's caption; none for captioners without scores.
         """
         samples = [
             SampleFacts(
@@ -140,7 +147,7 @@ class CardWriter(TrainerCallback):
         )
 
     def _note_image(self, name: str, images: CaptionedImages, row: int) -> str | None:
-        """Name of the small copy of an image; None for stored regions, which nobody can look at."""
+        """Return the file name of the small copy of an image; None for stored regions, which have no image."""
         if images.image_column == "regions":
             return None
         name = re.sub(r"\W", "_", name)
@@ -148,34 +155,46 @@ class CardWriter(TrainerCallback):
         self.samples[file] = images, row
         return file
 
-    def write(self, trainer: Any, directory: Path) -> None:
-        """Write `card_facts.json`, `README.md` and small copies of its sample images into a saved model's directory
-        and the output directory.
+    def write(self, trainer: Any, directory: Path) -> str | None:
+        """Write `card_facts.json`, `README.md` and small copies of the sample images.
 
-        A card that cannot be written is no reason to lose a training run: it is only warned of.
+        They go into the directory of a saved model and into the output directory. The card is rendered once. A card
+        that cannot be written does not stop training: a warning is logged.
+
+        Args:
+            trainer: the trainer, whose weights were saved.
+            directory: where they were saved.
+
+        Returns:
+            The rendered card, for a push; None if it could not be written.
         """
-        output_dir = Path(str(trainer.args.output_dir))
+        places = dict.fromkeys((directory, Path(str(trainer.args.output_dir))))
         try:
             facts = self.facts(trainer)
-            for place in dict.fromkeys((directory, output_dir)):
+            for place in places:
                 facts.save(place)
                 self._write_samples(place)
-                write_card(directory, trainer.public_name, place)
+            card = make_card(directory, trainer.public_name, self.shows_images)
+            for place in places:
+                path = place / CARD
+                write_text(path, merge_cards(read_text(path), card, str(path)))
         except Exception as error:
             logger.warning(f"The card in {directory} was not written: {type(error).__name__}: {error}")
+            return None
+        return card
 
     def _write_samples(self, place: Path) -> None:
         for file, (images, row) in self.samples.items():
             write_small_copy(images.rows[row][images.image_column], place / file)
 
     def facts(self, trainer: Any) -> TrainingFacts:
-        """What is known of the run now."""
+        """Return the facts of the run so far."""
         args, state = trainer.args, trainer.state
         step = state.global_step or None if self.saved_step is None else self.saved_step
         images = trainer.train_dataset.images if trainer.train_dataset is not None else None
-        told, other = reported_arguments(args)
+        reported, other = reported_arguments(args)
         evaluations = self.evaluations.get(step or 0)
-        if evaluations is None and step is not None:  # of a part of the run before it was resumed
+        if evaluations is None and step is not None:  # evaluated before the run was resumed
             earlier = TrainingFacts.load(Path(str(args.output_dir), f"checkpoint-{step}"))
             kept = earlier.evaluations if earlier else []
         else:
@@ -184,7 +203,7 @@ class CardWriter(TrainerCallback):
             data=data_facts(images.rows, images.captions) if images is not None else DataFacts(),
             evaluations=kept,
             reproduces=self.reproduces,
-            arguments=told,
+            arguments=reported,
             other_arguments=other,
             log=training_log(state.log_history),
             saved_step=step,
@@ -197,17 +216,16 @@ class CardWriter(TrainerCallback):
 
 
 def write_small_copy(image: Any, path: Path) -> None:
-    """Write an image, or the first of several views, as a small JPEG without what cameras note in their files."""
+    """Write an image, or the first of several views, as a small JPEG without metadata."""
     small = read_image(image[0] if isinstance(image, list) else image)
     small.info.clear()
     small.thumbnail((SAMPLE_SIDE, SAMPLE_SIDE))
-    temporary = path.with_suffix(".tmp")
-    small.save(temporary, "JPEG")
-    temporary.replace(path)
+    with atomic_file(path, "wb") as file:
+        small.save(file, "JPEG")
 
 
 def data_facts(rows: Dataset, captions: list[list[str]]) -> DataFacts:
-    """What a data set says of itself, and how much of it was used."""
+    """Return the description of a data set, and how much of it was used."""
     info, split = rows.info, None if rows.split is None else str(rows.split)
     whole = (info.splits or {}).get(re.sub(r"\[.*", "", split)) if split else None
     name = info.dataset_name.removeprefix("captions_") if info.dataset_name else None
@@ -225,7 +243,7 @@ def data_facts(rows: Dataset, captions: list[list[str]]) -> DataFacts:
 
 
 def training_log(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One entry for every evaluated step: figures, and the training loss that was logged last."""
+    """Return one entry per evaluated step: metrics, and the training loss that was logged last."""
     entries: dict[int, dict[str, Any]] = {}
     train_loss: float | None = None
     for entry in history:
@@ -243,34 +261,34 @@ def training_log(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def reported_arguments(args: TrainingArguments) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Arguments that differ from their defaults, and other ones that matter; the seed is always among the first."""
-    told, other = {}, {}
+    """Return the arguments that differ from their defaults (always with the seed), and further important ones."""
+    reported, other = {}, {}
     for field in dataclasses.fields(args):
         value = plain(getattr(args, field.name))
         default = None if field.default is dataclasses.MISSING else plain(field.default)
         if LEFT_OUT.fullmatch(field.name) or not is_plain(value):
             continue
         if field.name == "seed" or (value != default and field.default is not dataclasses.MISSING):
-            told[field.name] = value
-        elif field.name in WORTH_TELLING and value is not None:
+            reported[field.name] = value
+        elif field.name in IMPORTANT and value is not None:
             other[field.name] = value
-    return told, other
+    return reported, other
 
 
 def plain(value: Any) -> Any:
-    """The value of an enumeration's member; anything else as it is."""
+    """Return the value of an enumeration member; anything else unchanged."""
     return value.value if isinstance(value, enum.Enum) else value
 
 
 def is_plain(value: Any) -> bool:
-    """Whether it can be told in a word."""
+    """Return whether a value is a number, a string, a truth value, None, or a sequence of those."""
     if isinstance(value, (list, tuple)):
         return all(map(is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str))
 
 
 def hardware(device: torch.device) -> str:
-    """Name of the device that trained."""
+    """Return the name of the training device."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     if device.type == "mps":
@@ -279,7 +297,7 @@ def hardware(device: torch.device) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of this library and those beneath."""
+    """Return the versions of this library and its dependencies."""
     found = {"hf-captioners": __version__, "Python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -290,7 +308,7 @@ def versions() -> dict[str, str]:
 
 
 def started_from(config: Any) -> list[str]:
-    """Names on the Hub of the models that this one began as; directories are nobody else's business."""
+    """Return the Hub names of the models that training started from; local paths are omitted."""
     parts = [config, getattr(config, "text_config", None), getattr(config, "vision_config", None)]
     names = [getattr(part, "_name_or_path", "") for part in parts]
     return [

@@ -1,4 +1,4 @@
-"""Finding the checkpoint to go on from, and reading its weights."""
+"""Checkpoints of a run: completeness, the newest one to resume from, and loading of weights."""
 
 import json
 import os
@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-# What the trainer writes, in this order; a run may be killed between any two of them.
+# Files that the trainer writes in this order; a run may be killed between any two of them.
 NEEDED = ("optimizer.pt", "scheduler.pt", "trainer_state.json")
 CONFIGURATIONS = ("config.json", "adapter_config.json")  # of a whole model, or of adapters alone
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Whether a checkpoint was written to its end."""
+    """Return whether a checkpoint is complete."""
     if not all((checkpoint / name).is_file() for name in NEEDED):
         return False
     if not any((checkpoint / name).is_file() for name in CONFIGURATIONS):
@@ -28,25 +28,25 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def require_complete(checkpoint: str | os.PathLike[str]) -> None:
-    """Refuse what training cannot go on from as if nothing had happened.
+    """Refuse a checkpoint from which training cannot resume exactly.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: a kill left it half-written, or it is a captioner without the state of its training.
+        ValueError: the checkpoint is incomplete, or it is a captioner without the state of its training.
     """
     if not Path(checkpoint).is_dir():
         raise FileNotFoundError(f"There is no checkpoint {checkpoint}.")
     if not is_complete(Path(checkpoint)):
         raise ValueError(
-            f"{checkpoint} is not complete, expected a folder `checkpoint-N` with {', '.join(NEEDED)}. To begin a new "
-            "run with a finished captioner, pass `--model`."
+            f"{checkpoint} is not complete, expected a folder `checkpoint-N` with {', '.join(NEEDED)}. To start a new "
+            "run from a trained captioner, pass `--model`."
         )
 
 
 def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
-    """The newest checkpoint of a run that was written to its end; None if there is none.
+    """Return the newest complete checkpoint of a run; None if there is none.
 
-    `trainer.train(resume_from_checkpoint=True)` takes the newest directory, even one that a kill left half-written.
+    `trainer.train(resume_from_checkpoint=True)` of transformers takes the newest directory, even an incomplete one.
     """
     folders = Path(output_dir).glob("checkpoint-*")
     numbered = [(int(folder.name.rpartition("-")[2]), folder) for folder in folders if folder.name[11:].isdigit()]
@@ -54,19 +54,23 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
 
 
 def load_weights(model: PreTrainedModel, checkpoint: str | os.PathLike[str]) -> None:
-    """Put the weights of a saved checkpoint into a model of the same class.
+    """Load the weights of a checkpoint into a model of the same class.
 
-    They are read as `from_pretrained` reads them. The trainer of transformers compares names with those in the file,
-    but several vision models (ViT, BEiT, ...) are saved under other names than they have in memory: it would leave
-    such a part as it is and only log it.
+    The weights are read as `from_pretrained` reads them. The trainer of transformers compares names with those in the
+    file, but several vision models (ViT, BEiT, ...) are saved under names that differ from those in memory: it would
+    leave such a part unchanged and only log a message.
+
+    Args:
+        model: the model to change.
+        checkpoint: its folder.
 
     Raises:
-        ValueError: the checkpoint is of another model.
+        ValueError: the checkpoint is of a different model.
     """
     saved_type = PreTrainedConfig.get_config_dict(checkpoint)[0].get("model_type")
     if saved_type != model.config.model_type:
         raise ValueError(
-            f"The checkpoint {checkpoint} is of another model: a {saved_type!r}, and this is a "
+            f"The checkpoint {checkpoint} is of a different model: a {saved_type!r}, and this is a "
             f"{model.config.model_type!r}. Resume with the model of the first run."
         )
     saved, info = type(model).from_pretrained(checkpoint, dtype=torch.float32, output_loading_info=True)
@@ -75,7 +79,7 @@ def load_weights(model: PreTrainedModel, checkpoint: str | os.PathLike[str]) -> 
     different = sorted(dict(found.items() ^ expected.items())) or sorted(info["missing_keys"])
     if different:
         raise ValueError(
-            f"The checkpoint {checkpoint} is of another model: {len(different)} weights differ in name or size, among "
-            f"them {', '.join(different[:3])}. Resume with the configuration of the first run."
+            f"The checkpoint {checkpoint} is of a different model: {len(different)} weights differ in name or size, "
+            f"among them {', '.join(different[:3])}. Resume with the configuration of the first run."
         )
     model.load_state_dict(saved.state_dict())

@@ -1,4 +1,4 @@
-"""Items of captioned images into batches of tensors."""
+"""Collator: items of captioned images become batches of tensors."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ from .caption_encoding import CaptionEncoder
 
 @dataclass
 class CaptionCollator:
-    """Makes a batch of B items of `CaptionPairs` (with labels) or of `CaptionedImages` (without).
+    """Collator of B items of `CaptionPairs` (with labels) or of `CaptionedImages` (without).
 
     Args:
-        encoder: turns images and captions into tensors.
-        share_images: where K captions each of the same images follow each other, put an image into the batch
-            once; for models that read B images with B * K captions, as those of this library.
+        encoder: encodes images and captions.
+        share_images: put an image into the batch once if the K captions of each image follow each other; for models
+            that read B images with B * K captions, as those of this library.
     """
 
     encoder: CaptionEncoder
     share_images: bool = False
 
     def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """`pixel_values`, or `region_features`, `region_boxes` and `region_mask`; with captions, `labels` too.
+        """Return `pixel_values`, or `region_features`, `region_boxes` and `region_mask`; with captions also `labels`.
 
-        Of further columns that the model reads (`CaptionedImages.row_inputs`): see `pad_ids`.
+        Further columns that the model reads (`CaptionedImages.row_inputs`) are padded, see `pad_ids`.
         """
         images = once_each(items) if self.share_images and "row" in items[0] else items
         if "region_features" in items[0]:
@@ -43,17 +43,21 @@ class CaptionCollator:
 
 
 def once_each(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The first item of each image, if all images have the same number of items, one behind the other."""
+    """Return the first item of each image, if all images have the same number of consecutive items."""
     runs = [len(list(run)) for _, run in itertools.groupby(item["row"] for item in items)]
     return items[:: runs[0]] if len(set(runs)) == 1 else items
 
 
 def pad_ids(name: str, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """Ids of B images, of each another number.
+    """Pad the variable-length ids of B images.
+
+    Args:
+        name: of the column, such as `attribute_ids`.
+        rows: the ids of each image.
 
     Returns:
-        NAME `[B, N]` int64, filled up with 0, and its mask `[B, N]` bool, True at real ids: of `attribute_ids` it is
-        `attribute_mask`. N is at least 1, so that an image without any has a row, too.
+        NAME `[B, N]` int64, padded with 0, and its mask `[B, N]` bool, True at real ids: `attribute_ids` has the mask
+        `attribute_mask`. N is at least 1, so that an image without ids also has a row.
     """
     counts = torch.tensor([len(row) for row in rows])
     mask = torch.arange(max(1, int(counts.max()))) < counts[:, None]
@@ -63,7 +67,7 @@ def pad_ids(name: str, rows: Sequence[Sequence[int]]) -> dict[str, Tensor]:
 
 
 def stack_features(items: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
-    """Stored features of B images as `[B, R, D]` float32 with boxes `[B, R, 4]`; the mask says what is real."""
+    """Stack the stored features of B images as `[B, R, D]` float32, with boxes `[B, R, 4]` and mask `[B, R]`."""
     counts = np.array([len(item["region_features"]) for item in items])
     columns: dict[str, Tensor] = {
         name: torch.from_numpy(_padded([item[name] for item in items], counts)).float()
@@ -74,7 +78,7 @@ def stack_features(items: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
 
 
 def _padded(rows: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
-    """Rows `[R_i, D]` below zeros as `[B, R, D]`."""
+    """Pad rows `[R_i, D]` with zeros to `[B, R, D]`."""
     if (counts == counts[0]).all():
         return np.stack(rows)
     padded = np.zeros((len(rows), counts.max(), rows[0].shape[1]), rows[0].dtype)

@@ -1,4 +1,4 @@
-"""What a run says of itself beside scores: images with captions in its own tools, and how open visual gates are."""
+"""Diagnostics of a run besides metrics: images with captions in logging tools, and mean visual gates."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,9 @@ class CaptionedExample:
     """One evaluation image.
 
     Args:
-        image: RGB. caption: what the captioner wrote. references: what people wrote.
+        image: RGB.
+        caption: the generated caption.
+        references: the reference captions.
     """
 
     image: Image
@@ -28,17 +30,17 @@ class CaptionedExample:
 
     @property
     def text(self) -> str:
-        """Caption and first reference, for people."""
-        return f"{self.caption}  (a person: {self.references[0]})" if self.references else self.caption
+        """Caption and first reference in one line."""
+        return f"{self.caption}  (reference: {self.references[0]})" if self.references else self.caption
 
 
 def show_examples(callbacks: Iterable[Any], examples: Sequence[CaptionedExample], step: int) -> None:
-    """Give examples to those of a trainer's callbacks that can show images.
+    """Log examples with those of a trainer's callbacks that can show images.
 
     Args:
         callbacks: all callbacks of the trainer; those of transformers' integrations keep their tool in an attribute.
         examples: images with captions.
-        step: of the training.
+        step: the training step.
     """
     for callback in callbacks:
         if (writer := getattr(callback, "tb_writer", None)) is not None:
@@ -56,17 +58,19 @@ def show_examples(callbacks: Iterable[Any], examples: Sequence[CaptionedExample]
 
 
 def visual_gate_means(outputs: Any, real: Tensor) -> list[float]:
-    """Mean visual gate of each layer over real tokens `[B * K, T]`; empty for a model that has no such gates."""
+    """Return the mean visual gate of each layer over real tokens `[B * K, T]`; empty for models without gates."""
     gates = [getattr(layer, "visual", layer) for layer in getattr(outputs, "gates", None) or ()]
     return [float(gate.detach()[real].float().mean()) for gate in gates if isinstance(gate, Tensor)]
 
 
 def scored_words(model: Any, processor: Any, labels: Tensor, **images: Any) -> list[tuple[str, float]]:
-    """The words of a caption with their visual scores.
+    """Return the words of a caption with their visual scores.
 
     Args:
-        model: a captioner that has them; processor: its own.
-        labels: `[1, T]`, the caption up to its end token. images: of it, as the model reads them.
+        model: a captioner with visual scores.
+        processor: its processor.
+        labels: `[1, T]`, the caption up to its end token.
+        **images: model inputs of the image.
     """
     begin = model.prepare_decoder_input_ids_from_labels(labels)
     sequence = torch.cat((begin, labels[:, -1:]), dim=1)

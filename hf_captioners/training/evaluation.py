@@ -1,9 +1,9 @@
-"""Captions of a data set, what they are worth against all references, and the file that keeps them."""
+"""Evaluation of captions: generation settings, metrics against all references, and the file of captions."""
 
 import copy
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,21 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
+from hf_captioners.output_files import atomic_file
+
 METRICS = ("bleu", "cider_d")
-SHOWN_HEALTH = ("distinct", "length", "bad_endings")
+STATISTICS = ("distinct", "length", "bad_endings")
 
 
 def generation_config_for(model: PreTrainedModel, settings: Mapping[str, Any]) -> GenerationConfig:
-    """The model's generation settings with others for an evaluation; the model's own stay as they are.
+    """Return a copy of the model's generation configuration with other settings.
+
+    Args:
+        model: the captioner; its own configuration does not change.
+        settings: generation settings by name.
 
     Raises:
-        ValueError: a setting is none of generation.
+        ValueError: a setting is unknown to the generation configuration.
     """
     config = copy.deepcopy(model.generation_config)
     config.max_length = None  # or it would compete with `max_new_tokens`
@@ -31,10 +37,10 @@ def generation_config_for(model: PreTrainedModel, settings: Mapping[str, Any]) -
 
 @contextmanager
 def generating_by(model: Any, config: GenerationConfig) -> Iterator[None]:
-    """Let a captioner generate by these settings alone: `generate()` takes what they leave unset from the model's own.
+    """Generate with these settings only: `generate()` fills unset ones from the model's own configuration.
 
     Args:
-        model: the captioner; an adapter may be wrapped around it.
+        model: the captioner, perhaps wrapped in an adapter.
         config: the settings.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
@@ -52,45 +58,52 @@ def caption_batch(
     generation_config: GenerationConfig,
     precision: AbstractContextManager[Any],
 ) -> torch.Tensor:
-    """Tokens `[B, T]` of the best caption of each image of a batch."""
+    """Generate the tokens `[B, T]` of the best caption of each image of a batch."""
     with precision, generating_by(model, generation_config):
         return model.generate(**batch, generation_config=generation_config)  # type: ignore[operator,return-value]
 
 
-def caption_statistics(captions: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
-    """How captions look, whatever they say: what tells a collapse early.
+def caption_statistics(words: Sequence[str], reference_words: Sequence[Sequence[str]] = ()) -> dict[str, float]:
+    """Compute statistics of captions that do not depend on their content and reveal a collapse early.
+
+    Args:
+        words: tokenised captions.
+        reference_words: tokenised references of each caption; without them there is no `length_ratio`.
 
     Returns:
-        Shares `distinct` and `bad_endings`, mean `length` in words, and `length_ratio` to that of the references.
+        `distinct`, the share of captions that differ from all others; `length`, the mean number of words;
+        `bad_endings`, the share of truncated captions; `length_ratio`, mean length over that of the references.
+
+    Example:
+
+    ```python
+    from hf_captioners.training.evaluation import caption_statistics
+
+    statistics = caption_statistics(["two dogs", "a dog on a"], [["two dogs run"], ["a dog on a beach"]])
+    assert statistics == {"distinct": 1.0, "length": 3.0, "bad_endings": 0.5, "length_ratio": 0.75}
+    ```
     """
-    from hf_captioners.metrics import PTBTokenizer
+    from hf_captioners.metrics import caption_health
 
-    tokenize = PTBTokenizer()
-    theirs = [len(text.split()) for texts in references for text in tokenize(texts)]
-    figures = shown_health(captions)
-    figures["length_ratio"] = figures["length"] / (sum(theirs) / len(theirs))
-    return figures
-
-
-def shown_health(captions: Sequence[str]) -> dict[str, float]:
-    """Shares `distinct` and `bad_endings` and mean `length` in words, as the PTB tokenizer counts words."""
-    from hf_captioners.metrics import PTBTokenizer, caption_health
-
-    health = caption_health(PTBTokenizer()(captions))
-    return {name: health[name] for name in SHOWN_HEALTH}
+    health = caption_health(words)
+    statistics = {name: health[name] for name in STATISTICS}
+    lengths = [len(text.split()) for texts in reference_words for text in texts]
+    if lengths:
+        statistics["length_ratio"] = statistics["length"] / (sum(lengths) / len(lengths))
+    return statistics
 
 
 class MetricResult(dict[str, float]):
-    """Figures by name, and under what conditions they came about.
+    """Metrics by name, with the conditions under which they were computed.
 
     Attributes:
-        conditions: `variants` (what each figure is exactly), `tokenizer` and `document_frequency`.
+        conditions: `variants` (the exact definition of each metric), `tokenizer` and `document_frequency`.
     """
 
     conditions: dict[str, Any]
 
     def __or__(self, others: Any) -> "MetricResult":  # type: ignore[override]
-        """With other figures, under the same conditions."""
+        """Return these metrics joined with others, under the same conditions."""
         joined = MetricResult({**self, **others})
         joined.conditions = self.conditions
         return joined
@@ -101,33 +114,60 @@ def score_captions(
     references: Sequence[Sequence[str]],
     metrics: Sequence[str] = METRICS,
     tokenizer: str = "ptb",
+    tokenize: Callable[[Sequence[str]], list[str]] | None = None,
 ) -> MetricResult:
-    """Captions against all references of their images, in natural units; metrics as for `compute_caption_metrics`.
+    """Score captions against all references of their images, and compute their statistics.
+
+    Args:
+        captions: one caption per image.
+        references: for each image its references; images without any are left out of the metrics.
+        metrics, tokenizer: see `compute_caption_metrics`.
+        tokenize: a PTB tokenizer to reuse; default: a new one.
+
+    Returns:
+        Metrics in natural units (CIDEr-D 0.45 is 45 in papers), and the statistics of `caption_statistics`.
 
     Raises:
-        ValueError: no image has a reference.
-    """
-    from hf_captioners.metrics import compute_caption_metrics
+        ValueError: no image has a reference, or a metric or the tokenizer is unknown.
 
+    Example:
+
+    ```python
+    from hf_captioners.training.evaluation import score_captions
+
+    result = score_captions(["Two dogs run.", "A red circle."], [["two dogs run"], ["a red circle", "a circle"]])
+    assert result["bleu_1"] > 0.99 and result.conditions["tokenizer"] == "ptb"
+    ```
+    """
+    from hf_captioners.metrics import PTBTokenizer, compute_caption_metrics
+    from hf_captioners.metrics.compute import check_choice
+
+    check_choice(metrics, tokenizer)
     known = [row for row, texts in enumerate(references) if texts]
     if not known:
-        raise ValueError(f"None of the {len(captions)} evaluation images has a caption to compare with.")
-    result = compute_caption_metrics(
-        [captions[row] for row in known], [list(references[row]) for row in known], tuple(metrics), tokenizer
-    )
-    figures = MetricResult({name: value for name, value in result.items() if isinstance(value, float)})
-    figures.conditions = {
-        name: result[name] for name in ("variants", "tokenizer", "document_frequency") if name in result
-    }
-    return figures
+        raise ValueError(f"None of the {len(captions)} evaluation images has a reference caption.")
+    words, reference_words = list(captions), [list(references[row]) for row in known]
+    if tokenizer == "ptb":
+        split = PTBTokenizer() if tokenize is None else tokenize
+        words, reference_words = split(words), [split(texts) for texts in reference_words]
+    # Texts are tokenised once, for the metrics and the statistics.
+    result = compute_caption_metrics([words[row] for row in known], reference_words, tuple(metrics), "none")
+    scores = {name: value for name, value in result.items() if isinstance(value, float)}
+    joined = MetricResult(scores | caption_statistics(words, reference_words))
+    joined.conditions = {name: result[name] for name in ("variants", "document_frequency") if name in result}
+    joined.conditions["tokenizer"] = tokenizer
+    return joined
 
 
 def write_captions(path: str | os.PathLike[str], image_ids: Sequence[str], captions: Sequence[str]) -> None:
-    """Write one `{"image_id", "caption"}` a line, atomically."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
+    """Write one JSON object `{"image_id", "caption"}` per line, atomically.
+
+    Args:
+        path: the file; its folder is made if it is missing.
+        image_ids: one per caption.
+        captions: the captions.
+    """
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as file:
         for image_id, caption in zip(image_ids, captions, strict=True):
             file.write(json.dumps({"image_id": image_id, "caption": caption}, ensure_ascii=False) + "\n")
-    os.replace(temporary, path)

@@ -1,8 +1,9 @@
-"""What a trainer does for the Hub: it writes a card beside every saved model, and pushes whole checkpoints."""
+"""`HubTrainer`: a trainer that writes a card with every saved model and pushes whole checkpoints."""
 
 import os
 import shutil
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,9 @@ from huggingface_hub import CommitInfo, HfApi
 from transformers import Seq2SeqTrainer
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import logging
-from transformers.utils.hub import PushInProgress
 
 from hf_captioners.hub.card_facts import sample_images
+from hf_captioners.hub.cards import CARD
 from hf_captioners.hub.checkpoint_files import checkpoint_files
 from hf_captioners.hub.pushing import explain_hub_errors, prepare_repository, push_checkpoint
 
@@ -24,28 +25,36 @@ logger = logging.get_logger(__name__)
 class HubTrainer(Seq2SeqTrainer):
     """`Seq2SeqTrainer` that describes and pushes what it saves.
 
-    Beside the weights it writes `card_facts.json` and `README.md`. With `push_to_hub=True` every save is one commit of
-    the files that a stranger needs, instead of everything in the output directory: no optimizer, no stored features,
-    no pickle.
+    Every save also writes `card_facts.json` and `README.md`. With `push_to_hub=True` every save becomes one commit of
+    the files that are needed to use the model, instead of the whole output directory: no optimizer, no stored
+    features, no pickle. Pushes run in the background, one after the other, and training waits for them at its end. No
+    save is skipped because an earlier push is still running: `hub_always_push` has no effect.
     """
 
     card: CardWriter
+    _rendered_card: str | None = None  # of the last save
+    _pusher: ThreadPoolExecutor | None = None
+    _pending_pushes: tuple["Future[CommitInfo]", ...] = ()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)
-        self.card.write(self, Path(output_dir or str(self.args.output_dir)))
+        self._rendered_card = self.card.write(self, Path(output_dir or str(self.args.output_dir)))
 
     @property
     def public_name(self) -> str:
-        """Name on the Hub, or of the output directory."""
+        """Name of the repository on the Hub, or of the output directory."""
         return self.hub_model_id or self.args.hub_model_id or Path(str(self.args.output_dir)).resolve().name
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Find or make the repository, before any training.
+        """Find or create the repository, before any training.
+
+        Args:
+            token: an access token; default: `hub_token` of the arguments.
+            private: create a private repository; default: `hub_private_repo` of the arguments.
 
         Raises:
-            ValueError: `hub_strategy` wants optimizer states on the Hub, or see `prepare_repository`.
-            PermissionError: nobody is signed in, or the account may not write there.
+            ValueError: `hub_strategy` asks for optimizer states on the Hub, or see `prepare_repository`.
+            PermissionError: you are not signed in, or the account may not write there.
         """
         if not self.is_world_process_zero():
             return
@@ -58,7 +67,6 @@ class HubTrainer(Seq2SeqTrainer):
         private = self.args.hub_private_repo if private is None else private
         with explain_hub_errors(name):
             self.hub_model_id = prepare_repository(HfApi(token=token or self.args.hub_token), name, private, False)
-        self.push_in_progress = None
 
     def push_to_hub(
         self,
@@ -73,30 +81,32 @@ class HubTrainer(Seq2SeqTrainer):
 
         Args:
             commit_message: of the commit.
-            blocking: wait until it is done.
+            blocking: wait until the push has ended.
             token, revision, private: default: `hub_token`, `hub_revision` and `hub_private_repo` of the arguments.
-            with_images: also push the evaluation images that the card describes; only if you may publish them.
+            with_images: also push the evaluation images of the card; only if you may publish them.
 
         Returns:
-            What the Hub says of the commit, a `Future` of it, or None in other processes than the first.
+            The `CommitInfo` of the commit, a `Future` of it, or None in processes other than the first.
         """
         if self.hub_model_id is None:
             self.init_hf_repo(token, private)
-        self.save_model(_internal_call=True)
+        self.card.shows_images = with_images
+        try:
+            self.save_model(_internal_call=True)
+        finally:
+            self.card.shows_images = False
         if not self.is_world_process_zero():
             return None
-        self._finish_current_push()
-        push = self._push if blocking else self._push_later
-        return push(str(self.args.output_dir), str(commit_message), token, revision, with_images)
+        push = self._push_later(str(self.args.output_dir), str(commit_message), token, revision, with_images)
+        return push.result() if blocking else push
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
-            return
-        is_busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
-        if is_busy and not self.args.hub_always_push:
-            return
-        message = f"Training in progress, step {self.state.global_step}"
-        self.push_in_progress = PushInProgress([self._push_later(checkpoint_folder, message)])
+        if self.is_world_process_zero() and self.args.hub_strategy != HubStrategy.END:
+            self._push_later(checkpoint_folder, f"Training in progress, step {self.state.global_step}")
+
+    def _finish_current_push(self) -> None:
+        """Wait for all pushes, the queued ones included."""
+        wait(self._pending_pushes)
 
     def _push_later(
         self,
@@ -105,39 +115,45 @@ class HubTrainer(Seq2SeqTrainer):
         token: str | None = None,
         revision: str | None = None,
         with_images: bool = False,
-    ) -> Any:
-        """Push a copy in the background: the checkpoint itself may be deleted meanwhile."""
+    ) -> "Future[CommitInfo]":
+        """Queue the push of a copy, because the checkpoint itself may be deleted before its turn comes.
+
+        One thread pushes in the order of the saves: two pushes at the same time would start from the same commit, and
+        the Hub refuses the second one.
+        """
+        card = Path(directory, CARD)
+        files = [*checkpoint_files(directory), *sample_images(directory), *([card] if card.is_file() else [])]
         copied = tempfile.mkdtemp(prefix="captioner-")
-        card = Path(directory, "README.md")
-        for path in [*checkpoint_files(directory), *sample_images(directory), *([card] if card.is_file() else [])]:
+        for path in files:
             _link_or_copy(path, Path(copied, path.name))
+        rendered = self._rendered_card
 
         def push() -> CommitInfo:
             try:
-                return self._push(copied, message, token, revision, with_images)
+                return push_checkpoint(
+                    copied,
+                    str(self.hub_model_id),
+                    revision=revision or self.args.hub_revision,
+                    message=message,
+                    token=token or self.args.hub_token,
+                    with_images=with_images,
+                    card=rendered,
+                )
             except Exception as error:
-                logger.warning(f"A push during training failed, training goes on: {error}")
+                logger.warning(f"The push {message!r} failed: {error}")
                 raise
             finally:
                 shutil.rmtree(copied, ignore_errors=True)
 
-        return HfApi().run_as_future(push)
-
-    def _push(
-        self, directory: str, message: str, token: str | None, revision: str | None, with_images: bool
-    ) -> CommitInfo:
-        return push_checkpoint(
-            directory,
-            str(self.hub_model_id),
-            revision=revision or self.args.hub_revision,
-            message=message,
-            token=token or self.args.hub_token,
-            with_images=with_images,
-        )
+        if self._pusher is None:
+            self._pusher = ThreadPoolExecutor(1)
+        future = self._pusher.submit(push)
+        self._pending_pushes = (*(one for one in self._pending_pushes if not one.done()), future)
+        return future
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
-    except OSError:  # another file system
+    except OSError:  # a different file system
         shutil.copyfile(source, target)

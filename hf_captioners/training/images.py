@@ -1,4 +1,4 @@
-"""Captioned images as the trainer reads them: which image, which of its captions, in which order."""
+"""Captioned images as training data: images, pairs of image and caption, and the order of the pairs."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
@@ -18,23 +18,23 @@ class Features(Protocol):
     """Stored features of the images of one data set, by row."""
 
     def __getitem__(self, row: int) -> dict[str, np.ndarray]:
-        """Features of a row: `region_features` `[R, D]` and perhaps `region_boxes` `[R, 4]`."""
+        """Return the features of a row: `region_features` `[R, D]` and optionally `region_boxes` `[R, 4]`."""
         ...
 
 
 class RowRegions:
-    """The regions of the images of a data set, by row.
+    """Regions of the images of a data set, by row.
 
     Args:
         source: regions by `image_id`.
-        image_ids: that of every row.
+        image_ids: the `image_id` of every row.
     """
 
     def __init__(self, source: RegionSource, image_ids: Sequence[str]) -> None:
         self.source, self.image_ids = source, image_ids
 
     def __getitem__(self, row: int) -> dict[str, np.ndarray]:
-        """`region_features` `[R, D]` and, where the source has boxes, `region_boxes` `[R, 4]`."""
+        """Return `region_features` `[R, D]` and, where the source has boxes, `region_boxes` `[R, 4]`."""
         image_id = self.image_ids[row]
         found = self.source.stored(image_id) if isinstance(self.source, FeatureStore) else self.source[image_id]
         boxes = {} if found.boxes is None else {"region_boxes": found.boxes}
@@ -42,24 +42,24 @@ class RowRegions:
 
 
 class CaptionedImages(Dataset):
-    """One item per image, without captions: `{"image": ...}`, `{"images": [...]}`, `{"regions": ...}` or its features.
+    """Data set with one item per image: `{"image": ...}`, `{"images": [...]}`, `{"regions": ...}` or its features.
 
     Args:
         rows: a map-style data set with the columns `captions` (a list of strings) and `image`, `images` (several
             views, which become one set of regions) or `regions`, as `load_captions` and `with_regions` return it.
-        features: stored features that take the place of the images.
-        row_inputs: columns of ids (a list a row, as of attributes) that the model reads beside the image; items have
-            them as `{"row_inputs": {NAME: ids}}`.
+        features: stored features that replace the images.
+        row_inputs: columns of ids (one list per row, such as attributes) that the model reads besides the image; items
+            contain them as `{"row_inputs": {NAME: ids}}`.
 
     Raises:
-        TypeError: the data set cannot be read by row.
+        TypeError: the data set cannot be indexed by row.
         ValueError: a column is missing, or there are no rows.
     """
 
     def __init__(self, rows: ArrowDataset, features: Features | None = None, row_inputs: Sequence[str] = ()) -> None:
         if not hasattr(rows, "column_names") or not hasattr(rows, "__len__"):
             raise TypeError(
-                f"Expected a data set that is read by row, as `load_captions(..., split=...)` returns it; got a "
+                f"Expected a data set that is indexed by row, as `load_captions(..., split=...)` returns it; got a "
                 f"{type(rows).__name__}. Streamed data sets cannot be shuffled, counted and resumed."
             )
         self.source = region_source_of(rows)
@@ -86,7 +86,7 @@ class CaptionedImages(Dataset):
         return len(self.image_ids)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        """What is known of one image."""
+        """Return the item of one image."""
         item: dict[str, Any] = dict(self.features[row]) if self.features is not None else self.rows[row]
         if self.row_inputs:
             item["row_inputs"] = {name: ids[row] for name, ids in self.row_inputs.items()}
@@ -94,11 +94,11 @@ class CaptionedImages(Dataset):
 
 
 class CaptionPairs(Dataset):
-    """Every image with every one of its captions: the item of a pair is that of the image and its `caption`.
+    """Data set of all pairs of image and caption: the item of a pair is that of the image with its `caption`.
 
     Args:
         images: the images.
-        skip_uncaptioned: leave images without captions out instead of refusing them.
+        skip_uncaptioned: leave out images without captions instead of refusing them.
 
     Raises:
         ValueError: an image has no caption.
@@ -109,36 +109,36 @@ class CaptionPairs(Dataset):
         counts = np.array([len(captions) for captions in images.captions])
         if not (skip_uncaptioned or counts.all()):
             row = int(np.argmin(counts))
-            raise ValueError(f"The image {images.image_ids[row]!r} (row {row}) has no caption to learn from.")
+            raise ValueError(f"The image {images.image_ids[row]!r} (row {row}) has no caption to train on.")
         self.image_of = np.repeat(np.arange(len(counts)), counts)
         self.first_pair = np.cumsum(counts) - counts
 
     @property
     def lengths(self) -> np.ndarray:
-        """Words of every pair's caption."""
+        """Number of words of every pair's caption."""
         return np.array([len(caption.split()) for captions in self.images.captions for caption in captions])
 
     def __len__(self) -> int:
         return len(self.image_of)
 
     def __getitem__(self, pair: int) -> dict[str, Any]:
-        """The image of a pair, its `row`, and its `caption`."""
+        """Return the image of a pair, its `row`, and its `caption`."""
         row = int(self.image_of[pair])
         caption = self.images.captions[row][pair - int(self.first_pair[row])]
         return {**self.images[row], "row": row, "caption": caption}
 
 
 class CaptionSampler(Sampler[int]):
-    """Draws pairs in an order that depends on the seed and the epoch alone, so that a resumed run repeats it.
+    """Sampler of pairs in an order that depends only on the seed and the epoch, so that a resumed run repeats it.
 
     Args:
         image_of: the image of every pair, `CaptionPairs.image_of`.
-        captions_per_image: captions of each image in one epoch; None takes all.
-        seed: seed of the order and the choice.
-        together: captions of one image follow each other.
-        lengths: length of every pair's caption, to put captions of one length into one batch (Show, Attend and Tell,
-            section 4.3); the batches come in random order.
-        batch_size: of these batches.
+        captions_per_image: captions per image in one epoch; None takes all.
+        seed: seed of the order and the choice of captions.
+        together: whether the captions of an image follow each other.
+        lengths: length of every pair's caption, to batch captions of one length (Show, Attend and Tell, section 4.3);
+            the order of the batches is random.
+        batch_size: size of these batches.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class CaptionSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch is drawn next."""
+        """Set the epoch to draw next."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -179,7 +179,7 @@ class CaptionSampler(Sampler[int]):
         return iter(pairs.tolist())
 
     def _by_length(self, pairs: np.ndarray, lengths: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Shuffled pairs, sorted by length and cut into batches; an incomplete batch, of the longest, comes last."""
+        """Sort shuffled pairs by length and cut them into batches; an incomplete batch of the longest comes last."""
         pairs = pairs[np.argsort(lengths[pairs], kind="stable")]
         whole = len(pairs) // self.batch_size * self.batch_size
         batches = generator.permutation(pairs[:whole].reshape(-1, self.batch_size))
@@ -187,7 +187,7 @@ class CaptionSampler(Sampler[int]):
 
 
 def _rank_within(groups: np.ndarray) -> np.ndarray:
-    """How many earlier entries are of the same group, for each entry."""
+    """Count for each entry the earlier entries of the same group."""
     order = np.argsort(groups, kind="stable")
     counts = np.bincount(groups)
     starts = np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,4 +1,4 @@
-"""Update rules of released programs that PyTorch counts in another way."""
+"""Update rules of released programs that differ from those of PyTorch."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -9,11 +9,12 @@ from torch.optim import Adadelta, Optimizer
 
 
 class _UpdateRule(Optimizer):
-    """An optimizer that updates one parameter at a time.
+    """Optimizer that updates one parameter at a time.
 
     Args:
-        params: what to train. lr: learning rate.
-        weight_decay: of the gradient.
+        params: the parameters.
+        lr: learning rate.
+        weight_decay: L2 penalty that is added to the gradient.
     """
 
     def __init__(self, params: Any, lr: float, weight_decay: float = 0.0) -> None:
@@ -24,7 +25,7 @@ class _UpdateRule(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of all parameters that have a gradient."""
+        """Update all parameters that have a gradient."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -39,10 +40,10 @@ class _UpdateRule(Optimizer):
 
 
 class ArcticAdam(_UpdateRule):
-    """Adam (Kingma & Ba, 2015) as the program of Show, Attend and Tell (arctic-captions) counts it.
+    """Adam (Kingma & Ba, 2015) as the program of Show, Attend and Tell (arctic-captions) computes it.
 
-    Its corrections of the first steps are `sqrt(1 - 0.001^t) / (1 - 0.1^t)`, with the complements of both betas: the
-    first steps are hardly corrected. Its learning rate is 2e-4.
+    The bias correction is `sqrt(1 - 0.001^t) / (1 - 0.1^t)`, with the complements of both betas, so it hardly corrects
+    the first steps. The learning rate is 2e-4.
     """
 
     def _update(self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], rate: float) -> None:
@@ -56,9 +57,9 @@ class ArcticAdam(_UpdateRule):
 
 
 class ArcticRMSprop(_UpdateRule):
-    """RMSProp (Graves, 2013, Eq. 38-45), which the program of Show, Attend and Tell takes for Flickr8k.
+    """RMSProp (Graves, 2013, Eq. 38-45), which the program of Show, Attend and Tell uses for Flickr8k.
 
-    PyTorch's centred RMSprop adds its epsilon behind the square root, this one (1e-4) inside. Its learning rate is
+    PyTorch's centred RMSprop adds its epsilon after the square root, this one (1e-4) inside it. The learning rate is
     1e-4.
     """
 
@@ -81,7 +82,7 @@ OPTIMIZERS: dict[str, tuple[type[Optimizer], dict[str, float]]] = {
 
 
 def set_own_rate(optimizer: Optimizer, parameters: Iterable[Tensor], rate: float) -> None:
-    """Give some of an optimizer's parameters their own learning rate, in groups of their own."""
+    """Move some of an optimizer's parameters into groups with a learning rate of their own."""
     own = {id(parameter) for parameter in parameters}
     for group in list(optimizer.param_groups):
         taken = [parameter for parameter in group["params"] if id(parameter) in own]

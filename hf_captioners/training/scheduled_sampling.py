@@ -1,4 +1,4 @@
-"""Scheduled sampling (Bengio et al., 2015): a captioner reads some words of its own instead of a caption's."""
+"""Scheduled sampling (Bengio et al., 2015): the captioner reads some sampled words instead of the caption's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,31 +6,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .caption_encoding import IGNORED_LABEL
+from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 
 
 @torch.no_grad()
 def mix_in_own_words(model: Any, inputs: Mapping[str, Tensor], probability: float) -> Tensor:
-    """Replace words that the captioner reads by draws from what it expected in their place.
+    """Replace input words of the captioner by samples from its own predictions.
 
-    As in AoANet's code a coin is tossed for each word behind the first, and a word is drawn behind the words that were
-    drawn before it. Unlike there, draws are made without dropout.
+    As in AoANet's code, each word after the first is replaced with a probability, and a sample depends on the words
+    that were sampled before it. Unlike there, sampling runs without dropout.
 
     Args:
         model: a captioner of this library.
         inputs: a batch of B images with `labels` `[B * K, T]`.
-        probability: of a draw.
+        probability: of a replacement.
 
     Returns:
-        `decoder_input_ids` `[B * K, T]`. They are no gradient's business.
+        `decoder_input_ids` `[B * K, T]`, without a gradient.
     """
     labels = inputs["labels"]
     images = {name: value for name, value in inputs.items() if name != "labels"}
     words = model.prepare_decoder_input_ids_from_labels(labels)
-    tossed = torch.rand(words.shape, device=words.device) < probability
-    # A label is the word that stands one place further on: only such words are replaced.
-    replaced = torch.zeros_like(tossed)
-    replaced[:, 1:] = tossed[:, 1:] & (labels[:, :-1] != IGNORED_LABEL)
+    chosen = torch.rand(words.shape, device=words.device) < probability
+    # Input word t is label t - 1: only inputs that are real labels are replaced.
+    replaced = torch.zeros_like(chosen)
+    replaced[:, 1:] = chosen[:, 1:] & (labels[:, :-1] != IGNORED_LABEL)
     was_training = model.training
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""Learning rates as papers and their programs state them, beside those of transformers."""
+"""Learning rate schedules of papers and their programs, in addition to those of transformers."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -14,12 +14,12 @@ Factor = Callable[[int], float]
 
 @dataclass(frozen=True)
 class RunLength:
-    """What a schedule may have to know of a run.
+    """Lengths and sizes of a run that schedules depend on.
 
     Args:
-        steps_per_epoch: optimisation steps in an epoch.
+        steps_per_epoch: optimisation steps per epoch.
         warmup_steps: `warmup_steps` of the arguments, in steps.
-        hidden_size: d, width of the captioner; None if its configuration names none.
+        hidden_size: d, width of the captioner; None if its configuration has none.
     """
 
     steps_per_epoch: int
@@ -28,18 +28,18 @@ class RunLength:
 
 
 def noam(run: RunLength, model_dim: int | None = None, step_at_epoch_start: bool = False) -> Factor:
-    """`d^-0.5 min(s^-0.5, s warmup^-1.5)` at step s = 1, 2, ... (Vaswani et al., 2017, Eq. 3).
+    """Return the factor `d^-0.5 min(s^-0.5, s warmup^-1.5)` at step s = 1, 2, ... (Vaswani et al., 2017, Eq. 3).
 
-    It multiplies `learning_rate`, which is 1 where a paper names no other factor (M2, ETA, ZoDIAC's Transformer).
+    It multiplies `learning_rate`, which is 1 where a paper gives no factor (M2, ETA, ZoDIAC's Transformer).
 
     Args:
-        run: its `warmup_steps` are needed (M2: 10,000; ZoDIAC's Transformer: 20,000).
+        run: the run; its `warmup_steps` are required (M2: 10,000; ZoDIAC's Transformer: 20,000).
         model_dim: d; default: the captioner's width.
         step_at_epoch_start: advance s once more at the start of each epoch, as the released M2 does: its first batch
             is trained at s = 2.
 
     Raises:
-        ValueError: there is no warm-up, or no width.
+        ValueError: the warm-up or the width is missing.
     """
     width = run.hidden_size if model_dim is None else model_dim
     if not width or width < 1:
@@ -56,18 +56,18 @@ def noam(run: RunLength, model_dim: int | None = None, step_at_epoch_start: bool
 
 
 def step_decay(run: RunLength, factor: float = 0.8, every_epochs: int = 3, start_epoch: int = 0) -> Factor:
-    """`factor^floor((epoch - start) / every)`, behind a linear warm-up if `warmup_steps` asks for one.
+    """Return the factor `factor^floor((epoch - start) / every)`, after a linear warm-up if `warmup_steps` is set.
 
     The defaults are those of AoANet, Image Transformer (with 2,000 steps of warm-up) and ZoDIAC's AoA models.
 
     Args:
         run: the run.
-        factor: what the rate is multiplied by, above 0 and at most 1.
+        factor: multiplier of the rate, above 0 and at most 1.
         every_epochs: epochs between two multiplications.
-        start_epoch: where counting begins.
+        start_epoch: first epoch that counts.
 
     Raises:
-        ValueError: a value is outside of its range.
+        ValueError: a value is outside its range.
     """
     if not 0 < factor <= 1 or every_epochs < 1 or start_epoch < 0:
         raise ValueError(
@@ -88,16 +88,16 @@ SCHEDULE_NAMES = (*SCHEDULES, *(kind.value for kind in SchedulerType))
 
 
 def make_schedule(name: str, optimizer: Optimizer, run: RunLength, options: Mapping[str, Any] | None) -> LambdaLR:
-    """A schedule by its name.
+    """Return the schedule with a name.
 
     Args:
         name: one of `SCHEDULES`.
-        optimizer: what it steers.
+        optimizer: the optimizer.
         run: the run.
         options: `lr_scheduler_kwargs`.
 
     Raises:
-        ValueError: an option is unknown or outside of its range.
+        ValueError: an option is unknown or outside its range.
     """
     known = list(inspect.signature(SCHEDULES[name]).parameters)[1:]
     unknown = sorted(set(options or {}) - set(known))
@@ -109,5 +109,5 @@ def make_schedule(name: str, optimizer: Optimizer, run: RunLength, options: Mapp
 
 
 def sampling_probability(epoch: float, increase: float, every_epochs: int, largest: float) -> float:
-    """Share of words that scheduled sampling replaces in an epoch: `min(increase floor(epoch / every), largest)`."""
+    """Return the share of words that scheduled sampling replaces: `min(increase floor(epoch / every), largest)`."""
     return min(increase * (int(epoch) // every_epochs), largest)

@@ -1,4 +1,4 @@
-"""What can be said about self-critical training."""
+"""Arguments of self-critical training."""
 
 import copy
 from dataclasses import dataclass, field
@@ -22,45 +22,45 @@ class SCSTArguments(CaptioningTrainingArguments):
     """Arguments of `SCSTTrainer`: all of `CaptioningTrainingArguments`, and those of self-critical training.
 
     `learning_rate`, `per_device_train_batch_size` (images here, not pairs), `num_train_epochs` and
-    `early_stopping_patience` are those of self-critical training; `generation_max_new_tokens` is also the longest
-    sampled caption. `group_captions`, `captions_per_image` and `max_caption_tokens` are those of the cross-entropy
+    `early_stopping_patience` apply to self-critical training; `generation_max_new_tokens` is also the maximum length
+    of sampled captions. `group_captions`, `captions_per_image` and `max_caption_tokens` apply to the cross-entropy
     epochs before it, if there are any.
 
     Args:
-        sampling: `"multinomial"` draws captions independently of each other (Rennie et al. 2017); `"beams"` takes all
-            captions of a beam search (M2, VisualGPT).
-        num_samples: K, captions of an image (or beams); published: 5.
-        temperature: of `"multinomial"`; the captions are scored under the same temperature. Nothing else bends the
-            distribution: the whole vocabulary takes part.
-        sample_with_dropout: draw captions with dropout, as the released codes do. Default: without; the pass that
-            gives the gradient has it in either case.
+        sampling: `"multinomial"` samples captions independently (Rennie et al. 2017); `"beams"` takes all captions of
+            a beam search (M2, VisualGPT).
+        num_samples: K, captions per image (or beams); published: 5.
+        temperature: of `"multinomial"`; the captions are scored under the same temperature. Nothing else changes the
+            distribution, and the whole vocabulary is used.
+        sample_with_dropout: sample captions with dropout, as the released code does. Default: without. The pass that
+            computes the gradient always uses dropout.
         baseline: `"greedy"`, the reward of the most probable caption (Rennie et al. 2017); `"beam_mean"`, the mean
             over the image's K captions (M2, VisualGPT); `"leave_one_out"`, the mean over its other K - 1 captions
-            (Luo 2020, ZoDIAC); `"moving_average"`, the mean reward of former steps. None: `beam_mean` with beams,
-            `leave_one_out` otherwise.
-        baseline_momentum: share that `"moving_average"` keeps at each step.
-        reward_funcs: names among cider_d, bleu_4, meteor, rouge_l; functions are given to the trainer.
-        reward_weights: one for each reward; None counts all once.
-        document_frequency: what CIDEr-D weighs n-grams by: `"per_image"` or `"per_caption"`, counted in the training
-            captions with images or captions for documents, or a file of `DocumentFrequency.save`. None:
+            (Luo 2020, ZoDIAC); `"moving_average"`, the exponential moving average of earlier rewards. None:
+            `beam_mean` with beams, `leave_one_out` otherwise.
+        baseline_momentum: momentum of `"moving_average"`.
+        reward_funcs: names among cider_d, bleu_4, meteor, rouge_l; pass functions to the trainer.
+        reward_weights: one per reward; None gives each the weight 1.
+        document_frequency: document frequencies of CIDEr-D: `"per_image"` or `"per_caption"`, counted in the training
+            captions with images or captions as documents, or a file of `DocumentFrequency.save`. None:
             `per_caption` with beams (M2, VisualGPT), `per_image` otherwise (ImageCaptioning.pytorch, AoANet, ZoDIAC).
-        end_token_in_reward: let CIDEr-D and BLEU-4 count n-grams over the end of a caption; a caption that was cut
-            off loses them. None: False with beams, True otherwise, as in the same papers.
-        loss_length: `"longest"` divides a caption's log-probability by the longest length possible (M2, VisualGPT;
-            unbiased), `"real"` the batch's by its number of real tokens (ImageCaptioning.pytorch, AoANet, ZoDIAC).
-        kl_weight: weight of the divergence, a token, from the model that self-critical training began with.
-        entropy_weight: weight of the entropy a token, which keeps captions varied.
-        scst_after_epochs: train with cross-entropy first, for so many epochs at most. None with no
-            `scst_after_patience`: begin self-critical training at once.
-        scst_after_patience: train with cross-entropy first, until so many evaluations brought nothing better
-            (published: 5). The best model goes on.
-        cross_entropy_learning_rate, cross_entropy_batch_size: of that first part (VisualGPT: 1e-4, 25 pairs).
-        cross_entropy_lr_scheduler_type, cross_entropy_warmup_steps: of that first part; None: as for the second (M2:
-            `"noam"`, 10,000, and a constant rate behind it).
+        end_token_in_reward: count n-grams over the end of a caption in CIDEr-D and BLEU-4; captions without an end
+            token lose them. None: False with beams, True otherwise, as in the same papers.
+        loss_length: `"longest"` divides a caption's log-probability by the maximum length (M2, VisualGPT; unbiased),
+            `"real"` divides the batch's by its number of real tokens (ImageCaptioning.pytorch, AoANet, ZoDIAC).
+        kl_weight: weight of the divergence per token from the model that self-critical training started from.
+        entropy_weight: weight of the entropy per token, which keeps captions varied.
+        scst_after_epochs: train with cross-entropy first, for at most this number of epochs. If this and
+            `scst_after_patience` are None, self-critical training starts at once.
+        scst_after_patience: train with cross-entropy first, until this number of evaluations showed no improvement
+            (published: 5). Self-critical training starts from the best model.
+        cross_entropy_learning_rate, cross_entropy_batch_size: of the cross-entropy part (VisualGPT: 1e-4, 25 pairs).
+        cross_entropy_lr_scheduler_type, cross_entropy_warmup_steps: of the cross-entropy part; None: those of the
+            self-critical part (M2: `"noam"` with 10,000 steps, then a constant rate).
         cross_entropy_lr_scheduler_kwargs: options of `cross_entropy_lr_scheduler_type`.
 
     Raises:
-        ValueError: a value is outside of its range, or two do not go together.
+        ValueError: a value is outside its range, or two values exclude each other.
     """
 
     learning_rate: float = field(
@@ -69,24 +69,22 @@ class SCSTArguments(CaptioningTrainingArguments):
     per_device_train_batch_size: int = field(
         default=10, metadata={"help": "Images in a batch, for each device (M2, ZoDIAC: 10)."}
     )
-    sampling: str = field(default="multinomial", metadata={"help": f"How captions are drawn: {', '.join(SAMPLINGS)}."})
-    num_samples: int = field(default=5, metadata={"help": "Captions drawn of an image."})
+    sampling: str = field(default="multinomial", metadata={"help": f"Sampling of captions: {', '.join(SAMPLINGS)}."})
+    num_samples: int = field(default=5, metadata={"help": "Captions sampled per image."})
     temperature: float = field(default=1.0, metadata={"help": "Temperature of multinomial sampling."})
     sample_with_dropout: bool = field(
-        default=False, metadata={"help": "Draw captions with dropout, as the released codes do."}
+        default=False, metadata={"help": "Sample captions with dropout, as the released code does."}
     )
     baseline: str | None = field(
         default=None,
         metadata={"help": f"{', '.join(BASELINES)}; default: beam_mean with beams, else leave_one_out."},
     )
-    baseline_momentum: float = field(
-        default=0.9, metadata={"help": "Share that the moving average keeps at each step."}
-    )
+    baseline_momentum: float = field(default=0.9, metadata={"help": "Momentum of the moving average."})
     reward_funcs: list[str] = field(
         default_factory=lambda: ["cider_d"], metadata={"help": f"Rewards among {', '.join(REWARDS)}."}
     )
     reward_weights: list[float] | None = field(
-        default=None, metadata={"help": "A weight for each reward; default: 1 each."}
+        default=None, metadata={"help": "One weight per reward; default: 1 each."}
     )
     document_frequency: str | None = field(
         default=None,
@@ -94,41 +92,41 @@ class SCSTArguments(CaptioningTrainingArguments):
     )
     end_token_in_reward: bool | None = field(
         default=None,
-        metadata={"help": "Count the end token in CIDEr-D and BLEU-4; default: not with beams, otherwise yes."},
+        metadata={"help": "Count the end token in CIDEr-D and BLEU-4; default: False with beams, else True."},
     )
     loss_length: str = field(
         default="longest",
-        metadata={"help": "Divide by the longest caption's length or by the real tokens: longest, real."},
+        metadata={"help": "Divide by the maximum length or by the number of real tokens: longest, real."},
     )
     kl_weight: float = field(default=0.0, metadata={"help": "Weight of the divergence from the starting model."})
-    entropy_weight: float = field(default=0.0, metadata={"help": "Weight of the entropy a token."})
+    entropy_weight: float = field(default=0.0, metadata={"help": "Weight of the entropy per token."})
     scst_after_epochs: float | None = field(
-        default=None, metadata={"help": "Cross-entropy first, for so many epochs at most."}
+        default=None, metadata={"help": "Train with cross-entropy first, for at most this number of epochs."}
     )
     scst_after_patience: int | None = field(
-        default=None, metadata={"help": "Cross-entropy first, until so many evaluations brought nothing better."}
+        default=None, metadata={"help": "Train with cross-entropy first, until N evaluations showed no improvement."}
     )
     cross_entropy_learning_rate: float = field(
         default=1e-4, metadata={"help": "Learning rate of the cross-entropy part (VisualGPT: 1e-4)."}
     )
     cross_entropy_batch_size: int = field(
-        default=25, metadata={"help": "Pairs of image and caption in its batches (VisualGPT: 25)."}
+        default=25, metadata={"help": "Batch size of that part in pairs of image and caption (VisualGPT: 25)."}
     )
     cross_entropy_lr_scheduler_type: str | None = field(
-        default=None, metadata={"help": "Its schedule (M2: noam); default: that of the self-critical part."}
+        default=None, metadata={"help": "Schedule of that part (M2: noam); default: that of the self-critical part."}
     )
     cross_entropy_lr_scheduler_kwargs: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "Options of that schedule, as a JSON mapping."}
     )
     cross_entropy_warmup_steps: float | None = field(
-        default=None, metadata={"help": "Its warm-up (M2: 10000); default: that of the self-critical part."}
+        default=None, metadata={"help": "Warm-up steps of that part (M2: 10000); default: as the self-critical part."}
     )
 
-    # those that may be typed as JSON
+    # arguments that may be passed as JSON on the command line
     _VALID_DICT_FIELDS = (*CaptioningTrainingArguments._VALID_DICT_FIELDS, "cross_entropy_lr_scheduler_kwargs")
 
     def __post_init__(self) -> None:
-        """Check, choose what depends on the kind of sampling, then as for cross-entropy."""
+        """Set the defaults that depend on the sampling, check, then initialise as for cross-entropy."""
         with_beams = self.sampling == "beams"
         if self.baseline is None:
             self.baseline = "beam_mean" if with_beams else "leave_one_out"
@@ -155,7 +153,7 @@ class SCSTArguments(CaptioningTrainingArguments):
                 raise ValueError(f"`{name}` is {value!r}, expected one of {', '.join(filter(None, choices))}.")
         if self.cross_entropy_lr_scheduler_kwargs and self.cross_entropy_lr_scheduler_type is None:
             raise ValueError(
-                "`cross_entropy_lr_scheduler_kwargs` are options of `cross_entropy_lr_scheduler_type`: name it, too."
+                "`cross_entropy_lr_scheduler_kwargs` are options of `cross_entropy_lr_scheduler_type`: set it, too."
             )
         if self.sampling == "beams" and self.temperature != 1:
             raise ValueError(f"`temperature={self.temperature}` has no meaning for `sampling='beams'`; leave it 1.")
@@ -179,17 +177,17 @@ class SCSTArguments(CaptioningTrainingArguments):
 
     @property
     def begins_with_cross_entropy(self) -> bool:
-        """Whether there are cross-entropy epochs before self-critical training."""
+        """Whether cross-entropy epochs come before self-critical training."""
         return self.scst_after_epochs is not None or self.scst_after_patience is not None
 
     def for_cross_entropy(self) -> CaptioningTrainingArguments:
-        """The arguments of the cross-entropy part, which has its own folder below `output_dir`."""
+        """Return the arguments of the cross-entropy part, which has its own folder below `output_dir`."""
         arguments = copy.copy(self)
         arguments.output_dir = str(Path(str(self.output_dir), CROSS_ENTROPY_FOLDER))
         arguments.feature_cache_dir = self.feature_cache_dir or str(Path(str(self.output_dir), "features"))
         arguments.learning_rate = self.cross_entropy_learning_rate
         arguments.per_device_train_batch_size = self.cross_entropy_batch_size
-        arguments.push_to_hub = False  # only what comes out of both parts
+        arguments.push_to_hub = False  # only the result of both parts is pushed
         if self.cross_entropy_lr_scheduler_type is not None:
             arguments.lr_scheduler_type = self.cross_entropy_lr_scheduler_type
             arguments.lr_scheduler_kwargs = self.cross_entropy_lr_scheduler_kwargs

@@ -1,4 +1,4 @@
-"""What watches self-critical training: its start, its moving average, and captions that collapse."""
+"""Callbacks of self-critical training: initial evaluation, moving average of rewards, warnings of collapse."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,10 +19,10 @@ NO_DIFFERENCE = 1e-6
 
 
 class MovingAverage(TrainerCallback, ExportableState):
-    """The mean reward of former steps, the later the weightier; it goes into checkpoints.
+    """Exponential moving average of the mean reward per step; checkpoints store it.
 
     Args:
-        momentum: share that is kept at each step.
+        momentum: share of the old average that is kept at each step.
     """
 
     def __init__(self, momentum: float) -> None:
@@ -30,32 +30,32 @@ class MovingAverage(TrainerCallback, ExportableState):
 
     @property
     def value(self) -> float:
-        """The average; 0 before the first step."""
+        """Bias-corrected average; 0 before the first step."""
         return self.total / self.weight if self.weight else 0.0
 
     def update(self, mean_reward: float) -> None:
-        """Take a step's mean reward in."""
+        """Update the average with the mean reward of a step."""
         self.total = self.momentum * self.total + (1 - self.momentum) * mean_reward
         self.weight = self.momentum * self.weight + (1 - self.momentum)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
+        """Return the state that a checkpoint stores."""
         return {"args": {"momentum": self.momentum}, "attributes": {"total": self.total, "weight": self.weight}}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Go on from the checkpoint's average."""
+        """Restore the checkpoint's average."""
         kept = state.stateful_callbacks[type(self).__name__]["attributes"]
         self.total, self.weight = kept["total"], kept["weight"]
 
 
 class InitialEvaluation(TrainerCallback):
-    """Evaluates the model that self-critical training begins with; it stays the best one until another is better.
+    """Callback that evaluates the model before self-critical training; it stays the best until a later one is better.
 
     Args:
-        evaluate: evaluates and logs.
-        folder: where that model is.
+        evaluate: function that evaluates and logs.
+        folder: folder of that model.
     """
 
     def __init__(self, evaluate: Callable[[], dict[str, float]], folder: str) -> None:
@@ -73,7 +73,7 @@ class InitialEvaluation(TrainerCallback):
 
 
 class CollapseWarning(TrainerCallback):
-    """Says when captions collapse, and what the usual cause is; it compares with the first figures in the log."""
+    """Callback that warns when captions collapse, compared with the first values in the log, and names a remedy."""
 
     def __init__(self) -> None:
         self.raised: set[str] = set()
@@ -81,59 +81,59 @@ class CollapseWarning(TrainerCallback):
     def on_evaluate(  # type: ignore[override]
         self, args: SCSTArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Look at the captions of the evaluation images."""
+        """Check the captions of the evaluation images."""
         figures = [entry for entry in state.log_history if "eval_distinct" in entry]
         if len(figures) < 2:
             return
         first, last = figures[0], figures[-1]
         remedy = f"Lower `learning_rate` (now {args.learning_rate:g}), or raise `entropy_weight` or `kl_weight`."
-        self._tell(
+        self._warn(
             "alike",
             last["eval_distinct"] < LEAST_DISTINCT * first["eval_distinct"],
             f"Captions become alike: {last['eval_distinct']:.1%} of those of the evaluation images are distinct, "
             f"{first['eval_distinct']:.1%} at the start. {remedy}",
         )
-        ends = "Set `end_token_in_reward` to True: the reward does not see that captions break off."
-        self._tell(
+        ends = "Set `end_token_in_reward` to True: the reward does not penalise truncated captions."
+        self._warn(
             "endings",
             last["eval_bad_endings"] > first["eval_bad_endings"] + MORE_BAD_ENDINGS,
-            f"Captions break off: {last['eval_bad_endings']:.1%} end in a word like `a` or `with`, "
+            f"Captions are truncated: {last['eval_bad_endings']:.1%} end in a word like `a` or `with`, "
             f"{first['eval_bad_endings']:.1%} at the start. {remedy if args.end_token_in_reward else ends}",
         )
         off, off_at_start = (abs(entry["eval_length_ratio"] - 1) for entry in (last, first))
-        self._tell(
+        self._warn(
             "length",
             off > max(OTHER_LENGTH, off_at_start),
             f"Captions have a wrong length: {last['eval_length']:.1f} words, {last['eval_length_ratio']:.2f} times "
-            f"the references' (at the start {first['eval_length_ratio']:.2f}). The reward pays for that: look at "
+            f"the references' (at the start {first['eval_length_ratio']:.2f}). The reward favours that: check "
             "`reward_funcs` and their weights.",
         )
 
     def on_log(  # type: ignore[override]
         self, args: SCSTArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Look at the captions drawn in training."""
+        """Check the captions sampled in training."""
         figures = [entry for entry in state.log_history if "unfinished" in entry]
         if not figures or figures[-1] is not state.log_history[-1]:
             return
         first, last = figures[0], figures[-1]
         count = "" if args.end_token_in_reward else " and set `end_token_in_reward` to True"
-        self._tell(
+        self._warn(
             "unfinished",
             last["unfinished"] > first["unfinished"] + MORE_UNFINISHED,
-            f"Captions lose their end token: {last['unfinished']:.0%} of those drawn have none among "
+            f"Captions lose their end token: {last['unfinished']:.0%} of the samples have none within "
             f"{args.generation_max_new_tokens} tokens, {first['unfinished']:.0%} at the start. Lower `learning_rate` "
             f"(now {args.learning_rate:g}){count}.",
         )
-        self._tell(
+        self._warn(
             "nothing to learn",
             last["advantage_std"] < NO_DIFFERENCE,
-            "All captions of an image earn the same, so there is nothing to learn from: they are all alike "
-            f"(distinct: {last['distinct']:.0%}), or the reward does not tell them apart.",
+            "All captions of an image have the same reward, so there is nothing to learn: they are all alike "
+            f"(distinct: {last['distinct']:.0%}), or the reward does not distinguish them.",
         )
 
-    def _tell(self, alarm: str, is_so: bool, text: str) -> None:
-        """Warn when something begins, not at every step while it lasts."""
+    def _warn(self, alarm: str, is_so: bool, text: str) -> None:
+        """Warn when a condition begins, not at every step while it lasts."""
         if is_so and alarm not in self.raised:
             logger.warning(text)
         (self.raised.add if is_so else self.raised.discard)(alarm)

@@ -1,7 +1,7 @@
-"""Captions drawn from a captioner without a graph, and the logits that belong to them with one.
+"""Sampling of captions without a graph, and their logits with a graph.
 
-It knows two kinds of captioners: those of this library, which read B images with B * K captions, and those of
-transformers (BLIP, GIT, vision-encoder-decoder), whose images are repeated.
+Captioners of this library read B images with B * K captions; for those of transformers (BLIP, GIT,
+vision-encoder-decoder) the images are repeated.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .caption_encoding import special_ids
+from hf_captioners.pipelines.image_captioning import is_native_processor, special_ids
+
 from .evaluation import generating_by, generation_config_for
 
-# What bends the distribution; a checkpoint may bring any of these along, and a policy gradient wants none of them.
+# Values that leave the distribution unchanged, as a policy gradient requires, whatever the checkpoint's settings are.
 NEUTRAL_SAMPLING = {
     "do_sample": False,
     "num_beams": 1,
@@ -24,13 +25,13 @@ NEUTRAL_SAMPLING = {
     "no_repeat_ngram_size": 0,
     "min_length": 0,
 }
-# The same of those that only one way of drawing reads; the others would warn of them, so they are unset there.
-UNBENT_SAMPLES = {"top_k": 0, "top_p": 1.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
-UNBENT_BEAMS = {"length_penalty": 0.0}
+# The same for settings that only one sampling method reads; the others would warn about them, so they unset them.
+NEUTRAL_SAMPLES = {"top_k": 0, "top_p": 1.0, "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0}
+NEUTRAL_BEAMS = {"length_penalty": 0.0}
 UNSET = dict.fromkeys(
     (
-        *UNBENT_SAMPLES,
-        *UNBENT_BEAMS,
+        *NEUTRAL_SAMPLES,
+        *NEUTRAL_BEAMS,
         "temperature",
         "min_p",
         "top_h",
@@ -41,7 +42,7 @@ UNSET = dict.fromkeys(
 )
 
 
-# Logit of tokens that a checkpoint never writes (`suppress_tokens`): no probability, and finite in every precision.
+# Logit of suppressed tokens (`suppress_tokens`): probability zero, and finite in every precision.
 SUPPRESSED_LOGIT = -1e4
 
 
@@ -50,8 +51,8 @@ class CaptionSamples:
     """K captions of each of B images, those of an image next to each other.
 
     Args:
-        sequences: `[B * K, 1 + T]`, the begin token first; behind the end token stands the padding token.
-        real: `[B * K, T]`, of every token behind the first whether it belongs to the caption, the end token included.
+        sequences: `[B * K, 1 + T]`, begin token first; padding tokens after the end token.
+        real: `[B * K, T]`, for every token after the first whether it belongs to the caption, end token included.
         ended: `[B * K]`, whether the caption has an end token.
     """
 
@@ -61,12 +62,12 @@ class CaptionSamples:
 
     @property
     def tokens(self) -> Tensor:
-        """What was chosen, `[B * K, T]`."""
+        """Sampled tokens `[B * K, T]`."""
         return self.sequences[:, 1:]
 
     @classmethod
     def of(cls, sequences: Tensor, end: int, padding: int) -> "CaptionSamples":
-        """Samples from what `generate()` returned, whatever it put behind the end tokens."""
+        """Return the samples of an output of `generate()`, with padding after the end tokens."""
         is_end = sequences[:, 1:] == end
         real = is_end.long().cumsum(-1) - is_end.long() == 0
         kept = torch.cat((sequences[:, :1], sequences[:, 1:].masked_fill(~real, padding)), 1)
@@ -74,25 +75,25 @@ class CaptionSamples:
 
 
 class CaptionSampling:
-    """Draws captions and scores them.
+    """Sampling of captions and computation of their logits.
 
     Args:
-        model: the captioner; an adapter may be wrapped around it.
-        base_model: the captioner itself.
+        model: the captioner, perhaps wrapped in an adapter.
+        base_model: the captioner without the adapter.
         processor: its processor.
-        max_new_tokens: longest caption, end token included.
+        max_new_tokens: maximum caption length in tokens, end token included.
     """
 
     def __init__(self, model: Any, base_model: PreTrainedModel, processor: Any, max_new_tokens: int) -> None:
         self.model, self.base_model, self.max_new_tokens = model, base_model, max_new_tokens
-        self.is_own = hasattr(processor, "encode_captions")
+        self.is_own = is_native_processor(processor)
         tokenizer = processor.tokenizer
         _, end = (None, tokenizer.eos_token_id) if self.is_own else special_ids(base_model, tokenizer)
         self.end = int(end)  # type: ignore[arg-type]
         self.padding = self.end if tokenizer.pad_token_id is None else tokenizer.pad_token_id
 
     def greedy(self, images: Mapping[str, Tensor], precision: AbstractContextManager[Any]) -> CaptionSamples:
-        """One caption per image, always the most probable token, without dropout."""
+        """Decode one caption per image greedily, without dropout."""
         return self._generate(images, precision, False, {})
 
     def multinomial(
@@ -103,8 +104,8 @@ class CaptionSampling:
         temperature: float,
         with_dropout: bool,
     ) -> CaptionSamples:
-        """`number` independent captions per image, drawn from the whole vocabulary."""
-        settings = UNBENT_SAMPLES | {"do_sample": True, "temperature": temperature, "num_return_sequences": number}
+        """Sample `number` independent captions per image from the whole vocabulary."""
+        settings = NEUTRAL_SAMPLES | {"do_sample": True, "temperature": temperature, "num_return_sequences": number}
         return self._generate(images, precision, with_dropout, settings)
 
     def beams(
@@ -114,8 +115,8 @@ class CaptionSampling:
         number: int,
         with_dropout: bool,
     ) -> CaptionSamples:
-        """The `number` best captions of a beam search; this library's captioners keep finished beams as M2 does."""
-        settings: dict[str, Any] = UNBENT_BEAMS | {"num_beams": number, "num_return_sequences": number}
+        """Search the `number` best captions by beams; this library's captioners keep finished beams as M2 does."""
+        settings: dict[str, Any] = NEUTRAL_BEAMS | {"num_beams": number, "num_return_sequences": number}
         options = {"bookkeeping": "live"} if self.is_own else {}
         return self._generate(images, precision, with_dropout, settings, **options)
 
@@ -141,16 +142,16 @@ class CaptionSampling:
         return CaptionSamples.of(sequences, self.end, self.padding)
 
     def logits(self, model: Any, images: Mapping[str, Tensor], samples: CaptionSamples) -> tuple[Tensor, Any]:
-        """What a model expects at every token of the samples, in one pass.
+        """Compute the logits at every token of the samples, in one pass.
 
         Args:
-            model: the captioner, perhaps wrapped for several processes, or another one of its kind.
+            model: the captioner, perhaps wrapped for several processes, or a different model of the same class.
             images: its inputs for the B images.
             samples: B * K captions.
 
         Returns:
-            Logits `[tokens, V]` at the real tokens (`samples.real`), those of suppressed tokens as when captions are
-            drawn, and all that the model returned.
+            Logits `[tokens, V]` at the real tokens (`samples.real`), with suppressed tokens as in sampling, and the
+            model's output.
         """
         read, length = samples.sequences[:, :-1], samples.tokens.shape[1]
         if self.is_own:
@@ -161,9 +162,9 @@ class CaptionSampling:
             if self.base_model.config.is_encoder_decoder:
                 outputs = model(**repeated, decoder_input_ids=read)
             else:
-                seen = torch.cat((torch.ones_like(samples.real[:, :1]), samples.real[:, :-1]), 1)
-                outputs = model(**repeated, input_ids=read, attention_mask=seen.long())
-        logits = outputs.logits[:, -length:][samples.real]  # GIT also returns logits at its image's tokens
+                mask = torch.cat((torch.ones_like(samples.real[:, :1]), samples.real[:, :-1]), 1)
+                outputs = model(**repeated, input_ids=read, attention_mask=mask.long())
+        logits = outputs.logits[:, -length:][samples.real]  # GIT also returns logits at the tokens of the image
         suppressed = self.base_model.generation_config.suppress_tokens
         if suppressed:
             logits = logits.index_fill(-1, torch.tensor(suppressed, device=logits.device), SUPPRESSED_LOGIT)

@@ -1,14 +1,17 @@
-"""Where self-critical training begins: `OUTPUT_DIR/start` holds that model, `OUTPUT_DIR/cross_entropy` the run before.
+"""Start of self-critical training: the model in `OUTPUT_DIR/start`, the earlier run in `OUTPUT_DIR/cross_entropy`.
 
-`start` is complete when it is there. It is what the divergence is measured from, what stays the best model while
-nothing better is found, and where a run goes on that was killed before the first self-critical checkpoint.
+If `start` exists, it is complete. The divergence is measured from this model; it stays the best model until an
+evaluation improves on it; and a run that was killed before the first self-critical checkpoint resumes from it.
 """
 
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+
+from accelerate.utils import broadcast_object_list
 
 from .checkpoints import last_complete_checkpoint
 from .scst_arguments import CROSS_ENTROPY_FOLDER
@@ -17,8 +20,10 @@ START_FOLDER = "start"
 
 
 def last_scst_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
-    """From where a run of `SCSTTrainer` goes on: its newest complete checkpoint, else the finished cross-entropy
-    model, else the newest complete checkpoint of the cross-entropy part; None if there is none.
+    """Return the checkpoint from which a run of `SCSTTrainer` resumes.
+
+    It is the newest complete checkpoint of the self-critical part, else the finished cross-entropy model, else the
+    newest complete checkpoint of the cross-entropy part; None if there is none.
     """
     start = Path(output_dir, START_FOLDER)
     return (
@@ -29,7 +34,7 @@ def last_scst_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
 
 
 def phase_of(checkpoint: str | os.PathLike[str], output_dir: str | os.PathLike[str]) -> str:
-    """Which part of a run wrote a checkpoint: `"start"`, `"cross_entropy"` or `"scst"`."""
+    """Return which part of a run wrote a checkpoint: `"start"`, `"cross_entropy"` or `"scst"`."""
     place, output = Path(checkpoint).resolve(), Path(output_dir).resolve()
     if place == output / START_FOLDER:
         return "start"
@@ -37,38 +42,44 @@ def phase_of(checkpoint: str | os.PathLike[str], output_dir: str | os.PathLike[s
 
 
 def check_is_of_scst(checkpoint: str | os.PathLike[str], mark: str) -> None:
-    """Refuse a checkpoint of another trainer.
+    """Refuse a checkpoint of a different trainer.
 
     Args:
         checkpoint: its folder.
-        mark: name of the callback that only self-critical training keeps in its state.
+        mark: name of the callback whose state only self-critical training stores.
 
     Raises:
-        ValueError: the checkpoint is of another trainer.
+        ValueError: the checkpoint is of a different trainer.
     """
     path = Path(checkpoint, "trainer_state.json")
     if mark not in json.loads(path.read_text(encoding="utf-8"))["stateful_callbacks"]:
         raise ValueError(
             f"The checkpoint {checkpoint} is not of self-critical training, so it cannot be resumed as such. Start "
-            "from its model instead (`--model`, or `load_captioner`) with another `output_dir`."
+            "from its model instead (`--model`, or `load_captioner`) with a different `output_dir`."
         )
 
 
 def save_start(save: Callable[..., None], output_dir: str | os.PathLike[str], is_main: bool) -> str:
-    """Keep the model that self-critical training begins with.
+    """Save the model that self-critical training starts from.
 
     Args:
         save: `save_model` of the trainer; called in every process.
-        output_dir: of the run.
-        is_main: whether this process moves the folder to its place.
+        output_dir: output directory of the run.
+        is_main: whether this process renames the finished folder to `start`.
 
     Returns:
         The folder.
     """
     folder = Path(output_dir, START_FOLDER)
-    unfinished = folder.with_name(f".{START_FOLDER}")
-    save(str(unfinished), _internal_call=True)  # or it would be pushed as a model of its own
-    if is_main:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.replace(unfinished, folder)
+    # No other run uses this name, and all processes of this run do.
+    (name,) = broadcast_object_list([f".{START_FOLDER}-{os.getpid()}-{secrets.token_hex(4)}"])
+    unfinished = folder.with_name(name)
+    try:
+        save(str(unfinished), _internal_call=True)  # or it would be pushed as a model of its own
+        if is_main:
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(unfinished, folder)
+    finally:
+        if is_main:
+            shutil.rmtree(unfinished, ignore_errors=True)
     return str(folder)

@@ -1,4 +1,4 @@
-"""`SCSTTrainer`: self-critical training of captioners, by itself or behind cross-entropy epochs."""
+"""`SCSTTrainer`: self-critical training of captioners, alone or after cross-entropy epochs."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from transformers.trainer_utils import IntervalStrategy
 from .checkpoints import load_weights
 from .collator import CaptionCollator
 from .diagnostics import visual_gate_means
-from .evaluation import shown_health
+from .evaluation import caption_statistics
 from .images import IMAGE_COLUMNS, CaptionedImages
 from .rewards import Reward, RewardSum, TrainingReferences, named_reward
 from .scst_arguments import SCSTArguments
@@ -38,13 +38,13 @@ from .trainer import CaptioningTrainer
 
 
 class NumberedImages(TorchDataset):
-    """Every image once, with its row.
+    """Data set with one item per image: the image with its row.
 
     Args:
         images: the images.
     """
 
-    lengths = None  # what is still to be drawn has none: `group_by_length` is for the cross-entropy part
+    lengths = None  # captions are not sampled yet: `group_by_length` applies to the cross-entropy part
 
     def __init__(self, images: CaptionedImages) -> None:
         self.images = images
@@ -54,15 +54,15 @@ class NumberedImages(TorchDataset):
         return len(self.images)
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        """The image, and its `row`."""
+        """Return the image with its `row`."""
         return {**self.images[row], "row": row}
 
 
 class NumberedCollator(CaptionCollator):
-    """Adds `row` `[B]` to batches of numbered images; others are as those of `CaptionCollator`."""
+    """Collator that adds `row` `[B]` to batches of numbered images; other batches are those of `CaptionCollator`."""
 
     def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
-        """Model inputs of B images, and their rows."""
+        """Return the model inputs of B images with their rows."""
         batch = super().__call__(items)
         if "row" in items[0] and "caption" not in items[0]:
             batch["row"] = torch.tensor([item["row"] for item in items])
@@ -71,44 +71,57 @@ class NumberedCollator(CaptionCollator):
 
 @dataclass(frozen=True)
 class RewardBatch:
-    """What captions are worth.
+    """Rewards of N sampled captions.
 
     Args:
-        figures: `[N, functions]`.
-        ended: `[N]`, whether each has an end token.
-        health: see `shown_health`.
+        figures: `[N, functions]`, unweighted rewards.
+        ended: `[N]`, whether each caption has an end token.
+        statistics: see `caption_statistics`.
     """
 
     figures: Tensor
     ended: Tensor
-    health: dict[str, float]
+    statistics: dict[str, float]
 
 
 class SCSTTrainer(CaptioningTrainer):
-    """Trains any captioner on the rewards of captions that it draws itself (Rennie et al., CVPR 2017).
+    """Trainer of captioners on rewards of captions that they sample themselves (Rennie et al., CVPR 2017).
 
-    Each step draws K captions of each image without a graph, rewards them while the model works, and takes one pass
-    over them with a gradient. With `scst_after_epochs` or `scst_after_patience` the run begins with cross-entropy.
-
-    ```python
-    trainer = SCSTTrainer(
-        model, SCSTArguments("my_captioner"), train_dataset=data["train"], eval_dataset=data["validation"],
-        processing_class=processor,
-    )
-    trainer.train()
-    ```
+    Each step samples K captions per image without a graph, scores them asynchronously, and computes the gradient in
+    one pass over them. With `scst_after_epochs` or `scst_after_patience` the run starts with cross-entropy.
 
     Args:
-        model: the captioner; trained with cross-entropy, unless that comes first.
+        model: the captioner; trained with cross-entropy before, unless this run starts with it.
         args: see `SCSTArguments`.
-        train_dataset: captioned images as `load_captions` returns them. Other columns reach the rewards.
-        eval_dataset, processing_class, callbacks: see `CaptioningTrainer`. Callbacks also watch cross-entropy epochs.
-        reward_funcs: names or functions `(completions, references, **columns) -> list[float]` in place of
+        train_dataset: captioned images as `load_captions` returns them. Rewards receive its other columns.
+        eval_dataset, processing_class, callbacks: see `CaptioningTrainer`. Callbacks also run in cross-entropy epochs.
+        reward_funcs: names or functions `(completions, references, **columns) -> list[float]` instead of
             `args.reward_funcs`.
-        optimizers: of self-critical training.
+        optimizers: optimizer and schedule of self-critical training.
 
     Raises:
         ValueError: see `CaptioningTrainer`, `RewardSum` and `CiderDReward`; or an image has no caption.
+
+    Example:
+
+    ```python
+    from hf_captioners import SCSTArguments, SCSTTrainer
+
+
+    def brevity(completions, references, **columns):
+        return [1 / max(1, len(text.split())) for text in completions]
+
+
+    trainer = SCSTTrainer(
+        model,
+        SCSTArguments("my_rewarded_captioner", num_train_epochs=1, reward_weights=[1.0, 0.1]),
+        train_dataset=images["train"],
+        eval_dataset=images["validation"],
+        processing_class=processor,
+        reward_funcs=["cider_d", brevity],
+    )
+    trainer.train()
+    ```
     """
 
     args: SCSTArguments
@@ -139,7 +152,7 @@ class SCSTTrainer(CaptioningTrainer):
 
     @property
     def moving_average(self) -> MovingAverage:
-        """The baseline `"moving_average"`; transformers may put another object in its place when it resumes."""
+        """Baseline `"moving_average"`; transformers may replace the object when it resumes."""
         return next(one for one in self.callback_handler.callbacks if isinstance(one, MovingAverage))
 
     def _make_collator(self, args: Any) -> CaptionCollator:
@@ -154,10 +167,10 @@ class SCSTTrainer(CaptioningTrainer):
         names = [name_of(function) for function in functions]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(
-                f"Several rewards are called {', '.join(sorted(repeated))}, so the log could not tell them apart: "
+                f"Several rewards are called {', '.join(sorted(repeated))}, so the log could not distinguish them: "
                 "give each function a `__name__` of its own."
             )
-        references = TrainingReferences(captions, bool(self.args.end_token_in_reward))
+        references = TrainingReferences(captions, bool(self.args.end_token_in_reward), self.ptb_tokenizer)
         made = {
             name_of(function): named_reward(function, references, str(self.args.document_frequency))
             if isinstance(function, str)
@@ -166,20 +179,20 @@ class SCSTTrainer(CaptioningTrainer):
         }
         others = [name for name in self._rows.column_names if name not in (*IMAGE_COLUMNS, "captions")]
         is_asked = bool(others) and not all(isinstance(function, str) for function in functions)
-        rows = self._rows if images.source is None else self._rows.with_format(None)  # nobody asks for regions
+        rows = self._rows if images.source is None else self._rows.with_format(None)  # no reward reads regions
         columns = rows.select_columns(others) if is_asked else None
         return RewardSum(made, self.args.reward_weights, captions, columns)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train, with cross-entropy first if the arguments say so.
+        """Train, with cross-entropy first if the arguments ask for it.
 
         Args:
-            resume_from_checkpoint: a checkpoint of either part of a run, or its `start` folder, see
-                `last_scst_checkpoint`; True looks for it.
+            resume_from_checkpoint: a checkpoint of either part of a run, or its `start` folder; True takes that of
+                `last_scst_checkpoint`.
             **kwargs: see `Trainer.train`.
 
         Raises:
-            ValueError: the checkpoint is of another trainer or model.
+            ValueError: the checkpoint is of a different trainer or model.
         """
         output_dir = str(self.args.output_dir)
         resume = last_scst_checkpoint(output_dir) if resume_from_checkpoint is True else resume_from_checkpoint or None
@@ -188,14 +201,14 @@ class SCSTTrainer(CaptioningTrainer):
             check_is_of_scst(str(resume), type(self.moving_average).__name__)
         else:
             self._make_start(resume, phase)
-            # Whatever came before, and wherever it was interrupted: from here on the numbers are the same.
+            # Random numbers must not depend on the cross-entropy part, nor on where it was interrupted.
             set_seed(self.args.seed, device_specific=True)
         if self.args.kl_weight:
             self._reference = self._load_reference()
         return super().train(resume_from_checkpoint=resume if phase == "scst" else None, **kwargs)
 
     def _make_start(self, resume: str | None, phase: str | None) -> None:
-        """Have the model that self-critical training begins with, in memory and in `start`."""
+        """Load or train the model that self-critical training starts from, and save it in `start`."""
         if phase == "start":
             self._load_from_checkpoint(str(resume))
             return
@@ -204,7 +217,7 @@ class SCSTTrainer(CaptioningTrainer):
         elif phase == "cross_entropy":
             raise ValueError(
                 f"The checkpoint {resume} is of the cross-entropy part of a run. Set `scst_after_epochs` or "
-                "`scst_after_patience` as before, or start from its model (`--model`) with another `output_dir`."
+                "`scst_after_patience` as before, or start from its model (`--model`) with a different `output_dir`."
             )
         save_start(self.save_model, str(self.args.output_dir), self.is_world_process_zero())
         self.accelerator.wait_for_everyone()
@@ -212,8 +225,8 @@ class SCSTTrainer(CaptioningTrainer):
     def _train_with_cross_entropy(self, resume: str | None) -> None:
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             raise ValueError(
-                "A model that is sharded over processes cannot go over from cross-entropy to self-critical training "
-                "by itself. Train with cross-entropy first, then start from that model."
+                "A model that is sharded over processes cannot switch from cross-entropy to self-critical training in "
+                "one run. Train with cross-entropy first, then start from that model."
             )
         trainer = CaptioningTrainer(
             self.model,
@@ -236,7 +249,7 @@ class SCSTTrainer(CaptioningTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The self-critical loss of a batch of numbered images."""
+        """Compute the self-critical loss of a batch of numbered images."""
         rows = inputs["row"].tolist()
         images = {name: value for name, value in inputs.items() if name != "row"}
         samples = self._draw(images)
@@ -268,13 +281,15 @@ class SCSTTrainer(CaptioningTrainer):
         )
 
     def _reward(self, samples: CaptionSamples, rows: list[int]) -> "Future[RewardBatch]":
-        """Begin to reward captions; what comes out will be there later."""
+        """Score captions asynchronously."""
         sequences, ended = samples.sequences.cpu(), samples.ended.cpu()
         row = np.repeat(rows, len(sequences) // len(rows)).tolist()
 
         def work() -> RewardBatch:
             completions = self.encoder.decode(sequences)
-            return RewardBatch(self.rewards(completions, row, ended.tolist()), ended, shown_health(completions))
+            words = self.ptb_tokenizer(completions)  # once, for all rewards and the statistics
+            figures = self.rewards(completions, row, ended.tolist(), words)
+            return RewardBatch(figures, ended, caption_statistics(words))
 
         return self._worker.submit(work)
 
@@ -284,7 +299,7 @@ class SCSTTrainer(CaptioningTrainer):
         greedy: "Future[RewardBatch] | None",
         device: torch.device,
     ) -> Tensor:
-        """Rewards minus baseline `[B, K]`; everything about them is noted for the log."""
+        """Compute rewards minus baseline `[B, K]`, and record both for the log."""
         rewarded = rewards.result()
         total = self.rewards.total(rewarded.figures).view(-1, self.args.num_samples)  # [B, K]
         if greedy is not None:
@@ -302,12 +317,12 @@ class SCSTTrainer(CaptioningTrainer):
         self._note("baseline", float(baseline.mean()))
         self._note("advantage_std", float(advantages.std(correction=0)))
         self._note("unfinished", float((~rewarded.ended).float().mean()))
-        for name, figure in rewarded.health.items():
+        for name, figure in rewarded.statistics.items():
             self._note(name, figure)
         return advantages.to(device)
 
     def _regularisers(self, logits: Tensor, images: dict[str, Tensor], samples: CaptionSamples) -> Tensor:
-        """Weighted divergence and entropy, a token."""
+        """Compute the weighted divergence and entropy per token."""
         extra = logits.new_zeros((), dtype=torch.float32)
         if self.args.kl_weight:
             with torch.no_grad(), self.accelerator.autocast():
@@ -322,11 +337,11 @@ class SCSTTrainer(CaptioningTrainer):
         return extra
 
     def _note(self, name: str, figure: float) -> None:
-        """Keep a figure of this step for the next line of the log."""
+        """Record a value of this step for the next entry of the log."""
         self._figures.setdefault(name, []).append(figure)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As in transformers; a line with the training loss also gets the means of what was noted, over processes."""
+        """Log as transformers does; entries with the training loss include the recorded means over all processes."""
         if "loss" in logs and self._figures:
             means = torch.tensor([sum(values) / len(values) for values in self._figures.values()])
             means = self.accelerator.reduce(means.to(self.args.device), "mean")
@@ -336,5 +351,5 @@ class SCSTTrainer(CaptioningTrainer):
 
 
 def name_of(function: str | Callable[..., Any]) -> str:
-    """The name of a reward in the log."""
+    """Return the name of a reward in the log."""
     return function if isinstance(function, str) else getattr(function, "__name__", type(function).__name__)

@@ -1,4 +1,4 @@
-"""A captioner to train: from a language model and a vision model, or from another captioner."""
+"""Initialisation of a captioner to train: from a language model and a vision model, or from a captioner."""
 
 import inspect
 from collections.abc import Iterable
@@ -20,41 +20,41 @@ logger = logging.get_logger(__name__)
 
 @dataclass
 class ModelArguments:
-    """What a captioner is made from.
+    """Model arguments: the captioner to train, or the parts to build it from.
 
     Args:
         architecture: name in the table of architectures.
-        model: a captioner to go on from; takes the place of all others but `model_config` and `processor_config`.
+        model: a captioner to continue from; replaces all other arguments but `model_config` and `processor_config`.
         language_model: name or directory of a language model, for architectures that start from one.
-        random_language_model: take the language model's sizes and tokenizer, but not its weights.
-        tokenizer: name or directory; default: the language model's, or one made of the words of the captions.
-        min_word_count: for such a tokenizer: a word that occurs less often becomes the unknown token.
-        vocabulary_size: for such a tokenizer: at most so many tokens, the most frequent ones.
+        random_language_model: use the language model's sizes and tokenizer with random weights.
+        tokenizer: name or directory; default: the language model's, or a vocabulary of the words of the captions.
+        min_word_count: for such a vocabulary: words that occur less often become the unknown token.
+        vocabulary_size: for such a vocabulary: at most this number of tokens, the most frequent ones.
         vision_model: name or directory of a vision model, or `timm:ARCHITECTURE[:FILE]`.
-        image_size: side of the images in pixels: the shorter side is scaled to it and the middle square is used.
-            Default: as the vision model's own preparation says.
+        image_size: input resolution in pixels: the shorter side is scaled to it and the central square is used.
+            Default: that of the vision model.
         model_config: fields of the architecture's configuration, as `name=value`.
-        processor_config: arguments of its processor, as `drop_final_punctuation=false`.
+        processor_config: arguments of its processor, such as `drop_final_punctuation=false`.
     """
 
-    architecture: str = field(default="visualgpt", metadata={"help": "Kind of captioner."})
+    architecture: str = field(default="visualgpt", metadata={"help": "Architecture of the captioner."})
     model: str | None = field(
-        default=None, metadata={"help": "A captioner to go on from (name or directory), instead of the parts below."}
+        default=None, metadata={"help": "Captioner to continue from (name or directory), instead of the parts below."}
     )
     language_model: str | None = field(
         default=None, metadata={"help": "Language model to start from (name or directory), for instance distilgpt2."}
     )
     random_language_model: bool = field(
-        default=False, metadata={"help": "Take the language model's sizes and tokenizer, but not its weights."}
+        default=False, metadata={"help": "Use the language model's sizes and tokenizer with random weights."}
     )
     tokenizer: str | None = field(
         default=None, metadata={"help": "Tokenizer (name or directory); default: the language model's, or words."}
     )
     min_word_count: int = field(
-        default=5, metadata={"help": "For a vocabulary of words: how often a word must occur in the captions."}
+        default=5, metadata={"help": "For a vocabulary of words: minimum number of occurrences in the captions."}
     )
     vocabulary_size: int | None = field(
-        default=None, metadata={"help": "For a vocabulary of words: at most so many, special tokens included."}
+        default=None, metadata={"help": "For a vocabulary of words: maximum size, special tokens included."}
     )
     vision_model: str | None = field(
         default=None,
@@ -62,25 +62,25 @@ class ModelArguments:
     )
     image_size: int | None = field(
         default=None,
-        metadata={"help": "Scale the shorter side to this many pixels and use the middle square."},
+        metadata={"help": "Input resolution: scale the shorter side to it and use the central square (pixels)."},
     )
     model_config: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "Fields of the configuration: name=value ..., as srau_threshold=0.3; added to those of a recipe.",
+            "help": "Fields of the configuration: name=value ..., such as srau_threshold=0.3; added to a recipe.",
             "action": "extend",
         },
     )
     processor_config: list[str] = field(
         default_factory=list,
         metadata={
-            "help": "How captions are written: name=value ..., as lowercase=false; added to those of a recipe.",
+            "help": "Arguments of the processor: name=value ..., such as lowercase=false; added to a recipe.",
             "action": "extend",
         },
     )
 
     def config_fields(self) -> dict[str, Any]:
-        """`model_config` as a dictionary.
+        """Return `model_config` as a dictionary.
 
         Raises:
             ValueError: an entry has no `=`.
@@ -88,30 +88,30 @@ class ModelArguments:
         return read_named_values(self.model_config, "--model_config")
 
     def replaced_by_model(self) -> list[str]:
-        """Names of what was set although `model` takes its place."""
+        """Return the names of arguments that were set although `model` replaces them."""
         empty, beside = type(self)(), ("model", "model_config", "processor_config")
         names = (one.name for one in fields(self) if one.name not in beside)
         return [name for name in names if getattr(self, name) != getattr(empty, name)]
 
 
 def start_captioner(start: ModelArguments, captions: Iterable[str] = ()) -> tuple[Any, Any]:
-    """Make or load the captioner.
+    """Build or load the captioner.
 
     Args:
-        start: what it is made from.
-        captions: those to learn, which an architecture may take its words from.
+        start: the model arguments.
+        captions: training captions, from which an architecture may build its vocabulary.
 
     Returns:
         Model and processor.
 
     Raises:
-        ValueError: the architecture is unknown, a part is missing, or a checkpoint is of another kind.
+        ValueError: the architecture is unknown, a part is missing, or a checkpoint is of a different type.
         OSError: a checkpoint cannot be read.
     """
     if start.model is not None:
         if unused := start.replaced_by_model():
             typed = ", ".join(f"--{name}" for name in unused)
-            logger.warning(f"{start.model} brings its own parts along, so these are not used: {typed}.")
+            logger.warning(f"{start.model} has its own parts, so these are not used: {typed}.")
         changes = start.config_fields()
         options = {"config": changed_config(start.model, changes)} if changes else {}
         model, processor = load_captioner(start.model, **options)
@@ -126,10 +126,10 @@ def start_captioner(start: ModelArguments, captions: Iterable[str] = ()) -> tupl
 
 
 def _from_parts(start: ModelArguments, captions: Iterable[str]) -> tuple[Any, Any]:
-    """Build model and processor with the architecture's own settings of the search.
+    """Build model and processor with the architecture's generation defaults.
 
     Raises:
-        ValueError: a part is missing, has no place in the architecture, or is of another kind.
+        ValueError: a part is missing, is not used by the architecture, or is of a different type.
     """
     architecture = get_architecture(start.architecture)
     parts: dict[str, Any] = {}
@@ -143,21 +143,21 @@ def _from_parts(start: ModelArguments, captions: Iterable[str]) -> tuple[Any, An
     else:
         if start.language_model is not None:
             raise ValueError(
-                f"`--language_model {start.language_model}` has no place in {architecture.prefix}, which learns its "
-                "words from the captions; leave it out."
+                f"`--language_model {start.language_model}` is not used by {architecture.prefix}, which builds its "
+                "vocabulary from the captions; leave it out."
             )
         tokenizer = _word_tokenizer(start, captions)
     parts["vision_model"], image_processor = _vision_part(start)
     captioner = architecture.load("ForConditionalGeneration")
     model = captioner.from_pretrained_parts(**parts, tokenizer=tokenizer, **start.config_fields())
     model.generation_config.update(max_length=None, **architecture.generation)
-    if architecture.tokenizer == "words":  # the unknown word says nothing in a caption
+    if architecture.tokenizer == "words":  # the unknown word has no meaning in a caption
         model.generation_config.update(suppress_tokens=[tokenizer.unk_token_id])
     return model, architecture.load("Processor")(image_processor, tokenizer)
 
 
 def _vision_part(start: ModelArguments) -> tuple[Any, CaptioningImageProcessor]:
-    """Vision model and image processor; no vision model for a captioner of stored features."""
+    """Return vision model and image processor; no vision model for a captioner of stored features."""
     if start.vision_model is not None:
         return load_vision_part(start.vision_model, start.image_size)
     if "region_feature_size" in start.config_fields():
@@ -166,7 +166,7 @@ def _vision_part(start: ModelArguments) -> tuple[Any, CaptioningImageProcessor]:
 
 
 def _language_model(start: ModelArguments) -> Any:
-    """The name of the language model, or one of its sizes with random weights."""
+    """Return the name of the language model, or a randomly initialised model of the same sizes."""
     if not start.random_language_model:
         return start.language_model
     with reading(str(start.language_model)):

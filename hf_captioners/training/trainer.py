@@ -1,4 +1,4 @@
-"""`CaptioningTrainer`: cross-entropy training of captioners, evaluated by the captions that they write."""
+"""`CaptioningTrainer`: cross-entropy training of captioners, evaluated by their generated captions."""
 
 import inspect
 import math
@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from accelerate.utils import gather_object
@@ -21,11 +21,14 @@ from transformers.utils import logging
 
 from hf_captioners.features.agreement import require_own_features
 from hf_captioners.features.cache import FeatureCache, can_cache
+from hf_captioners.metrics import PTBTokenizer
+from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
+from hf_captioners.pipelines.image_captioning import is_native_processor
 from hf_captioners.processing.image_reading import read_image
 
 from .arguments import CaptioningTrainingArguments
 from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
-from .caption_encoding import IGNORED_LABEL, caption_encoder
+from .caption_encoding import caption_encoder
 from .card_writer import CardWriter
 from .checkpoints import last_complete_checkpoint, load_weights
 from .collator import CaptionCollator
@@ -34,7 +37,6 @@ from .evaluation import (
     METRICS,
     MetricResult,
     caption_batch,
-    caption_statistics,
     generation_config_for,
     score_captions,
     write_captions,
@@ -51,29 +53,42 @@ SAMPLING_STRATEGIES = ("random", "group_by_length")
 
 
 class CaptioningTrainer(HubTrainer):
-    """Trains any captioner that has `generate()` and a teacher-forced `forward`: this library's, and BLIP, GIT and
-    vision-encoder-decoder models of transformers.
+    """Trainer of captioners with `generate()` and a teacher-forced `forward`.
 
-    ```python
-    trainer = CaptioningTrainer(
-        model, CaptioningTrainingArguments("my_captioner"), train_dataset=data["train"],
-        eval_dataset=data["validation"], processing_class=processor,
-    )
-    trainer.train()
-    ```
+    It trains the captioners of this library, and BLIP, GIT and vision-encoder-decoder models of transformers.
 
     Args:
         model: the captioner.
         args: see `CaptioningTrainingArguments`.
-        train_dataset, eval_dataset: captioned images as `load_captions` returns them, with `captions` and `image`
-            or `regions`, or as `with_regions` does; `eval_dataset` may be a dictionary of several.
-        processing_class: the processor; saved with every checkpoint. See `ImageTextProcessor` for models that have
-            none.
-        callbacks: further callbacks. optimizers: an optimizer and a schedule instead of those of the arguments.
+        train_dataset, eval_dataset: captioned images with `captions` and `image` or `regions`, as `load_captions` and
+            `with_regions` return them; `eval_dataset` may be a dictionary of several data sets.
+        processing_class: the processor; saved with every checkpoint. See `ImageTextProcessor` for models without one.
+        callbacks: further callbacks.
+        optimizers: an optimizer and a schedule instead of those of the arguments.
+
+    Attributes:
+        ptb_tokenizer: the tokenizer of all evaluations and rewards of this trainer.
 
     Raises:
-        ValueError: there is no usable processor, the data sets lack columns, or label smoothing is asked of a model
-            that does not smooth.
+        ValueError: there is no usable processor, the data sets lack columns, or the model does not support label
+            smoothing.
+
+    Example:
+
+    ```python
+    from hf_captioners import CaptioningTrainer, CaptioningTrainingArguments
+
+    trainer = CaptioningTrainer(
+        model,
+        CaptioningTrainingArguments("my_captioner", num_train_epochs=1),
+        train_dataset=images["train"],
+        eval_dataset=images["validation"],
+        processing_class=processor,
+    )
+    trainer.train()
+    print(trainer.evaluate()["eval_cider_d"])
+    print(trainer.caption(images["validation"], num_beams=3)[0])
+    ```
     """
 
     control: TrainerControl
@@ -99,7 +114,7 @@ class CaptioningTrainer(HubTrainer):
         by_length = args.train_sampling_strategy == "group_by_length"
         if by_length and args.group_captions:
             raise ValueError("`group_captions` and `train_sampling_strategy='group_by_length'` exclude each other.")
-        is_own = hasattr(processing_class, "encode_captions")
+        is_own = is_native_processor(processing_class)
         if args.group_captions and not is_own:
             raise ValueError(f"`group_captions` needs a captioner of this library, got a {type(model).__name__}.")
         for name in ("scheduled_sampling_increase", "vision_learning_rate"):
@@ -108,6 +123,7 @@ class CaptioningTrainer(HubTrainer):
         if args.vision_learning_rate and (model.config.vision_config is None or model.config.freeze_vision):
             raise ValueError("`vision_learning_rate` needs a vision model that is trained: set `freeze_vision=False`.")
         self._is_own = is_own
+        self.ptb_tokenizer = PTBTokenizer()  # shared, because it caches the words that it has split
         _smooth_inside(model, args.label_smoothing_factor, is_own)
         self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
         self._feature_cache: FeatureCache | None = None
@@ -125,8 +141,8 @@ class CaptioningTrainer(HubTrainer):
         if self.accelerator.device.type == "cpu" and (args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true"):
             raise ValueError("FSDP does nothing on CPUs, where Accelerate ignores it: leave `fsdp` out, or use a GPU.")
         self.label_smoother = None
-        # The base class takes `**kwargs` for a sign that the model divides by `num_items_in_batch`; of one that does
-        # not, it would make gradients too large by the number of accumulated batches.
+        # The base class assumes that a model with `**kwargs` divides by `num_items_in_batch`. For one that does not,
+        # gradients would be too large by the number of accumulated batches.
         self.model_accepts_loss_kwargs = "num_items_in_batch" in inspect.signature(self.base_model.forward).parameters
         if self.train_dataset is not None:
             seed = args.seed if args.data_seed is None else args.data_seed
@@ -147,7 +163,7 @@ class CaptioningTrainer(HubTrainer):
 
     @property
     def base_model(self) -> PreTrainedModel:
-        """The captioner itself, without adapters around it."""
+        """Captioner without adapters."""
         return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     def _make_collator(self, args: Any) -> CaptionCollator:
@@ -160,13 +176,13 @@ class CaptioningTrainer(HubTrainer):
         return self.sampler
 
     def get_train_dataloader(self) -> DataLoader:
-        """Batches of pairs; features are computed first where they are cached."""
+        """Return the loader of pairs; features are computed first where they are cached."""
         if self.train_dataset is not None:
             self.attach_features(self.train_dataset.images)
         return super().get_train_dataloader()
 
     def attach_features(self, images: CaptionedImages) -> None:
-        """Let images be replaced by their stored features, if the vision part is frozen and caching is on."""
+        """Replace images by their stored features, if the vision model is frozen and caching is on."""
         if images.source is not None:
             require_own_features(self.base_model, self.processing_class, images.source)
         usable = self.args.cache_features and can_cache(self.base_model) and images.image_column != "regions"
@@ -185,14 +201,14 @@ class CaptioningTrainer(HubTrainer):
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: PreTrainedModel | None = None) -> tuple[Any, Any]:
-        """The optimizer that `optim` names, and its arguments."""
+        """Return the optimizer class that `optim` names, and its arguments."""
         if args.optim not in OPTIMIZERS:
             return HubTrainer.get_optimizer_cls_and_kwargs(args, model)
         kind, options = OPTIMIZERS[args.optim]
         return kind, {"lr": args.learning_rate, **options}
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """As in transformers; `vision_learning_rate` gives the vision model its own."""
+        """Create the optimizer; `vision_learning_rate` gives the vision model its own rate."""
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
         if is_new and self.args.vision_learning_rate is not None:
@@ -202,7 +218,7 @@ class CaptioningTrainer(HubTrainer):
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """As in transformers, or one of `SCHEDULES`; a plateau is one of `metric_for_best_model`."""
+        """Create a schedule of transformers or of `SCHEDULES`; a plateau is one of `metric_for_best_model`."""
         if self.args.lr_scheduler_type == SchedulerType.REDUCE_ON_PLATEAU:
             mode = "max" if self.args.greater_is_better else "min"
             self.args.lr_scheduler_kwargs = {"mode": mode} | (self.args.lr_scheduler_kwargs or {})
@@ -222,7 +238,7 @@ class CaptioningTrainer(HubTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """As in transformers; scheduled sampling changes what the captioner reads, if it is on."""
+        """Compute the loss; scheduled sampling, if it is on, replaces input words."""
         probability = self.args.scheduled_sampling_probability(self.state.epoch or 0)
         if probability and model.training:
             inputs = {**inputs, "decoder_input_ids": mix_in_own_words(self.base_model, inputs, probability)}
@@ -230,12 +246,17 @@ class CaptioningTrainer(HubTrainer):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether checkpoints hold the whole model in one process's form."""
+        """Whether checkpoints hold the whole model in unsharded form."""
         sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
         return isinstance(self.model, PreTrainedModel) and not sharded and not hasattr(self.model, "peft_config")
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """As in transformers, except that a run which had stopped without progress at its checkpoint stays stopped."""
+        """Train as transformers does, but do not resume a run whose patience was exhausted at its checkpoint.
+
+        Args:
+            resume_from_checkpoint: a checkpoint, or True for the newest one.
+            **kwargs: see `Trainer.train`.
+        """
         checkpoint = resume_from_checkpoint
         if checkpoint is True:
             checkpoint = last_complete_checkpoint(str(self.args.output_dir))
@@ -248,7 +269,7 @@ class CaptioningTrainer(HubTrainer):
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _end_at(self, checkpoint: str, state: TrainerState) -> TrainOutput:
-        """Have the model that the run ends with, without another step."""
+        """Restore the final model without a further step."""
         self._load_from_checkpoint(checkpoint)
         state.is_local_process_zero, state.is_world_process_zero = (
             self.is_local_process_zero(),
@@ -279,17 +300,18 @@ class CaptioningTrainer(HubTrainer):
         metric_key_prefix: str = "eval",
         **gen_kwargs: Any,
     ) -> dict[str, float]:
-        """Caption every image once and compare with all its references.
+        """Caption every image once and score the captions against all references.
 
         Args:
-            eval_dataset: captioned images, or several by name; default: the trainer's own.
+            eval_dataset: captioned images, or several data sets by name; default: the trainer's own.
             ignore_keys: not used; there are no model outputs to gather.
-            metric_key_prefix: begins the names of the figures.
+            metric_key_prefix: prefix of the names of the metrics.
             **gen_kwargs: generation settings of this evaluation.
 
         Returns:
             `eval_bleu_1` to `eval_bleu_4`, `eval_cider_d` (natural units), `eval_loss` if it is evaluated, speed, and
-            how captions look: `eval_distinct`, `eval_length` in words, `eval_length_ratio`, `eval_bad_endings`.
+            statistics of the captions: `eval_distinct`, `eval_length` in words, `eval_length_ratio`,
+            `eval_bad_endings`.
         """
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(rows, dict):
@@ -299,13 +321,10 @@ class CaptioningTrainer(HubTrainer):
             ]
             return {name: value for part in parts for name, value in part.items()}
         if rows is None:
-            raise ValueError("There is nothing to evaluate on: pass `eval_dataset`.")
+            raise ValueError("There is no data set to evaluate on: pass `eval_dataset`.")
         started = time.time()
         images = self._images_of(rows)
-        captions = self.caption(images, **gen_kwargs)
-        figures = score_captions(captions, images.captions) | caption_statistics(captions, images.captions)
-        if self.args.evaluate_loss:
-            figures["loss"] = self.caption_loss(images)
+        captions, figures = self._measure(images, METRICS, "ptb", gen_kwargs)
         if self.args.diagnostic_examples:
             figures |= self._diagnose(images, captions)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
@@ -313,7 +332,7 @@ class CaptioningTrainer(HubTrainer):
         if self.args.save_captions and self.is_world_process_zero():
             name = f"{metric_key_prefix}-{self.state.global_step:07d}.jsonl"
             write_captions(Path(self.args.output_dir, "captions", name), images.image_ids, captions)
-        self._tell_card(metric_key_prefix, rows, captions, figures, gen_kwargs)
+        self._note_on_card(metric_key_prefix, rows, captions, figures, gen_kwargs)
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -321,7 +340,7 @@ class CaptioningTrainer(HubTrainer):
     def test(
         self, rows: Dataset, metrics: Sequence[str] = METRICS, tokenizer: str = "ptb", **gen_kwargs: Any
     ) -> MetricResult:
-        """Caption a data set with the finished captioner; the card of what is saved next tells the figures.
+        """Caption a data set with the trained captioner; the card of the next save reports the metrics.
 
         Args:
             rows: captioned images.
@@ -329,15 +348,23 @@ class CaptioningTrainer(HubTrainer):
             **gen_kwargs: generation settings.
 
         Returns:
-            Figures in natural units, without a prefix, and their `conditions`.
+            The metrics and statistics of `evaluate`, without a prefix and without speed, and their `conditions`.
         """
-        images = self._images_of(rows)
-        captions = self.caption(images, **gen_kwargs)
-        figures = score_captions(captions, images.captions, metrics, tokenizer)
-        self._tell_card("test", rows, captions, figures, gen_kwargs)
+        captions, figures = self._measure(self._images_of(rows), metrics, tokenizer, gen_kwargs)
+        self._note_on_card("test", rows, captions, figures, gen_kwargs)
         return figures
 
-    def _tell_card(
+    def _measure(
+        self, images: CaptionedImages, metrics: Sequence[str], tokenizer: str, gen_kwargs: dict[str, Any]
+    ) -> tuple[list[str], MetricResult]:
+        """Caption images, and compute everything that `evaluate` and `test` report about the captions."""
+        captions = self._caption_images(images, **gen_kwargs)
+        figures = score_captions(captions, images.captions, metrics, tokenizer, self.ptb_tokenizer)
+        if self.args.evaluate_loss:
+            figures["loss"] = self.caption_loss(images)
+        return captions, figures
+
+    def _note_on_card(
         self, name: str, rows: Dataset, captions: list[str], figures: MetricResult, given: dict[str, Any]
     ) -> None:
         images = self._images_of(rows)
@@ -347,10 +374,10 @@ class CaptioningTrainer(HubTrainer):
 
     @torch.no_grad()
     def _diagnose(self, images: CaptionedImages, captions: list[str]) -> dict[str, float]:
-        """Show the first images with their captions in the run's own tools.
+        """Log the first images with their captions to the tools of `report_to`.
 
         Returns:
-            The mean visual gate of each layer while it reads these captions, for captioners that have such gates.
+            The mean visual gate of each layer over these captions, for captioners with such gates.
         """
         rows = range(min(self.args.diagnostic_examples, len(images)))
         if self.is_world_process_zero() and "image" in images.rows.column_names:
@@ -359,7 +386,7 @@ class CaptioningTrainer(HubTrainer):
                 for row in rows
             ]
             show_examples(self.callback_handler.callbacks, examples, self.state.global_step)
-        if not hasattr(self.processing_class, "encode_captions"):
+        if not self._is_own:
             return {}
         batch = self._captioned_batch(images, captions, rows)
         with self.accelerator.autocast():
@@ -368,7 +395,7 @@ class CaptioningTrainer(HubTrainer):
         return {f"visual_gate_{layer}": mean for layer, mean in enumerate(means)}
 
     def _scored_words(self, images: CaptionedImages, captions: list[str], row: int) -> list[tuple[str, float]]:
-        """Words of a caption with their visual scores, for captioners that have such scores."""
+        """Return the words of a caption with their visual scores, for captioners that have such scores."""
         if not getattr(self.base_model, "has_visual_scores", False) or not captions[row]:
             return []
         with self.accelerator.autocast():
@@ -377,23 +404,36 @@ class CaptioningTrainer(HubTrainer):
             )
 
     def _captioned_batch(self, images: CaptionedImages, captions: list[str], rows: Iterable[int]) -> dict[str, Any]:
-        """Images with what was written of them, as inputs of the model, which stops training."""
+        """Return images and their generated captions as model inputs, and set the model to evaluation mode."""
         self.model.eval()
         batch = self.data_collator([{**images[row], "caption": captions[row]} for row in rows])
         return self._prepare_inputs({name: value for name, value in batch.items() if name != "row"})
 
-    def predict(
-        self,
-        test_dataset: Dataset,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "test",
-        **gen_kwargs: Any,
-    ) -> list[str]:
-        """Captions of all images of a data set, in its order; see `evaluate` for the arguments."""
-        return self.caption(self._images_of(test_dataset), **gen_kwargs)
+    def caption(self, rows: Dataset, **gen_kwargs: Any) -> list[str]:
+        """Generate the best caption of every image of a data set.
 
-    def caption(self, images: CaptionedImages, **gen_kwargs: Any) -> list[str]:
-        """Write the best caption of every image; processes share the work and all get all captions."""
+        Processes share the work, and each returns all captions.
+
+        Args:
+            rows: captioned images, see the class.
+            **gen_kwargs: generation settings; default: those of the arguments.
+
+        Returns:
+            One caption per row, in the order of the rows.
+        """
+        return self._caption_images(self._images_of(rows), **gen_kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse the `predict` of transformers, whose `PredictionOutput` holds token ids and logits.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError(
+            "`predict` is not supported: call trainer.caption(rows) for captions, or trainer.test(rows) for metrics."
+        )
+
+    def _caption_images(self, images: CaptionedImages, **gen_kwargs: Any) -> list[str]:
         config = generation_config_for(self.base_model, self._generation_settings(gen_kwargs))
         self.model.eval()
         captions: list[str] = []
@@ -409,14 +449,15 @@ class CaptioningTrainer(HubTrainer):
             "num_beams": self.args.generation_num_beams,
             "max_new_tokens": self.args.generation_max_new_tokens,
         }
-        # None leaves a setting as the model has it.
+        # None keeps the model's own setting.
         return {name: value for name, value in (settings | given).items() if value is not None}
 
     @torch.no_grad()
     def caption_loss(self, images: CaptionedImages) -> float:
-        """Mean negative log-likelihood of all tokens of all references, whatever else the model is trained on.
+        """Compute the mean negative log-likelihood of all tokens of all references.
 
-        Of captioners of other libraries it is the mean of their own loss.
+        Label smoothing and other loss settings have no effect. For captioners of transformers it is the mean of their
+        own loss.
         """
         self.model.eval()
         total = torch.zeros(2, dtype=torch.float64)  # loss, tokens
@@ -434,7 +475,7 @@ class CaptioningTrainer(HubTrainer):
         return float(total[0] / total[1])
 
     def _images_of(self, rows: Dataset) -> CaptionedImages:
-        """The wrapped form of a data set, made once for each and with stored features where they are used."""
+        """Return the wrapped form of a data set, made once per data set, with stored features where they are used."""
         if not hasattr(self, "_evaluated"):
             self._evaluated: dict[int, tuple[Dataset, CaptionedImages]] = {}
         if id(rows) not in self._evaluated:
@@ -444,7 +485,7 @@ class CaptioningTrainer(HubTrainer):
         return images
 
     def _own_share(self, items: TorchDataset, description: str) -> Any:
-        """Batches of this process's part of a data set, on its device."""
+        """Yield the batches of this process's part of a data set, on its device."""
         share = Subset(items, range(self.args.process_index, len(items), self.args.world_size))  # type: ignore[arg-type]
         loader = DataLoader(
             share,
@@ -459,10 +500,10 @@ class CaptioningTrainer(HubTrainer):
 
 
 def _smooth_inside(model: PreTrainedModel, label_smoothing: float, is_own: bool) -> None:
-    """Let the model smooth its own loss: the trainer's smoother takes labels away that captioners need.
+    """Configure label smoothing inside the model: the smoother of transformers removes labels that captioners need.
 
     Raises:
-        ValueError: it is no captioner of this library, whose loss asks the configuration in every step.
+        ValueError: the model is not of this library, whose loss reads the configuration in every step.
     """
     if not is_own and not label_smoothing:
         return

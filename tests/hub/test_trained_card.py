@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,13 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, pipeline
 
 from hf_captioners.cli import main
+from hf_captioners.hub import cards
 from hf_captioners.hub.card_facts import PublishedFacts, TrainingFacts
 from hf_captioners.hub.card_merging import read_card
 from hf_captioners.hub.cards import make_card
+from hf_captioners.training import hub_trainer
 from hf_captioners.training.card_writer import write_small_copy
+from hf_captioners.training.hub_trainer import HubTrainer
 from tests.training.conftest import make_captioner, make_trainer, processor, scenes, tokenizer  # noqa: F401
 from tests.training.scst_settings import scst_trainer
 
@@ -254,6 +258,73 @@ def test_training_pushes_whole_checkpoints(make_trainer, hub, tmp_path):  # noqa
     assert type(captioner.model) is type(trainer.model)
     model = AutoModelForImageTextToText.from_pretrained("tester/trained", revision=commits[1].oid)
     assert model.config.model_type == "captioning_visualgpt"
+
+
+def titles(hub, name):
+    return [commit.title for commit in hub.repository(name).branches["main"]]
+
+
+def test_a_save_during_a_push_is_pushed_too(make_trainer, hub, monkeypatch):  # noqa: F811
+    """The first push ends only after the second save was queued; both become commits, in the order of the saves."""
+    queued, saves = threading.Event(), []
+    push_later, create_commit = HubTrainer._push_later, HfApi.create_commit
+
+    def push_and_count(self, *args, **kwargs):
+        future = push_later(self, *args, **kwargs)
+        saves.append(future)
+        if len(saves) == 2:
+            queued.set()
+        return future
+
+    def create_slowly(self, *args, **kwargs):
+        assert queued.wait(300)
+        return create_commit(self, *args, **kwargs)
+
+    monkeypatch.setattr(HubTrainer, "_push_later", push_and_count)
+    monkeypatch.setattr(HfApi, "create_commit", create_slowly)
+    trainer = make_trainer(push_to_hub=True, hub_model_id="tester/trained")
+    trainer.train()
+    assert [future.done() for future in saves] == [True, True], "training ended before its pushes"
+    steps = ["Training in progress, step 2", "Training in progress, step 4"]
+    assert titles(hub, "tester/trained") == ["initial commit", *steps]
+    future = trainer.push_to_hub(blocking=False)
+    assert future.result().commit_message == "End of training"
+    assert titles(hub, "tester/trained") == ["initial commit", *steps, "End of training"]
+
+
+def test_a_failed_push_is_logged_and_the_next_one_is_made(make_trainer, hub, monkeypatch, caplog):  # noqa: F811
+    push, calls = hub_trainer.push_checkpoint, []
+
+    def push_the_second(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 1:
+            raise OSError("the Hub is away")
+        return push(*args, **kwargs)
+
+    monkeypatch.setattr(hub_trainer, "push_checkpoint", push_the_second)
+    make_trainer(push_to_hub=True, hub_model_id="tester/trained").train()
+    assert "The push 'Training in progress, step 2' failed: the Hub is away" in caplog.text
+    assert titles(hub, "tester/trained") == ["initial commit", "Training in progress, step 4"]
+
+
+@pytest.mark.parametrize("with_images", [False, True])
+def test_a_card_is_rendered_once_per_push(make_trainer, hub, monkeypatch, with_images):  # noqa: F811
+    """Two saves in training and one at its end: each is rendered once, for the folders and for the Hub."""
+    render, names = cards.render_card, []
+
+    def count(name, *args, **kwargs):
+        names.append(name)
+        return render(name, *args, **kwargs)
+
+    monkeypatch.setattr(cards, "render_card", count)
+    trainer = make_trainer(push_to_hub=True, hub_model_id="tester/trained")
+    trainer.train()
+    assert names == ["tester/trained"] * 2
+    trainer.push_to_hub(with_images=with_images)
+    assert names == ["tester/trained"] * 3
+    assert len(titles(hub, "tester/trained")) == 4
+    card = hub.repository("tester/trained").files()["README.md"].decode()
+    assert ("](sample_eval_1.jpg)" in card) == with_images
 
 
 def test_images_are_pushed_only_when_asked_for(make_trainer, hub, tmp_path):  # noqa: F811

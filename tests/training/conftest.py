@@ -41,7 +41,7 @@ def processor(tokenizer):
 
 @pytest.fixture
 def make_captioner(tokenizer):
-    """Builds a tiny VisualGPT with a ViT of 16 patches; fields of its configuration may be given."""
+    """Build a tiny VisualGPT with a ViT of 16 patches; fields of its configuration may be given."""
 
     def make(seed: int = 0, **fields):
         torch.manual_seed(seed)
@@ -70,7 +70,7 @@ def make_captioner(tokenizer):
 
 @pytest.fixture
 def make_trainer(scenes, processor, make_captioner, tmp_path):
-    """Builds a trainer on the drawn scenes: small batches, greedy evaluation, quiet."""
+    """Build a trainer on the drawn scenes: small batches, greedy evaluation, quiet."""
 
     def make(model=None, callbacks=None, processing_class=None, train_rows=None, eval_rows=None, **fields):
         arguments = {

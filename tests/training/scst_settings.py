@@ -18,7 +18,7 @@ SMALL = {
 
 
 def scst_trainer(model, processor, rows, output_dir, reward_funcs=None, callbacks=None, **fields):
-    """A trainer on the rows' `train` and `validation` splits."""
+    """Build a trainer on the rows' `train` and `validation` splits."""
     return SCSTTrainer(
         model,
         SCSTArguments(**({"output_dir": str(output_dir)} | SMALL | fields)),
@@ -31,10 +31,10 @@ def scst_trainer(model, processor, rows, output_dir, reward_funcs=None, callback
 
 
 def share_of_o(completions, references, **columns):
-    """A reward that anything can earn: the share of the letter o."""
+    """Return the share of the letter o as the reward."""
     return [text.count("o") / max(1, len(text)) for text in completions]
 
 
 def log_of(trainer, name):
-    """A figure of all steps."""
+    """Return the values of a log entry at all steps."""
     return [entry[name] for entry in trainer.state.log_history if name in entry]

@@ -38,7 +38,7 @@ def test_every_argument_is_a_flag_with_help(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected"),
     [
         ({"predict_with_generate": True}, "generation_max_new_tokens"),
         ({"generation_config": "some/captioner"}, "generation_num_beams"),
@@ -53,6 +53,6 @@ def test_every_argument_is_a_flag_with_help(tmp_path):
         ({"early_stopping_patience": 0}, "early_stopping_patience"),
     ],
 )
-def test_what_cannot_work_is_refused(tmp_path, fields, said):
-    with pytest.raises(ValueError, match=said):
+def test_unusable_arguments_are_refused(tmp_path, fields, expected):
+    with pytest.raises(ValueError, match=expected):
         CaptioningTrainingArguments(str(tmp_path), **fields)

@@ -1,4 +1,4 @@
-"""`torch_compile` changes how steps are computed, not what comes out."""
+"""`torch_compile` does not change the results of training."""
 
 import pytest
 from torch._dynamo import OptimizedModule

@@ -1,4 +1,4 @@
-"""What evaluations log beside scores: how captions look, gates, and images in a run's own tools."""
+"""Diagnostics of evaluations: statistics of captions, gates, and images in logging tools."""
 
 import pytest
 from transformers import TrainerCallback
@@ -7,7 +7,7 @@ from hf_captioners.training import CaptioningTrainingArguments
 
 
 class Board(TrainerCallback):
-    """As transformers' TensorBoard callback: a writer in an attribute."""
+    """Callback with a writer in an attribute, as that of TensorBoard in transformers."""
 
     def __init__(self):
         self.tb_writer, self.images, self.texts = self, [], []
@@ -20,7 +20,7 @@ class Board(TrainerCallback):
 
 
 class Tool:
-    """A module that makes images and logs them, as wandb and trackio do."""
+    """Module that makes and logs images, as wandb and trackio do."""
 
     def __init__(self):
         self.logged = []
@@ -38,7 +38,7 @@ class Weights(TrainerCallback):
         self._wandb = Tool()
 
 
-def test_captions_are_judged_by_their_form(make_trainer):
+def test_statistics_of_captions_are_logged(make_trainer):
     metrics = make_trainer().evaluate()
     assert 0 < metrics["eval_distinct"] <= 1
     assert 0 <= metrics["eval_bad_endings"] <= 1
@@ -46,7 +46,7 @@ def test_captions_are_judged_by_their_form(make_trainer):
     assert not any("visual_gate" in name for name in metrics)
 
 
-def test_examples_are_shown_with_the_gates_that_read_them(make_trainer, scenes):
+def test_examples_are_logged_with_their_gates(make_trainer, scenes):
     board, weights = Board(), Weights()
     metrics = make_trainer(callbacks=[board, weights], diagnostic_examples=2).evaluate()
     gates = [metrics[f"eval_visual_gate_{layer}"] for layer in range(2)]

@@ -1,4 +1,4 @@
-"""The code of docs/training.md runs, block after block, with small local models in place of those it names."""
+"""The code blocks of docs/training.md run, with small local models instead of those they name."""
 
 import dataclasses
 import json
@@ -84,7 +84,7 @@ def test_commands(place, capsys):
     assert main([*first[1:], "--num_train_epochs", "1", *FAST]) == 0
     assert main(caption[1:]) == 0
     assert main([*with_recipe[1:], "--output_dir", "my_captioner", "--resume", *FAST]) == 2
-    assert "is of another model" in capsys.readouterr().err
+    assert "is of a different model" in capsys.readouterr().err
     assert main([*with_recipe[1:], *FAST]) == 0
     assert "at epoch" in capsys.readouterr().out
     assert main([*recurrent[1:], "--num_train_epochs", "1", *FAST]) == 0
@@ -94,8 +94,8 @@ def test_commands(place, capsys):
     assert pretrain[0] == "python"
 
 
-def test_published_schedules_can_be_typed(tmp_path):
-    """Every option of that table is read by the command line, with its value."""
+def test_published_schedules_are_flags(tmp_path):
+    """The command line reads every option of that table with its value."""
     table = PAGE.split("## Published schedules")[1].split("\n\n")[1]
     spans = [shlex.split(span) for span in re.findall(r"`(--[^`]*)`", table)]
     parser = command_parser("train", load_command("train"))
@@ -112,7 +112,7 @@ def test_published_schedules_can_be_typed(tmp_path):
 
 
 def test_the_sweep(place, capsys):
-    """One turn of the loop, and where the table's second run with a trained encoder begins."""
+    """One turn of the loop, and the table's second run, with a trained encoder."""
     recipe, (loop, _) = blocks("yaml")[0], blocks("sh")
     (place / "recipe.yaml").write_text(recipe)
     (command,) = [line for line in loop.splitlines() if "hf-captioners" in line]

@@ -1,4 +1,4 @@
-"""Captioners of transformers itself: labels as their models want them, and a training that learns."""
+"""Captioners of transformers: labels in the form that their models need, and training that reduces the loss."""
 
 import pytest
 import torch
@@ -113,7 +113,7 @@ def test_the_loss_is_that_of_the_next_token(foreign, tokenizer, scenes):
 def test_trains_evaluates_and_loads_again(foreign, make_trainer, monkeypatch, scenes, tmp_path):
     calls = []
     monkeypatch.setattr(
-        trainer_module, "score_captions", lambda captions, refs: calls.append(captions) or {"cider_d": 0.0}
+        trainer_module, "score_captions", lambda captions, *_: calls.append(captions) or {"cider_d": 0.0}
     )
     model, processor = foreign
     every = {"eval_strategy": "steps", "eval_steps": 10, "save_strategy": "steps", "save_steps": 10}

@@ -1,4 +1,4 @@
-"""Which image is seen with which of its captions, and when."""
+"""Pairs of image and caption, their order, and their batches."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_some_captions_of_each_image_are_drawn_without_repetition(count):
         images = [image_of[pair] for pair in drawn]
         assert [images.count(image) for image in range(3)] == [1, min(3, count), min(2, count)]
         seen.update(drawn)
-    assert seen == set(range(6))  # over the epochs every caption has its turn
+    assert seen == set(range(6))  # over the epochs every caption is drawn
 
 
 def test_captions_of_an_image_can_stay_together():
@@ -67,7 +67,7 @@ def test_captions_of_an_image_can_stay_together():
 
 
 @pytest.mark.parametrize(
-    ("rows", "error", "said"),
+    ("rows", "error", "expected"),
     [
         (ROWS.remove_columns("captions"), ValueError, "`captions`"),
         (ROWS.remove_columns("image"), ValueError, "`image`"),
@@ -75,8 +75,8 @@ def test_captions_of_an_image_can_stay_together():
         (ROWS.to_iterable_dataset(), TypeError, "Streamed"),
     ],
 )
-def test_unusable_data_sets_are_refused(rows, error, said):
-    with pytest.raises(error, match=said):
+def test_unusable_data_sets_are_refused(rows, error, expected):
+    with pytest.raises(error, match=expected):
         CaptionedImages(rows)
 
 
@@ -101,7 +101,7 @@ def test_batches_of_one_length():
 
 
 class OnePixel:
-    """An encoder whose images are their names."""
+    """Encoder that encodes an image as its name."""
 
     def encode_images(self, images):
         return {"pixel_values": torch.tensor([[ord(image["image"])] for image in images])}
@@ -111,7 +111,7 @@ class OnePixel:
 
 
 def test_ids_beside_images_are_padded_and_masked():
-    """Each image's own, once where its captions share it, and also where an image or all of a batch have none."""
+    """Ids per image, once per image in shared batches, and for images and batches without ids."""
     rows = ROWS.add_column("attribute_ids", [[7, 8, 9], [], [0]])
     images = CaptionedImages(rows, row_inputs=["attribute_ids"])
     pairs = CaptionPairs(images)

@@ -29,7 +29,7 @@ def folder(tmp_path, scenes, processor, make_captioner):
 
 
 def run(script, processes, *arguments):
-    """A script of this folder in so many processes; what it printed."""
+    """Run a script of this folder in a number of processes, and return its output."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command = [*(launch if processes > 1 else [sys.executable]), str(HERE / script), *map(str, arguments)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
@@ -54,13 +54,13 @@ def test_two_processes_have_the_gradient_of_one(folder, kind):
 
 @pytest.mark.slow
 def test_sharded_parameters(folder):
-    """torch's `fully_shard` on two processes: equal losses and captions, and a checkpoint that anyone loads."""
+    """torch's `fully_shard` on two processes: equal losses and captions, and a checkpoint that loads without it."""
     assert "sharded, trained, saved, reloaded" in run("sharded_parameters.py", 2, folder, folder / "saved")
 
 
 @pytest.mark.slow
 def test_two_processes_are_equal_to_one(folder):
-    """4 steps of 1 x 6 and of 2 x 3 pairs, then 5 images captioned by one and by two: nobody twice, nobody left."""
+    """4 steps of 1 x 6 and of 2 x 3 pairs, then 5 images captioned by one and by two: each exactly once."""
     found = []
     for processes, batch_size in ((1, 6), (2, 3)):
         output = folder / f"run{processes}"

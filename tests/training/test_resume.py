@@ -1,4 +1,4 @@
-"""A run that is killed goes on as if nothing had happened."""
+"""A killed run resumes exactly."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from tests.comparisons import assert_trained_alike
 
 
 class Kill(TrainerCallback):
-    """Ends the run by an error at a step."""
+    """End the run by an error at a step."""
 
     def __init__(self, step):
         self.step = step
@@ -27,7 +27,7 @@ class Kill(TrainerCallback):
 
 @pytest.fixture(autouse=True)
 def scores(monkeypatch):
-    monkeypatch.setattr(trainer_module, "score_captions", lambda captions, references: {"cider_d": 0.0})
+    monkeypatch.setattr(trainer_module, "score_captions", lambda *_: {"cider_d": 0.0})
 
 
 def curve(trainer):
@@ -74,7 +74,7 @@ def test_patience_counts_through_a_kill(make_trainer, make_captioner, monkeypatc
 
 
 def test_a_run_that_had_stopped_stays_stopped(make_trainer, make_captioner, monkeypatch):
-    """Killed behind its last evaluation, while it was tested, say: it ends with its best model and no other step."""
+    """A run killed after its last evaluation ends with its best model, without a further step."""
     fields = {"num_train_epochs": 10, "early_stopping_patience": 2, "save_total_limit": None}
     figures = {1: 0.1, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.9}
     trainer = None
@@ -91,7 +91,7 @@ def test_a_run_that_had_stopped_stays_stopped(make_trainer, make_captioner, monk
             torch.testing.assert_close(weight, ended[name], atol=0, rtol=0, msg=name)
     trainer = make_trainer(make_captioner(), **(fields | {"early_stopping_patience": 3, "num_train_epochs": 5}))
     trainer.train(resume_from_checkpoint=last_complete_checkpoint(trainer.args.output_dir))
-    assert trainer.state.best_metric == 0.9, "with more patience it goes on"
+    assert trainer.state.best_metric == 0.9, "with more patience it continues"
 
 
 def test_a_checkpoint_of_adapters_is_complete_too(tmp_path):

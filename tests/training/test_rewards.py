@@ -1,4 +1,4 @@
-"""Rewards are the metrics' own figures, whatever may be wrong with them is said."""
+"""Rewards equal the metrics, and wrong rewards are refused with the reason."""
 
 import pytest
 import torch
@@ -38,7 +38,7 @@ def test_cider_d_with_either_kind_of_documents(unit):
 
 
 def test_the_end_counts_where_there_is_one():
-    """A caption that was cut off earns less, and only then is it told apart."""
+    """A truncated caption has a different reward only where ends count."""
     with_end = [[f"{text} {END_WORD}" for text in texts] for texts in WORDS]
     completions = [text if not ended else f"{text} {END_WORD}" for text, ended in zip(COMPLETIONS, ENDED, strict=True)]
     for name, expected in (
@@ -80,18 +80,18 @@ def test_a_file_of_document_frequencies(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("corpus", "end_token", "count_end", "said"),
+    ("corpus", "end_token", "count_end", "expected"),
     [
-        ([[[4, 5, 6]], [[7, 8]]], None, False, "know 0% of the words.*another vocabulary"),
-        ([["ein roter kreis"], ["zwei blaue quadrate"]], None, False, "another vocabulary"),
+        ([[[4, 5, 6]], [[7, 8]]], None, False, "contain 0% of the words.*different vocabulary"),
+        ([["ein roter kreis"], ["zwei blaue quadrate"]], None, False, "different vocabulary"),
         (WORDS, None, True, "counted without end tokens.*Set it to False"),
         (WORDS, END_WORD, False, "counted with end tokens.*Set it to True"),
         (WORDS, "</s>", True, "is '</s>', expected '<end>'"),
     ],
 )
-def test_a_file_of_another_vocabulary(tmp_path, corpus, end_token, count_end, said):
+def test_a_file_of_another_vocabulary(tmp_path, corpus, end_token, count_end, expected):
     DocumentFrequency.per_image(corpus, end_token=end_token).save(tmp_path / "corpus.npz")
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=expected):
         reward("cider_d", count_end, str(tmp_path / "corpus.npz"))
 
 
@@ -138,16 +138,16 @@ def test_weighted_sum_and_columns():
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "expected"),
     [
-        (lambda completions, references, **columns: [1.0], "returned 1 figures for 4 completions"),
+        (lambda completions, references, **columns: [1.0], "returned 1 values for 4 completions"),
         (one(float("nan")), r"returned nan for completion 0 \('a red circle'\).*finite"),
         (one(float("inf")), "returned inf"),
         (one(None), "returned None"),
     ],
 )
-def test_what_a_reward_returns_is_checked(function, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_a_reward_returns_is_checked(function, expected):
+    with pytest.raises(ValueError, match=expected):
         RewardSum({"mine": function}, None, CAPTIONS, None)(COMPLETIONS, ROW, ENDED)
 
 

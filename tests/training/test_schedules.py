@@ -26,14 +26,14 @@ def test_the_released_m2_advances_at_every_epoch():
     assert [released(step) / plain(0) for step in (0, 9, 10)] == pytest.approx([2, 11, 13])
 
 
-def test_step_decay_falls_between_epochs_behind_a_warm_up():
+def test_step_decay_falls_between_epochs_after_a_warm_up():
     multiple = step_decay(RunLength(10, 4, None), factor=0.5, every_epochs=2)
     assert [multiple(step) for step in (0, 3, 19, 20, 39, 40)] == [0.25, 1, 1, 0.5, 0.5, 0.25]
     assert step_decay(RUN, factor=0.5, every_epochs=1, start_epoch=2)(35) == 0.5
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "expected"),
     [
         (lambda: noam(RunLength(10, 0, 16)), "warmup_steps"),
         (lambda: noam(RunLength(10, 5, None)), "model_dim"),
@@ -41,8 +41,8 @@ def test_step_decay_falls_between_epochs_behind_a_warm_up():
         (lambda: step_decay(RUN, every_epochs=0), "epochs"),
     ],
 )
-def test_a_schedule_says_what_it_needs(make, said):
-    with pytest.raises(ValueError, match=said):
+def test_missing_options_of_schedules_are_refused(make, expected):
+    with pytest.raises(ValueError, match=expected):
         make()
 
 
@@ -58,7 +58,7 @@ def test_a_run_follows_its_published_schedule(make_trainer):
 
 
 def test_a_plateau_is_one_of_the_metric_for_best_model(make_trainer):
-    """CIDEr-D shall rise and a loss shall fall: the rate is cut where neither happens."""
+    """The rate is cut when CIDEr-D does not rise, or a loss does not fall."""
     for metric, figures, expected in (
         ("cider_d", [0.1, 0.2, 0.3, 0.4], 0.01),
         ("cider_d", [0.4, 0.3, 0.2, 0.1], 0.00125),
@@ -97,7 +97,7 @@ def test_a_run_takes_the_update_rule_of_the_program(make_trainer, tmp_path):
 
 
 def test_every_element_of_a_gradient_is_clipped(make_trainer, make_captioner):
-    """One plain step of rate 1 moves no weight further than the clip, and one of them just so far."""
+    """One plain step of rate 1 moves no weight further than the clip, and at least one exactly that far."""
     trainer = make_trainer(
         make_captioner(), max_grad_value=1e-3, learning_rate=1.0, optim="sgd", max_steps=1, eval_strategy="no"
     )
@@ -130,7 +130,7 @@ def test_a_frozen_vision_model_has_no_rate(make_trainer):
 
 
 def test_fsdp_on_a_cpu_is_refused(make_trainer, monkeypatch):
-    """Accelerate ignores it there without a word."""
+    """Accelerate ignores it there silently."""
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(ValueError, match="FSDP does nothing on CPUs"):
         make_trainer(eval_strategy="no")
@@ -162,7 +162,7 @@ class TestScheduledSampling:
         assert torch.equal(mixed[~is_word], words[~is_word])
         assert (mixed[is_word] != words[is_word]).float().mean() > 0.9  # an untrained model draws any of 300 types
 
-    def test_a_word_is_drawn_behind_the_drawn_ones(self, model, inputs, monkeypatch):
+    def test_a_sample_depends_on_the_samples_before_it(self, model, inputs, monkeypatch):
         """Where the most probable word is taken each time, that is what greedy search writes."""
         monkeypatch.setattr(torch, "multinomial", lambda shares, number: shares.argmax(-1, keepdim=True))
         mixed = mix_in_own_words(model, inputs, 1.0)

@@ -1,4 +1,4 @@
-"""Settings of self-critical training: what depends on the kind of sampling, and what is refused."""
+"""Arguments of self-critical training: defaults that depend on the sampling, and refusals."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_cross_entropy_has_its_own_schedule(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "expected"),
     [
         ({"sampling": "beam"}, "`sampling` is 'beam', expected one of multinomial, beams"),
         ({"baseline": "mean"}, "`baseline` is 'mean'"),
@@ -65,6 +65,6 @@ def test_cross_entropy_has_its_own_schedule(tmp_path):
         ({"scst_after_patience": 2, "eval_strategy": "no"}, "`scst_after_patience` counts evaluations"),
     ],
 )
-def test_wrong_settings(tmp_path, fields, said):
-    with pytest.raises(ValueError, match=said):
+def test_wrong_settings(tmp_path, fields, expected):
+    with pytest.raises(ValueError, match=expected):
         SCSTArguments(str(tmp_path), use_cpu=True, **fields)

@@ -72,18 +72,18 @@ def sampled_gradients(logits, rewards, baseline):
     generator = torch.Generator().manual_seed(11)
     drawn = torch.multinomial(probabilities, IMAGES * SAMPLES, replacement=True, generator=generator)
     drawn = drawn.view(IMAGES, SAMPLES)
-    earned = rewards[drawn]
-    advantages = earned - baseline(earned, drawn)
+    sampled = rewards[drawn]
+    advantages = sampled - baseline(sampled, drawn)
     return -(advantages[..., None] * per_caption[drawn]).mean(1), drawn, advantages
 
 
 def baselines(logits, rewards):
     greedy = rewards[token_logprobs(logits).sum(-1).argmax()]
     return {
-        "greedy": lambda earned, drawn: greedy.expand_as(earned),
-        "moving_average": lambda earned, drawn: torch.full_like(earned, 0.7),
-        "leave_one_out": lambda earned, drawn: sample_baseline("leave_one_out", earned),
-        "beam_mean": lambda earned, drawn: sample_baseline("beam_mean", earned),
+        "greedy": lambda sampled, drawn: greedy.expand_as(sampled),
+        "moving_average": lambda sampled, drawn: torch.full_like(sampled, 0.7),
+        "leave_one_out": lambda sampled, drawn: sample_baseline("leave_one_out", sampled),
+        "beam_mean": lambda sampled, drawn: sample_baseline("beam_mean", sampled),
     }
 
 
@@ -105,7 +105,7 @@ def test_the_gradient_is_that_of_the_expected_reward(policy, name, share):
 
 
 def test_the_share_of_the_mean_baseline_shows(policy):
-    """What the test above tells apart: the whole gradient is many standard errors away from (K - 1) / K of it."""
+    """The test above can distinguish them: the whole gradient is many standard errors away from (K - 1) / K of it."""
     logits, rewards = policy
     gradients, *_ = sampled_gradients(logits, rewards, baselines(logits, rewards)["beam_mean"])
     error = gradients.std(0) / IMAGES**0.5

@@ -1,4 +1,4 @@
-"""From cross-entropy to self-critical training in one run, which may be killed at any place."""
+"""Cross-entropy and self-critical training in one run, which may be killed at any step."""
 
 import json
 import re
@@ -12,13 +12,14 @@ from transformers import TrainerCallback
 from hf_captioners.hub.card_facts import TrainingFacts
 from hf_captioners.training import last_scst_checkpoint
 from hf_captioners.training import trainer as trainer_module
+from hf_captioners.training.scst_start import save_start
 from tests.comparisons import assert_trained_alike
 
 from .scst_settings import log_of, scst_trainer, share_of_o
 
 
 class Kill(TrainerCallback):
-    """Ends the run by an error at a step of one of its parts."""
+    """End the run by an error at a step of one of its parts."""
 
     def __init__(self, part, step):
         self.part, self.step = part, step
@@ -31,7 +32,7 @@ class Kill(TrainerCallback):
 
 @pytest.fixture
 def figures(monkeypatch):
-    """What evaluations bring, one after the other; 0 when there is none left."""
+    """Values of the next evaluations; 0 when none is left."""
     coming = []
     monkeypatch.setattr(trainer_module, "score_captions", lambda *_: {"cider_d": coming.pop(0) if coming else 0.0})
     return coming
@@ -77,8 +78,8 @@ def test_same_curve_and_weights_after_a_kill(make_trainer, figures, tmp_path, pa
     assert_trained_alike(resumed.model, whole.model)
 
 
-def test_patience_leads_over_and_the_best_model_goes_on(make_trainer, figures, tmp_path):
-    """The second of four evaluations is the best one; two later the captioner of the second goes on."""
+def test_patience_switches_to_self_critical_training_of_the_best_model(make_trainer, figures, tmp_path):
+    """The second of four evaluations is the best one; two later self-critical training starts from it."""
     figures += [0.1, 0.3, 0.2, 0.2]
     trainer = make_trainer(scst_after_patience=2, num_train_epochs=1)
     trainer.train()
@@ -135,3 +136,23 @@ def test_where_a_run_goes_on(tmp_path):
     assert last_scst_checkpoint(tmp_path) is None
     (tmp_path / "start").mkdir()
     assert last_scst_checkpoint(tmp_path) == str(tmp_path / "start")
+
+
+def test_the_start_is_written_under_a_unique_name(tmp_path):
+    """Two saves never share a temporary folder, and a failed one leaves the old `start` and nothing else."""
+    names = []
+
+    def save(folder, **_):
+        names.append(folder)
+        Path(folder).mkdir()
+        Path(folder, "weights").write_text(str(len(names)))
+        if len(names) == 3:
+            raise OSError("no space left")
+
+    for _ in range(2):
+        save_start(save, tmp_path, is_main=True)
+    with pytest.raises(OSError, match="no space left"):
+        save_start(save, tmp_path, is_main=True)
+    assert len(set(names)) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["start"]
+    assert (tmp_path / "start" / "weights").read_text() == "2"

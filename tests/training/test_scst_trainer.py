@@ -8,6 +8,7 @@ from transformers import BlipImageProcessor
 from hf_captioners.features.region_source import Regions
 from hf_captioners.features.regions_column import with_regions
 from hf_captioners.loading import load_captioner
+from hf_captioners.metrics import PTBTokenizer
 from hf_captioners.training import ImageTextProcessor
 from hf_captioners.training.scst_loss import chosen_logprobs
 from hf_captioners.training.scst_sampling import CaptionSamples, CaptionSampling
@@ -20,7 +21,7 @@ FOREIGN = {"vision-encoder-decoder": tiny_ved, "blip": tiny_blip, "git": tiny_gi
 
 @pytest.fixture
 def make_any(make_captioner, processor, tokenizer):
-    """Builds a tiny captioner of this library or of transformers, with its processor."""
+    """Build a tiny captioner of this library or of transformers, with its processor."""
 
     def make(kind):
         if kind == "visualgpt":
@@ -106,8 +107,8 @@ def test_the_loss_of_a_step_by_hand(make_trainer, kind, baseline):
     assert loss.requires_grad and abs(loss.item()) > 1e-3
 
 
-def test_whole_vocabulary_whatever_the_checkpoint_says(make_trainer):
-    """The checkpoint's own settings of generation neither bend what is drawn, nor are they changed."""
+def test_sampling_ignores_the_checkpoint_s_generation_settings(make_trainer):
+    """The checkpoint's generation settings do not affect samples, and do not change."""
     trainer = make_trainer(num_samples=200, cache_features=False)
     mine = {"top_k": 3, "top_p": 0.5, "num_beams": 4, "repetition_penalty": 9.0, "temperature": 0.1, "min_length": 5}
     mine |= {"min_p": 0.5, "top_h": 0.1, "min_new_tokens": 4, "forced_eos_token_id": 7}
@@ -119,8 +120,8 @@ def test_whole_vocabulary_whatever_the_checkpoint_says(make_trainer):
 
 
 @pytest.mark.parametrize("options", [{}, {"sampling": "beams", "baseline": "greedy"}])
-def test_drawing_captions_says_nothing(make_trainer, caplog, options):
-    """transformers warns of settings that a way of drawing does not read."""
+def test_sampling_captions_logs_nothing(make_trainer, caplog, options):
+    """transformers warns about settings that a sampling method does not read."""
     trainer = make_trainer(num_samples=2, cache_features=False, **options)
     batch = batch_of(trainer)
     caplog.clear()
@@ -158,7 +159,7 @@ def test_samples_end_at_their_first_end_token():
 
 @KINDS
 def test_the_reward_rises(make_trainer, kind, tmp_path):
-    """Over the last tenth of the steps it is higher than over the first by more than its standard deviation."""
+    """Its mean over the last tenth of the steps exceeds that over the first by more than the standard deviations."""
     trainer = make_trainer(
         kind,
         reward_funcs=[share_of_o],
@@ -206,16 +207,36 @@ def test_what_is_logged(make_trainer, scenes):
 
 
 def test_the_log_counts_words_as_the_metrics_do(make_trainer):
-    """Full stops are no words, and hide no broken end; capitals make no other caption."""
+    """Full stops are no words and do not hide a truncated end; case does not distinguish captions."""
     trainer = make_trainer()
     trainer.encoder.decode = lambda sequences: ["A dog on a .", "a dog on a", "A cat sits."]
     sequences, real = torch.zeros(3, 4, dtype=torch.long), torch.ones(3, 3, dtype=torch.bool)
-    health = trainer._reward(CaptionSamples(sequences, real, real[:, 0]), [0]).result().health
-    assert health == pytest.approx({"distinct": 2 / 3, "length": 11 / 3, "bad_endings": 2 / 3})
+    statistics = trainer._reward(CaptionSamples(sequences, real, real[:, 0]), [0]).result().statistics
+    assert statistics == pytest.approx({"distinct": 2 / 3, "length": 11 / 3, "bad_endings": 2 / 3})
 
 
-def test_tokens_that_are_never_written_have_no_probability(make_trainer):
-    """Of the distribution that captions are drawn from, the gradient is taken, too."""
+@pytest.mark.parametrize("baseline", ["leave_one_out", "greedy"])
+def test_a_step_tokenises_its_captions_once(make_trainer, monkeypatch, baseline):
+    """Three metrics as rewards, a function and the statistics: one call of one tokenizer per set of captions."""
+    calls = []
+    tokenize = PTBTokenizer.__call__
+
+    def count(self, captions):
+        calls.append((self, len(captions)))
+        return tokenize(self, captions)
+
+    trainer = make_trainer(reward_funcs=["cider_d", "bleu_4", "rouge_l", letters], baseline=baseline)
+    batch = batch_of(trainer)
+    monkeypatch.setattr(PTBTokenizer, "__call__", count)
+    for _ in range(2):  # a second step uses the same tokenizer
+        calls.clear()
+        trainer.compute_loss(trainer.model, batch)
+        assert [number for _, number in calls] == [2 * 3] + [2] * (baseline == "greedy")
+        assert {id(tokenizer) for tokenizer, _ in calls} == {id(trainer.ptb_tokenizer)}
+
+
+def test_suppressed_tokens_have_no_probability(make_trainer):
+    """The gradient is that of the distribution from which captions are sampled."""
     trainer = make_trainer(cache_features=False, entropy_weight=0.1)
     trainer.model.eval()
     images = {name: value for name, value in batch_of(trainer).items() if name != "row"}
@@ -277,7 +298,7 @@ def test_divergence_is_measured_from_the_start(make_trainer, make_captioner):
 
 
 def test_an_entropy_bonus_alone_raises_entropy(make_trainer, make_captioner):
-    """With a reward that says nothing, and logits that are far from even."""
+    """With a constant reward, and logits far from uniform."""
     model = make_captioner()
     torch.nn.init.normal_(model.lm_head.weight, std=0.5)
 

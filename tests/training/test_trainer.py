@@ -1,4 +1,4 @@
-"""What a person relies on in `CaptioningTrainer`: the loss, the evaluation, the checkpoints."""
+"""`CaptioningTrainer`: loss, evaluation and checkpoints."""
 
 import copy
 import json
@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoProcessor, TrainerCallback
 
+from hf_captioners.metrics import PTBTokenizer
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
 from hf_captioners.training import trainer as trainer_module
 
@@ -22,10 +23,10 @@ def without_dropout(model):
 
 @pytest.fixture
 def scores(monkeypatch):
-    """Replaces the metrics by figures of the test; keeps what was to be scored."""
+    """Replace the metrics by values of the test, and record the scored captions."""
     calls, figures = [], iter(())
 
-    def score(captions, references):
+    def score(captions, references, *_):
         calls.append((captions, references))
         return {"bleu_4": 0.0, "cider_d": next(score.figures, 0.0)}
 
@@ -105,14 +106,14 @@ def test_the_evaluated_loss_is_that_of_all_tokens(make_trainer, scores, scenes, 
 
 @pytest.mark.parametrize("changed", [{"label_smoothing": 0.3}, {"loss_reduction": "caption_mean"}])
 def test_the_evaluated_loss_is_a_likelihood_whatever_is_trained(make_trainer, make_captioner, scores, changed):
-    """Smoothing and reduction change what is learned from, not what is told."""
+    """Smoothing and reduction change the training loss, not the reported loss."""
     smoothing = changed.get("label_smoothing", 0)
-    told = []
+    reported = []
     for fields in ({}, changed):
         trainer = make_trainer(make_captioner(**fields), label_smoothing_factor=smoothing if fields else 0)
         assert trainer.model.config.label_smoothing == (smoothing if fields else 0)
-        told.append(trainer.evaluate()["eval_loss"])
-    assert told[0] == pytest.approx(told[1], abs=1e-6)
+        reported.append(trainer.evaluate()["eval_loss"])
+    assert reported[0] == pytest.approx(reported[1], abs=1e-6)
 
 
 def test_smoothing_of_an_earlier_run_ends_with_it(make_trainer, make_captioner, caplog):
@@ -124,16 +125,16 @@ def test_smoothing_of_an_earlier_run_ends_with_it(make_trainer, make_captioner, 
         make_trainer(model, label_smoothing_factor=0.1)
 
 
-def test_images_without_references_are_not_judged(make_trainer, scenes):
+def test_images_without_references_are_not_scored(make_trainer, scenes):
     rows = scenes["validation"].map(
         lambda row, index: {"captions": row["captions"] if index else []}, with_indices=True
     )
-    judged, whole = (
+    scored, whole = (
         make_trainer(eval_rows=rows).evaluate(),
         make_trainer(eval_rows=rows.select(range(1, 6))).evaluate(),
     )
     for name in ("eval_loss", "eval_cider_d", "eval_bleu_1"):
-        assert judged[name] == pytest.approx(whole[name], abs=1e-4)
+        assert scored[name] == pytest.approx(whole[name], abs=1e-4)
 
 
 def test_evaluation_does_not_change_how_the_model_generates(make_trainer, scores):
@@ -148,8 +149,8 @@ def test_evaluation_does_not_change_how_the_model_generates(make_trainer, scores
     assert "top_k" not in saved
 
 
-def test_evaluation_says_nothing_of_the_model_s_own_settings(make_trainer, scores, caplog):
-    """`max_length`, which older captioners have, would be told in every batch beside `max_new_tokens`."""
+def test_evaluation_logs_nothing_about_the_model_s_own_settings(make_trainer, scores, caplog):
+    """transformers would warn in every batch if `max_length`, as in older captioners, met `max_new_tokens`."""
     trainer = make_trainer()
     trainer.model.generation_config.max_length = 7
     caplog.clear()
@@ -178,7 +179,7 @@ def test_checkpoints_hold_the_processor_and_load_alone(make_trainer, scores, sce
     assert model.config.use_cache is True
     images = scenes["validation"][:2]["image"]
     tokens = model.generate(**processor(images=images, return_tensors="pt"), num_beams=1, max_new_tokens=5)
-    assert processor.decode(tokens) == trainer.predict(scenes["validation"].select(range(2)))
+    assert processor.decode(tokens) == trainer.caption(scenes["validation"].select(range(2)))
 
 
 def test_captions_of_every_evaluation_are_kept(make_trainer, scores, scenes):
@@ -259,6 +260,41 @@ def test_needs_a_processor_and_refuses_other_orders(make_trainer, make_captioner
         trainer_module.CaptioningTrainer(make_captioner(), make_trainer().args, scenes["train"])
     with pytest.raises(ValueError, match="'sequential'"):
         make_trainer(train_sampling_strategy="sequential")
+
+
+def test_evaluate_and_test_report_the_same(make_trainer, scenes):
+    """One path computes both: the same names, and equal values for the same images and settings."""
+    trainer = make_trainer()
+    rows = scenes["validation"]
+    evaluated = {
+        name.removeprefix("eval_"): value
+        for name, value in trainer.evaluate(rows, num_beams=2).items()
+        if name.startswith("eval_") and not name.endswith(("_runtime", "_per_second"))
+    }
+    tested = trainer.test(rows, num_beams=2)
+    assert evaluated.keys() == tested.keys()
+    assert evaluated == pytest.approx(dict(tested), abs=1e-6)
+    assert {"bleu_4", "cider_d", "loss", "distinct", "length", "length_ratio", "bad_endings"} <= tested.keys()
+    assert tested.conditions["tokenizer"] == "ptb" and "cider_d" in tested.conditions["variants"]
+
+
+def test_an_evaluation_tokenises_every_text_once(make_trainer, scenes, monkeypatch):
+    texts = []
+    tokenize = PTBTokenizer.__call__
+
+    def count(self, captions):
+        texts.extend(captions)
+        return tokenize(self, captions)
+
+    monkeypatch.setattr(PTBTokenizer, "__call__", count)
+    make_trainer().evaluate()
+    references = [text for captions in scenes["validation"]["captions"] for text in captions]
+    assert len(texts) == len(scenes["validation"]) + len(references)
+
+
+def test_predict_is_refused_with_what_to_call(make_trainer, scenes):
+    with pytest.raises(NotImplementedError, match=r"trainer\.caption\(rows\).*trainer\.test\(rows\)"):
+        make_trainer().predict(scenes["validation"])
 
 
 def test_real_metrics(make_trainer):

@@ -1,4 +1,4 @@
-"""Run by test_processes.py, alone or with torchrun: a short training; writes what came out to a file."""
+"""Run by test_processes.py, alone or with torchrun: a short training, whose results it writes to a file."""
 
 import json
 import sys
@@ -35,7 +35,7 @@ trainer = CaptioningTrainer(
 )
 trainer.train()
 metrics = trainer.evaluate()
-captions = trainer.predict(trainer.eval_dataset)
+captions = trainer.caption(trainer.eval_dataset)
 if trainer.is_world_process_zero():
     curve = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     found = {"losses": curve, "captions": captions, "cider_d": metrics["eval_cider_d"], "loss": metrics["eval_loss"]}
