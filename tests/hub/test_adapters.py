@@ -47,6 +47,6 @@ def test_lora_round_trip(name, hub, tmp_path):
 def test_an_adapter_of_a_directory_is_refused(hub, saved, tmp_path):
     base = AutoModelForImageTextToText.from_pretrained(saved)
     peft.get_peft_model(base, peft.LoraConfig(target_modules="all-linear")).save_pretrained(tmp_path / "adapter")
-    with pytest.raises(ValueError, match="which nobody else has. Push that one first"):
+    with pytest.raises(ValueError, match="which is not on the Hub. Push that one first"):
         push_checkpoint(tmp_path / "adapter", "adapter")
     assert not hub.repositories

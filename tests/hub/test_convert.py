@@ -14,8 +14,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from hf_captioners.cli import main
 from hf_captioners.hub.card_facts import TrainingFacts
-from hf_captioners.hub.convert.converting import list_converters, sha256_of
-from hf_captioners.hub.convert.parity_report import compare_figures
+from hf_captioners.hub.convert.converting import list_converters
+from hf_captioners.hub.convert.parity_report import compare_figures, sha256_of
 from tests.modeling.gpt2_parts import tiny_gpt2_tokenizer
 from tests.parity.figures import Figures, variants
 
@@ -169,7 +169,7 @@ def test_what_was_left_out_is_told(figures, tmp_path, capsys):
     assert "encoder.layers.*.mhatt.attention.c_attn_query.weight" in out and "No processor was written" in out
     assert {path.name for path in tmp_path.iterdir()} == {"best.pth", "captioner"}
     assert run_convert(figures, tmp_path / "best.pth") == 2
-    assert "has something in it already" in capsys.readouterr().err
+    assert "is not empty" in capsys.readouterr().err
 
 
 def test_gpt2s_tokenizer_gets_the_released_ids(tmp_path):
@@ -250,7 +250,7 @@ def test_the_report_tells_how_far_off_it_is(figures, tmp_path, capsys):
         save_file(tensors, tmp_path / "other.safetensors")
         with pytest.raises(ValueError, match=said):
             compare_figures(model, tmp_path / "other.safetensors")
-    for more, said in ((["--expected", "x"], "pass --report FILE too"), ([*told, "x"], "There is no file x")):
+    for more, said in ((["--expected", "x"], "pass the file of the report too"), ([*told, "x"], "There is no file x")):
         assert run_convert(figures, tmp_path / "best.pth", *more) == 2
         assert said in capsys.readouterr().err
 
@@ -282,7 +282,7 @@ def test_wrong_inputs(figures, tmp_path, capsys):
         ("visualgpt", "best.pth", "--set", "heads=4"): "VisualGPT has no setting heads",
         ("visualgpt", "best.pth", "--set", "n_head"): "expected NAME=VALUE",
         ("show_attend_tell", "other.pth.tar", "--vocab", "words.json"): "no word for id 2",
-        ("show_attend_tell", "other.pth.tar", "--vocab", "moved.json"): "'<start>' at another id than 58",
+        ("show_attend_tell", "other.pth.tar", "--vocab", "moved.json"): "'<start>' at id 99, expected 58",
     }
     for (architecture, file, *more), said in cases.items():
         more = [str(tmp_path / word) if word.endswith(".json") else word for word in more]

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, GPT2Config, GPT2Model
 
-from hf_captioners.hub.convert.keys_visualgpt import convert_config, convert_state_dict, map_key
+from hf_captioners.hub.convert.visualgpt import convert_config, convert_state_dict, map_key
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration, self_resurrecting_gates
 from hf_captioners.training.scst_loss import chosen_logprobs, sample_baseline, self_critical_loss
 
