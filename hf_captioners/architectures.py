@@ -1,4 +1,4 @@
-"""The table of architectures: model types, classes, kinds of tokenizer, and papers."""
+"""The table of architectures: model types, classes, tokenizers and papers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -74,7 +74,7 @@ def installed(wheel, tmp_path_factory) -> Path:
 def run_installed(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     environment = os.environ | {"PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1"}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=900
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=3600
     )
 
 

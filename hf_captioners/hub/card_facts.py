@@ -193,9 +193,7 @@ class TrainingFacts:
             published = None if row is None else PublishedFacts(**row)
             return cls(**stored, data=data, evaluations=evaluations, reproduces=published)
         except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(
-                f"{path} does not have the form that training writes ({error}). Delete the file."
-            ) from error
+            raise ValueError(f"{path} is not of the form that training writes ({error}). Delete the file.") from error
 
 
 def sample_images(directory: str | os.PathLike[str]) -> list[Path]:

@@ -88,7 +88,7 @@ def push_space(
     """Create a Space that captions images. A Space that already has an app is not changed.
 
     ```python
-    push_space("my_captioner", "owner/captioner", "owner/captioner")
+    push_space("my_captioner", "tester/captioner", "tester/captioner")
     ```
 
     Args:

@@ -271,7 +271,7 @@ def test_wrong_inputs(figures, tmp_path, capsys):
     cases = {
         ("visualgpt", "missing.pth"): "There is no file",
         ("visualgpt", "other.pth.tar"): "names `models.Encoder`",
-        ("visualgpt", "words.json"): "no file of torch.save",
+        ("visualgpt", "words.json"): "not a file of torch.save",
         ("show_attend_tell", "best.pth"): "`attention.full_att.weight`",
         ("show_attend_tell", "deep.npz"): "no arrays `Wemb`",
         ("show_attend_tell", "alone.npz"): "alone.npz.pkl is missing",

@@ -30,7 +30,7 @@ RUN = (
 
 
 def post(address: str, body: bytes) -> dict:
-    with urllib.request.urlopen(urllib.request.Request(address, data=body), timeout=60) as answer:
+    with urllib.request.urlopen(urllib.request.Request(address, data=body), timeout=600) as answer:
         return json.loads(answer.read())
 
 

@@ -88,7 +88,7 @@ def test_hostile_pickles_run_nothing(trick, form, tmp_path, monkeypatch):
     else:
         path.write_bytes(content)
     read = read_pickle if form == "pickle" else read_torch_file
-    with pytest.raises(ValueError, match="Nothing of it was run|cannot be read|refers to|is to be") as refusal:
+    with pytest.raises(ValueError, match="No code was run|cannot be read|refers to|it (creates|encodes)") as refusal:
         read(path)
     assert str(path) in str(refusal.value)
     assert not marker.exists()

@@ -56,7 +56,7 @@ def convert_checkpoint(
     """Convert an authors' checkpoint into a captioner of this library. No code in the checkpoint is run.
 
     ```python
-    convert_checkpoint("visualgpt", "VisualGPT_best.pth", "visualgpt", vocabulary="gpt2", settings={"n_head": 4})
+    convert_checkpoint("visualgpt", "VisualGPT_best.pth", "converted", vocabulary="gpt2", settings={"n_head": 4})
     ```
 
     Args:
