@@ -1,4 +1,4 @@
-"""A captioner that was fine-tuned with LoRA goes to the Hub, comes back, and becomes one model with its base."""
+"""LoRA adapters of a captioner: push, load and merge."""
 
 import peft
 import pytest
@@ -13,7 +13,7 @@ from .captioner_cases import NAMES, save_captioner
 
 @pytest.mark.parametrize("name", NAMES)
 def test_lora_round_trip(name, hub, tmp_path):
-    """Push base and adapter, load both from the Hub, merge: equal logits; push the merged one: equal still."""
+    """Logits are equal after base and adapter are pushed, loaded and merged, and after the merged model is pushed."""
     case, _ = save_captioner(name, tmp_path / "base")
     push_checkpoint(tmp_path / "base", "base")
     base = AutoModelForImageTextToText.from_pretrained("tester/base")

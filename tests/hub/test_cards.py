@@ -192,7 +192,7 @@ def test_a_row_of_one_run_and_images_that_are_not_shown():
 @example(left_out=set())
 @example(left_out=set(PATHS))
 def test_what_is_missing_is_absent(left_out):
-    """Any facts may be missing: the card has no empty place for them, and never says none, nought or n/a."""
+    """Any facts may be missing: the card has no empty places and never prints None or n/a."""
     card = render_card("captioner", checkpoint(left_out), facts(TrainingFacts, left_out), SHOWN)
     text = card.replace(re.search("<!--.*-->", card)[0], "")
     assert not re.search(r"None|N/A|\bnan\b|Undefined|\[\]|\{\}|\(\)|(?<!`)``(?!`)|: \.|, ,| \.|\n{4}", text), text
@@ -200,7 +200,7 @@ def test_what_is_missing_is_absent(left_out):
     tables = [part for part in parts if "|---|" in part]
     assert all(re.search(r"\|---\|\n\|", table) for table in tables), "a table without rows"
     headings = re.findall(r"^## .*\n+(?=## |<!--)", text, re.MULTILINE)
-    assert not headings, "a heading with nothing beneath it"
+    assert not headings, "a heading without text"
     data = ModelCard(card).data.to_dict()
     assert None not in data.values() and data["pipeline_tag"] == "image-to-text"
     for name in ("hardware", "licence", "parameters", "vision"):
@@ -216,7 +216,7 @@ def test_what_is_missing_is_absent(left_out):
 @pytest.mark.parametrize(
     "data", [{"name": "iu_xray"}, {"name": "reports", "description": "Chest radiographs."}, {"name": "my_X-rays"}]
 )
-def test_x_rays_come_with_a_warning(data):
+def test_x_rays_have_a_warning(data):
     for training in (
         TrainingFacts(data=DataFacts(**data)),
         TrainingFacts(evaluations=[EvaluationFacts(data=DataFacts(**data), figures={"cider_d": 0.3})]),
@@ -237,7 +237,7 @@ def test_other_kinds_of_checkpoints():
     assert 'PeftModel.from_pretrained(model, "a/b")' in adapter
 
 
-def test_directories_of_somebody_are_no_base_model(tmp_path):
+def test_local_directories_are_not_base_models(tmp_path):
     training = TrainingFacts(started_from=["gpt2", str(tmp_path), "timm:resnet50.a1_in1k", "org/vision"])
     metadata = read_card(render_card("captioner", checkpoint(), training), "here").metadata
     assert metadata["base_model"] == ["gpt2", "org/vision"]

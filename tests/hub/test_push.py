@@ -29,7 +29,7 @@ def titles(hub, name="tester/captioner", branch="main"):
     return [commit.title for commit in hub.repository(name).branches[branch]]
 
 
-def test_the_command_pushes_what_a_stranger_needs_and_nothing_else(hub, captioner, capsys):
+def test_the_command_pushes_exactly_the_checkpoint(hub, captioner, capsys):
     assert main(["push", str(captioner), "captioner", "--private", "--message", "First"]) == 0
     assert capsys.readouterr().out.startswith(f"{hub.url}/tester/captioner/commit/")
     repository = hub.repository("tester/captioner")
@@ -80,7 +80,7 @@ def test_branches_and_pull_requests(hub, captioner):
     assert not hub.repository("tester/captioner").files("main")
 
 
-def test_shards_take_the_place_of_one_file_and_back(hub, saved, captioner):
+def test_shards_replace_one_file_and_back(hub, saved, captioner):
     push_checkpoint(captioner, "captioner")
     model = AutoModelForImageTextToText.from_pretrained(captioner)
     (captioner / "model.safetensors").unlink()
@@ -150,7 +150,7 @@ def test_no_token_and_no_right(hub, captioner, monkeypatch, token, name, said):
     assert not hub.repositories
 
 
-def test_another_kind_or_openness(hub, captioner):
+def test_other_types_and_visibility(hub, captioner):
     api = HfApi(token=TOKEN)
     api.create_repo("images", repo_type="dataset")
     with pytest.raises(ValueError, match="tester/images is a dataset repository"):
@@ -174,7 +174,7 @@ def test_a_broken_card_on_the_hub(hub, captioner):
     assert hub.repository(repository).files() == {"README.md": broken}
 
 
-def test_somebody_else_pushes_meanwhile(hub, captioner):
+def test_a_concurrent_push_is_detected(hub, captioner):
     push_checkpoint(captioner, "captioner")
     (captioner / "generation_config.json").write_text("{}")
 
@@ -188,7 +188,7 @@ def test_somebody_else_pushes_meanwhile(hub, captioner):
     assert hub.repository("tester/captioner").files()["README.md"] == b"Hers"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, to import torch once for all")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, to share the import of torch")
 @pytest.mark.parametrize("moment", ["/large-files/", "/commit/main"])
 def test_a_kill_in_the_middle_leaves_the_repository_as_it_was(hub, captioner, moment):
     push_checkpoint(captioner, "captioner")
