@@ -1,6 +1,7 @@
 """The layout of the project: folders, allowed imports, and the files that checkpoints contain."""
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
@@ -302,6 +303,17 @@ print("light")
 def test_imports_are_light():
     ran = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True)
     assert ran.stdout.strip().endswith("light"), ran.stderr
+
+
+@pytest.mark.parametrize("package", ["hf_captioners", "hf_captioners.metrics", "hf_captioners.training"])
+def test_public_names_resolve(package):
+    """Names are loaded on first use, so a stale one would only fail there."""
+    module = importlib.import_module(package)
+    assert len(module.__all__) >= 5 and set(module.__all__) <= set(dir(module))
+    for name in module.__all__:
+        assert getattr(module, name) is not None, name
+    with pytest.raises(AttributeError, match="missing"):
+        module.missing  # noqa: B018
 
 
 FIRST = """

@@ -122,6 +122,7 @@ def words_found(texts: dict[str, str]) -> list[str]:
             # A whole word for most; `WORD_FOR_IMAGE` also within other words, as in a plural.
             pattern = word if word == WORD_FOR_IMAGE else rf"(?<![a-z]){word}(?![a-z])"
             found += [f"{name}, {place}" for place in places(text, pattern)]
+            found += [f"{name}, file name"] if re.search(pattern, name, re.IGNORECASE) else []
     return found
 
 

@@ -72,7 +72,7 @@ class LoopbackHub:
 
         Args:
             home: folder of the cache.
-            token: who it is; None for nobody.
+            token: token of the account; None to be signed out.
         """
         return {
             "HF_ENDPOINT": self.url,
@@ -413,7 +413,7 @@ class _Handler(BaseHTTPRequestHandler):
     def large_verify(self) -> Any:
         """Check the hash of an uploaded file."""
         if StoredFile(self.hub.large_files[self.groups["oid"]]).sha256 != self.groups["oid"]:
-            raise Refusal(400, "BadRequest", "the content has another hash")
+            raise Refusal(400, "BadRequest", "the content has a different hash")
         return {}
 
     def file(self) -> None:
