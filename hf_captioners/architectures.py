@@ -1,4 +1,4 @@
-"""The table of architectures: model types, classes, kinds of tokenizer, and papers."""
+"""The table of architectures: model types, classes, tokenizers and papers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,18 +8,18 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Architecture:
-    """One captioner.
+    """An architecture: its names, its classes and its defaults.
 
     Args:
-        name: what the command line calls it.
-        model_type: key of its configuration in transformers.
-        prefix: class names are `{prefix}Config`, `{prefix}Model`, `{prefix}ForConditionalGeneration` and
+        name: name on the command line.
+        model_type: `model_type` of its configuration in transformers.
+        prefix: prefix of its class names: `{prefix}Config`, `{prefix}Model`, `{prefix}ForConditionalGeneration` and
             `{prefix}Processor`, in `modeling/configuration_{name}.py`, `modeling/modeling_{name}.py` and
             `processing/processing_{name}.py`.
-        tokenizer: `"gpt2"`: the byte-level BPE of the GPT-2 that it starts from; `"words"`: a vocabulary of the words
-            of its training captions.
-        paper: where it comes from.
-        generation: defaults of `generate()`, as the paper's evaluation has them.
+        tokenizer: `"gpt2"`: the byte-level BPE of the GPT-2 that the decoder is initialised from; `"words"`: a
+            word-level vocabulary of the training captions.
+        paper: citation of the paper.
+        generation: defaults of `generate()`, those of the paper's evaluation.
     """
 
     name: str
@@ -31,15 +31,23 @@ class Architecture:
 
     @property
     def tokenizer_class(self) -> str:
-        """Class of transformers that the tokenizer is saved as."""
+        """Name of the tokenizer class of transformers."""
         return {"gpt2": "GPT2Tokenizer", "words": "PreTrainedTokenizerFast"}[self.tokenizer]
 
     def load(self, kind: str) -> Any:
-        """A class of this architecture; kind is "Config", "Model", "ForConditionalGeneration" or "Processor"."""
+        """Return a class of this architecture.
+
+        Args:
+            kind: one of `KINDS`.
+        """
         return getattr(import_module(self.module(kind)), self.prefix + kind)
 
     def module(self, kind: str) -> str:
-        """The module that defines a class of this architecture."""
+        """Return the name of the module that defines a class of this architecture.
+
+        Args:
+            kind: one of `KINDS`.
+        """
         folder, file = {
             "Config": ("modeling", "configuration"),
             "Processor": ("processing", "processing"),
@@ -72,15 +80,25 @@ ARCHITECTURES = {
 
 
 def list_architectures() -> list[str]:
-    """Names of the captioners that this library has, as the command line takes them."""
+    """Return the names of the architectures, as the command line accepts them."""
     return sorted(ARCHITECTURES)
 
 
+def architecture_classes() -> dict[str, list[str]]:
+    """Return the public classes of every architecture, by their modules relative to the package."""
+    classes: dict[str, list[str]] = {}
+    for architecture in ARCHITECTURES.values():
+        for kind in KINDS:
+            module = architecture.module(kind).removeprefix("hf_captioners.")
+            classes.setdefault(module, []).append(architecture.prefix + kind)
+    return classes
+
+
 def get_architecture(name: str) -> Architecture:
-    """The table's row of a name or model type.
+    """Return an architecture by its name or model type.
 
     Raises:
-        ValueError: there is no such captioner.
+        ValueError: no architecture has this name.
     """
     for architecture in ARCHITECTURES.values():
         if name in (architecture.name, architecture.model_type):

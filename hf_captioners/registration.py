@@ -12,7 +12,7 @@ from .architectures import ARCHITECTURES, KINDS
 
 
 def register() -> None:
-    """Register every architecture and the pipeline with transformers; called once transformers is imported."""
+    """Register every architecture and the pipeline with transformers, which is imported already."""
     import transformers
 
     from hf_captioners.hub.bundling import complete_checkpoint
@@ -43,14 +43,14 @@ def register() -> None:
 
 
 class _AfterImport(MetaPathFinder, Loader):
-    """Finds one module as usual and calls a function after its first import."""
+    """Import hook that calls a function after the first import of a module."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self.name, self.then = name, then
         self.loader: Any = None
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The module's own specification, with this object as its loader."""
+        """Return the specification of the module, with this object as its loader."""
         if fullname != self.name:
             return None
         sys.meta_path.remove(self)
@@ -60,11 +60,11 @@ class _AfterImport(MetaPathFinder, Loader):
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As the module's own loader does it."""
+        """Create the module with its own loader."""
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run the module, then the function."""
+        """Execute the module, then call the function."""
         assert module.__spec__ is not None
         module.__spec__.loader = module.__loader__ = self.loader
         self.loader.exec_module(module)
@@ -72,7 +72,7 @@ class _AfterImport(MetaPathFinder, Loader):
 
 
 def register_with_transformers() -> None:
-    """Register now if transformers is imported, otherwise right after its first import; never import it from here."""
+    """Register now if transformers is imported, otherwise directly after its first import."""
     if "transformers" in sys.modules:
         register()
     elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):

@@ -1,4 +1,4 @@
-"""Answers the requests of an Inference Endpoint: images in, captions out, without the library hf_captioners."""
+"""Request handler of an Inference Endpoint that captions images. It does not need the library hf_captioners."""
 
 import base64
 import binascii
@@ -10,10 +10,10 @@ PARAMETERS = ("max_new_tokens", "num_beams", "num_return_sequences", "prompt", "
 
 
 class EndpointHandler:
-    """Made once when the endpoint starts, called for every request.
+    """Request handler, created once when the endpoint starts.
 
     Args:
-        path: folder of the captioner.
+        path: directory of the captioner.
     """
 
     def __init__(self, path: str = "") -> None:
@@ -23,14 +23,14 @@ class EndpointHandler:
         """Caption one image or several.
 
         Args:
-            data: `inputs` is an image (a body of the type `image/...`) or its bytes as base64 text, or a list of
-                these; `parameters` are any of `PARAMETERS`.
+            data: `inputs` is an image (a request body of type `image/...`), its bytes as base64 text, or a list of
+                these; `parameters` is a dictionary with any of `PARAMETERS` as keys.
 
         Returns:
-            For an image `[{"generated_text": ...}]`, for a list one of these each.
+            `[{"generated_text": ...}]` for an image, a list of these for a list.
 
         Raises:
-            ValueError: there are no inputs, one is no image, or a parameter is unknown.
+            ValueError: `inputs` is missing, an input is not an image, or a parameter is unknown.
         """
         inputs, parameters = data.get("inputs"), data.get("parameters") or {}
         if inputs is None:
@@ -44,12 +44,12 @@ class EndpointHandler:
 
 
 def as_image(item: Any) -> Any:
-    """The bytes behind base64 text; an image stays as it is.
+    """Decode base64 text; return an image unchanged.
 
-    Addresses and paths are refused: what fetches whatever strangers name can be turned against its own network.
+    URLs and paths are refused: a server that fetches URLs of its clients exposes its internal network.
 
     Raises:
-        ValueError: a text is no base64.
+        ValueError: a text is not base64.
     """
     if not isinstance(item, str):
         return item

@@ -1,6 +1,7 @@
-"""The rules of the house: what lies where, who may import whom, and what travels inside a checkpoint."""
+"""The layout of the project: folders, allowed imports, and the files that checkpoints contain."""
 
 import ast
+import importlib
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ BESIDE = {"docs", "examples", "benchmarks", "Makefile", "LICENSE"} | {
     "SECURITY.md",
     "CITATION.cff",
 }
-# Leaf modules of the package that every folder may import; they import nothing of the project themselves.
+# Leaf modules of the package: every folder may import them; they import nothing of the project.
 LEAVES = {"architectures", "named_values", "output_files", "word_values", "_version"}
 BELOW_LOADING = {"modeling", "processing", "pipelines", "metrics", "data", "features", "loading"}
 # folder or module -> folders of this project that it may import
@@ -56,13 +57,13 @@ def tracked() -> list[str]:
 
 
 def room_of(path: Path) -> str:
-    """The folder of the package that a file belongs to, or the module itself if it lies at the top of the package."""
+    """Return the folder of the package that a file belongs to, or the module itself at the top of the package."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return parts[1] if parts[0] == "hf_captioners" else parts[0]
 
 
 def imported_modules(path: Path) -> list[tuple[int, str]]:
-    """(level, module) of every import statement, wherever it stands; `from package import module` names the module."""
+    """Return (level, module) of every import statement; `from package import module` names the module."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -86,7 +87,7 @@ def package_files() -> list[Path]:
 
 
 def rooms_imported(path: Path) -> dict[str, int]:
-    """Rooms of the project that a file imports, functions' imports included."""
+    """Return the folders that a file imports, imports inside functions included."""
     found = {}
     for level, module in imported_modules(path):
         parts = module.split(".")
@@ -98,7 +99,7 @@ def rooms_imported(path: Path) -> dict[str, int]:
 
 
 def wrong_arrows(rooms: dict[str, set[str]]) -> list[str]:
-    """What imports that is not allowed say: rooms by the rooms that they import."""
+    """Return the imports that are not allowed, of folders by the folders that they import."""
     wrong = []
     for room, imported in rooms.items():
         allowed = set() if room in LEAVES else ARROWS[room] | LEAVES | {room}
@@ -107,7 +108,7 @@ def wrong_arrows(rooms: dict[str, set[str]]) -> list[str]:
 
 
 def circle_in(graph: dict[str, set[str]]) -> list[str] | None:
-    """A circle of names that import each other, or None."""
+    """Return a circle of names that import each other, or None."""
     done: set[str] = set()
 
     def visit(name: str, path: list[str]) -> list[str] | None:
@@ -125,7 +126,7 @@ def circle_in(graph: dict[str, set[str]]) -> list[str] | None:
 
 
 def module_graph() -> dict[str, set[str]]:
-    """Modules of the project by the modules that they import, imports inside of functions included."""
+    """Return the modules that each module imports, imports inside functions included."""
     names = {}
     for path in package_files():
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -162,7 +163,7 @@ def test_arrows():
     for path in package_files():
         if path.name != "__init__.py" or path.parent != ROOT / "hf_captioners":
             rooms.setdefault(room_of(path), set()).update(rooms_imported(path))
-    assert set(rooms) - LEAVES == set(ARROWS), "a room without arrows, or arrows without a room"
+    assert set(rooms) - LEAVES == set(ARROWS), "a folder without arrows, or arrows without a folder"
     assert wrong_arrows(rooms) == []
 
 
@@ -187,15 +188,15 @@ def test_a_circle_is_found():
     assert circle_in({"a": {"b"}, "b": {"c"}, "c": set()}) is None
     assert circle_in({"a": {"b"}, "b": {"c"}, "c": {"a"}}) == ["a", "b", "c", "a"]
     graph = module_graph()
-    graph["named_values"] = {"cli.train"}  # what an import inside of one of its functions would add
+    graph["named_values"] = {"cli.train"}  # as if one of its functions imported it
     graph["cli.train"] = {"named_values"}
     assert circle_in(graph) is not None
 
 
 @pytest.mark.parametrize("folder", TRAVELLING)
 def test_travelling_files_stand_alone(folder):
-    """They import the standard library, a few packages and flat siblings; transformers finds siblings by a regular
-    expression, which sees only `from .name import`."""
+    """They import the standard library, a few packages and flat siblings. transformers finds siblings by a regular
+    expression, which matches only `from .name import`."""
     siblings = {path.stem for path in (ROOT / folder).glob("*.py")}
     for path in sorted((ROOT / folder).glob("*.py")):
         if path.stem == "__init__":
@@ -221,7 +222,7 @@ def test_architectures_do_not_import_each_other():
 
 
 def test_packages_are_all_listed():
-    """setuptools maps folders by a list; a package that is missing there is missing in the wheel only."""
+    """setuptools maps folders by a list; a package that is missing there is missing only in the wheel."""
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])
     found = {
         ".".join(path.parent.relative_to(ROOT).parts)
@@ -233,7 +234,7 @@ def test_packages_are_all_listed():
 
 
 def test_sizes():
-    """A file is one job; a function fits a screen."""
+    """Files have at most 800 lines, functions at most 120."""
     for path in CODE:
         text = path.read_text(encoding="utf-8")
         assert text.count("\n") <= 800, f"{path} has {text.count(chr(10))} lines"
@@ -243,9 +244,9 @@ def test_sizes():
                 assert length <= 120, f"{path}: {node.name} has {length} lines"
 
 
-def test_nothing_speaks_of_its_making():
-    """No paths of machines, no registry hosts."""
-    # written in two parts so that this file passes its own test
+def test_no_local_paths_or_hosts():
+    """No text contains paths of machines or hosts of registries."""
+    # written in two parts, so that this file passes its own test
     words = ["/work" + "/", "../sha" + "red", "pypi" + ".org", "files.python" + "hosted"]
     for name in tracked():
         path = ROOT / name
@@ -285,6 +286,7 @@ LIGHT = """
 import sys, time
 import hf_captioners
 hf_captioners.list_architectures()
+assert {"load_captions", "VisualGPTConfig", "metrics", "__version__"} <= set(dir(hf_captioners))
 assert not {"torch", "transformers", "datasets"} & set(sys.modules), "import hf_captioners is heavy"
 import hf_captioners.metrics
 assert not {"torch", "transformers", "datasets"} & set(sys.modules), "import hf_captioners.metrics is heavy"
@@ -303,9 +305,20 @@ def test_imports_are_light():
     assert ran.stdout.strip().endswith("light"), ran.stderr
 
 
+@pytest.mark.parametrize("package", ["hf_captioners", "hf_captioners.metrics", "hf_captioners.training"])
+def test_public_names_resolve(package):
+    """Names are loaded on first use, so a stale one would only fail there."""
+    module = importlib.import_module(package)
+    assert len(module.__all__) >= 5 and set(module.__all__) <= set(dir(module))
+    for name in module.__all__:
+        assert getattr(module, name) is not None, name
+    with pytest.raises(AttributeError, match="missing"):
+        module.missing  # noqa: B018
+
+
 FIRST = """
 import importlib, os, sys, traceback
-import accelerate, datasets, timm, torch, torchvision  # what is slow and knows nothing of transformers
+import accelerate, datasets, timm, torch, torchvision  # slow imports that do not import transformers
 failed = []
 for name in sys.argv[1:]:
     child = os.fork()
@@ -325,9 +338,9 @@ print("failed:", failed)
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, to import once what all need")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, to share slow imports")
 def test_any_module_may_be_imported_first():
-    """Registration follows the first import of transformers, wherever in this package that happens."""
+    """Registration follows the first import of transformers from any module of this package."""
     modules = ["hf_captioners.data", "hf_captioners.hub.bundling", "hf_captioners.modeling.modeling_visualgpt"]
     modules += ["hf_captioners.pipelines.image_captioning", "hf_captioners.processing.processing_visualgpt"]
     modules += ["hf_captioners.training.trainer"]

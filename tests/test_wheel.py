@@ -1,4 +1,4 @@
-"""The built wheel: complete, alone in site-packages, and working in an empty folder."""
+"""The built wheel: it is complete, installs one package, and works in an empty folder."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ print(type(model).__module__, len(list(pathlib.Path("checkpoint").glob("*.py")))
 
 
 def source_files() -> set[str]:
-    """What the wheel must hold, by its name in the wheel: all code and every file beside it."""
+    """Return the names in the wheel of all code and data files."""
     names = set()
     for folder in ("hf_captioners", *MAPPED):
         for path in (ROOT / folder).rglob("*"):
@@ -42,7 +42,7 @@ def source_files() -> set[str]:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """A wheel of a copy of the sources, so that no stale build folder gets into it."""
+    """Build a wheel from a copy of the sources, without stale build folders."""
     work = tmp_path_factory.mktemp("wheel")
     tree = work / "tree"
     tree.mkdir()
@@ -64,7 +64,7 @@ def test_wheel_holds_every_file(wheel):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """The wheel alone in a folder; everything it needs comes from this environment."""
+    """Install the wheel alone into a folder; its dependencies come from this environment."""
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(target), str(wheel)]
     subprocess.run(command, check=True, capture_output=True, text=True)
@@ -74,7 +74,7 @@ def installed(wheel, tmp_path_factory) -> Path:
 def run_installed(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
     environment = os.environ | {"PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1"}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=900
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=3600
     )
 
 
@@ -83,7 +83,7 @@ def test_wheel_works_in_an_empty_folder(installed, tmp_path):
     assert ran.returncode == 0, ran.stderr
     module, files = ran.stdout.strip().splitlines()[-1].split()
     assert module == "hf_captioners.modeling.modeling_visualgpt"
-    assert 8 <= int(files) <= 14, "files of code that travel with a model"
+    assert 8 <= int(files) <= 14, "code files in a checkpoint"
 
 
 @pytest.mark.slow

@@ -1,22 +1,22 @@
-"""`hf-captioners convert`: a checkpoint of another program as a captioner of this library."""
+"""`hf-captioners convert`: convert an authors' checkpoint into a captioner of this library."""
 
 import argparse
 
 from hf_captioners.named_values import read_named_values
 
 NAME = "convert"
-HELP = "turn an author's checkpoint into a captioner that loads anywhere"
+HELP = "convert an author's checkpoint into a captioner that loads anywhere"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to read, and where to write."""
-    parser.add_argument("architecture", help="kind of captioner, as visualgpt")
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="file of the authors' program; nothing in it is run")
+    """Add the arguments of the command."""
+    parser.add_argument("architecture", help="architecture, e.g. visualgpt")
+    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="file of the authors' program; no code in it is run")
     parser.add_argument(
         "--vocab",
         metavar="FILE",
-        help="the vocabulary: a word map (.json), a pickled dictionary (.pkl) or words one a line (.txt); for "
-        "VisualGPT the name or directory of GPT-2's tokenizer. Without it no processor is written",
+        help="vocabulary: a word map (.json), a pickled dictionary (.pkl) or one word per line (.txt); for VisualGPT "
+        "the name or directory of GPT-2's tokenizer. Without it no processor is written",
     )
     parser.add_argument("--output", metavar="DIR", required=True, help="new directory of the captioner")
     parser.add_argument(
@@ -25,49 +25,38 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="what the file does not say, as n_head=12 or srau_threshold=0.2",
+        help="values that the file does not contain, e.g. n_head=12 or srau_threshold=0.2",
     )
-    parser.add_argument(
-        "--report", metavar="FILE", help="write what was compared, and how far off it is, to this JSON file"
-    )
+    parser.add_argument("--report", metavar="FILE", help="write the differences from the checkpoint to this JSON file")
     parser.add_argument(
         "--expected",
         metavar="FILE",
-        help="for the report: a .safetensors of the authors' program with inputs of forward(), `logprobs` [B, T, V] "
-        "for them, and perhaps `compared` [B, T], True where a position counts",
+        help="for the report: a .safetensors file of the authors' program with inputs of forward(), `logprobs` "
+        "[B, T, V] for them, and optionally `compared` [B, T], True where a position counts",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, convert, save; a summary on stdout."""
-    from pathlib import Path
+    """Convert the checkpoint and print a summary."""
+    from hf_captioners.hub.convert.converting import convert_checkpoint
 
-    from hf_captioners.hub.convert.converting import build_captioner, read_released, require_new, save_captioner
-    from hf_captioners.hub.convert.vocabulary import make_processor
-    from hf_captioners.output_files import as_json, require_writable_folder, write_text
-
-    if args.expected and not args.report:
-        raise ValueError("`--expected` is for the report: pass --report FILE too.")
-    if args.expected and not Path(args.expected).is_file():
-        raise FileNotFoundError(f"There is no file {args.expected}.")
-    if args.report:
-        require_writable_folder(Path(args.report).parent)
-    require_new(Path(args.output))
-    released = read_released(args.architecture, args.checkpoint, read_named_values(args.set, "--set"))
-    model = build_captioner(released, args.checkpoint)
-    processor = None if args.vocab is None else make_processor(args.architecture, released, args.vocab)
-    save_captioner(model, processor, args.checkpoint, args.output)
-    print(f"Wrote {len(released.weights)} weights and every size of {args.checkpoint} to {args.output}.")
+    conversion = convert_checkpoint(
+        args.architecture,
+        args.checkpoint,
+        args.output,
+        vocabulary=args.vocab,
+        settings=read_named_values(args.set, "--set"),
+        report=args.report,
+        expected=args.expected,
+    )
+    released = conversion.released
+    print(f"Wrote {len(released.weights)} weights of {args.checkpoint} to {args.output}.")
     if released.unused:
         print(f"Left out, because no forward pass reads them: {len(released.unused)} ({summary(released.unused)}).")
-    if processor is None:
-        print("No processor was written: pass --vocab to get captions in words.")
-    if args.report:
-        from hf_captioners.hub.convert.parity_report import parity_report
-
-        report = parity_report(released, model, args.checkpoint, args.output, args.expected)
-        write_text(Path(args.report), as_json(report) + "\n")
-        compared = {name: part for name, part in report.items() if "largest_difference" in part}
+    if conversion.processor is None:
+        print("No processor was written: pass --vocab to get captions as text.")
+    if conversion.report is not None:
+        compared = {name: part for name, part in conversion.report.items() if "largest_difference" in part}
         print(
             f"Largest differences, see {args.report}: "
             + ", ".join(f"{name} {part['largest_difference']:.2g}" for name, part in compared.items())
@@ -76,6 +65,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(keys: list[str]) -> str:
-    """Keys with their numbers taken out, each form once."""
+    """Return each form of the keys once, with their indices replaced by `*`."""
     forms = {".".join("*" if part.isdigit() else part for part in key.split(".")) for key in keys}
     return ", ".join(sorted(forms))

@@ -1,3 +1,3 @@
-"""Checkpoints: what travels with them, and key maps of older code."""
+"""The Hugging Face Hub: pushes, model cards, code inside checkpoints, conversion of authors' checkpoints."""
 
-import transformers  # noqa: F401  registration follows this import and must not find a file of this folder half-read
+import transformers  # noqa: F401  registration follows this import; it must not meet a partly imported module

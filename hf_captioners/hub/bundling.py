@@ -1,10 +1,11 @@
-"""Completing a saved checkpoint, so that it loads and captions where this package is not installed."""
+"""Completion of a saved checkpoint, so that it loads where this package is not installed."""
 
 import json
 import os
 from pathlib import Path
 
 from hf_captioners.architectures import get_architecture
+from hf_captioners.output_files import write_text
 from hf_captioners.pipelines.image_captioning import bundle_pipeline
 
 AUTO_CLASSES = {
@@ -15,12 +16,12 @@ AUTO_CLASSES = {
 
 
 def complete_checkpoint(directory: str | os.PathLike[str]) -> None:
-    """Add to a saved model what transformers leaves out: every Auto class in `config.json`, and the pipeline.
+    """Add every Auto class and the pipeline to a saved checkpoint.
 
-    The model's code is there already: transformers copies it when it saves.
+    `save_pretrained` of transformers copies the code of the model, but writes only one Auto class into `config.json`.
 
     Args:
-        directory: holds `config.json` and the code files.
+        directory: directory with `config.json` and the code files.
     """
     path = Path(directory) / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -29,7 +30,5 @@ def complete_checkpoint(directory: str | os.PathLike[str]) -> None:
         auto: f"{architecture.module(kind).rpartition('.')[2]}.{architecture.prefix}{kind}"
         for auto, kind in AUTO_CLASSES.items()
     }
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
     bundle_pipeline(directory)

@@ -1,4 +1,4 @@
-"""What a model card tells: facts of a checkpoint, and facts of its training. What is not known is None or empty."""
+"""The facts of a model card: of a checkpoint and of its training. Unknown facts are None or empty."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from typing import Any
 from safetensors import safe_open
 
 from hf_captioners.architectures import ARCHITECTURES, Architecture
+from hf_captioners.output_files import write_text
 
 FACTS_FILE = "card_facts.json"
-# Small copies of evaluation images, beside the card.
+# Thumbnails of evaluation images in the directory of the card.
 SAMPLE_IMAGE = re.compile(r"sample_\w+_\d+\.jpg")
 MEDICAL = re.compile(r"x-?ray|radiolog|radiograph|\bmimic\b|chest", re.IGNORECASE)
 
@@ -25,10 +26,12 @@ class DataFacts:
     """A data set that the captioner was trained or evaluated on.
 
     Args:
-        name: of the data set. split: of it.
-        images, captions: how many were used.
-        of_images: how many the split has, if fewer were used.
-        licence, citation, homepage, description: as its source gives them.
+        name: name of the data set.
+        split: name of the split.
+        images: number of images used.
+        captions: number of captions used.
+        of_images: number of images of the split, if only a part was used.
+        licence, citation, homepage, description: as stated by the source of the data.
     """
 
     name: str | None = None
@@ -44,12 +47,14 @@ class DataFacts:
 
 @dataclass(kw_only=True)
 class SampleFacts:
-    """One image of the evaluation.
+    """An image of the evaluation.
 
     Args:
-        image: its name. caption: what was written. references: what people wrote.
-        file: a small copy of it beside the card; pushed only when that is asked for.
-        visual_scores: the words of the caption, and how much each owes to the image (VisualGPT, section 5.6).
+        image: name of the image.
+        file: name of a thumbnail in the directory of the card; pushed only on request.
+        caption: generated caption.
+        references: reference captions.
+        visual_scores: words of the caption with their visual scores (VisualGPT, section 5.6).
     """
 
     image: str | None = None
@@ -59,22 +64,22 @@ class SampleFacts:
     visual_scores: list[tuple[str, float]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """JSON knows no tuples."""
+        """Restore the tuples that JSON stores as lists."""
         self.visual_scores = [(word, score) for word, score in self.visual_scores]
 
 
 @dataclass(kw_only=True)
 class EvaluationFacts:
-    """Figures on one data set.
+    """Metrics on one data set.
 
     Args:
-        data: what was captioned.
-        figures: in natural units, by name (`cider_d`, `bleu_4`, ...).
-        variants: what each figure is exactly, by the same names.
-        tokenizer: of the captions that were compared.
-        document_frequency: where the n-gram counts of CIDEr come from.
-        generation: settings of the search.
-        samples: the first images, in their order.
+        data: the data set.
+        figures: values in natural units, by metric (`cider_d`, `bleu_4`, ...).
+        variants: exact variant of each metric, by the same names.
+        tokenizer: tokenizer of hypotheses and references.
+        document_frequency: source of the document frequencies of CIDEr.
+        generation: generation settings.
+        samples: the first images, in order.
     """
 
     data: DataFacts = field(default_factory=DataFacts)
@@ -88,13 +93,13 @@ class EvaluationFacts:
 
 @dataclass(kw_only=True)
 class PublishedFacts:
-    """A row of a published table that a run was made to reproduce.
+    """A row of a published table that a run reproduces.
 
     Args:
-        paper, table, row, regime: where it stands.
-        published: figures in percent by the names of our metrics, each with its standard deviation or without.
-        measured: the same of the runs with `seeds`: the mean in percent, and with several runs their deviation.
-        seeds: of the runs.
+        paper, table, row, regime: position of the row.
+        published: published values in percent by metric, `[mean]` or `[mean, standard deviation]`.
+        measured: measured values in the same form.
+        seeds: seeds of the measured runs.
     """
 
     paper: str | None = None
@@ -107,27 +112,30 @@ class PublishedFacts:
 
     @property
     def compared(self) -> list[str]:
-        """The figures that are known on both sides."""
+        """Metrics that are both published and measured."""
         return [name for name, figures in self.published.items() if figures and self.measured.get(name)]
 
 
 @dataclass(kw_only=True)
 class TrainingFacts:
-    """What happened in a training run.
+    """A training run.
 
     Args:
-        data: what was learnt from.
-        evaluations: figures of the saved weights.
-        reproduces: the published row beside which the figures are put.
-        arguments: those that differ from their defaults; other_arguments: the rest of what matters.
-        log: one entry a step that was evaluated: `step`, `epoch`, `loss` and figures.
-        saved_step: the step of the saved weights.
-        seconds: how long it took, if it was not interrupted.
-        hardware: devices. processes: how many.
-        versions: of libraries.
-        started_from: names of the models that it started from.
-        converted_from: name of the file of another program that the weights come from.
-        licence: of the weights. language: of the captions, as `en`.
+        data: training data.
+        evaluations: evaluations of the saved weights.
+        reproduces: published row that the run reproduces.
+        arguments: arguments that differ from their defaults.
+        other_arguments: further reported arguments.
+        log: one entry per evaluated step: `step`, `epoch`, `loss` and metrics.
+        saved_step: step of the saved weights.
+        seconds: duration, if the run was not interrupted.
+        hardware: devices.
+        processes: number of processes.
+        versions: versions of libraries.
+        started_from: names of the pretrained models.
+        converted_from: file of the authors' program that the weights were converted from.
+        licence: licence of the weights.
+        language: language code of the captions, e.g. `en`.
     """
 
     data: DataFacts = field(default_factory=DataFacts)
@@ -148,7 +156,7 @@ class TrainingFacts:
 
     @property
     def has_training(self) -> bool:
-        """Whether anything is known of a training run."""
+        """Whether any fact of a training run is known."""
         known = (self.arguments, self.other_arguments, self.log, self.hardware, self.seconds, self.versions)
         return any((self.data.images, self.data.name, *known))
 
@@ -160,18 +168,15 @@ class TrainingFacts:
 
     def save(self, directory: str | os.PathLike[str]) -> None:
         """Write `card_facts.json`, atomically."""
-        path = Path(directory, FACTS_FILE)
-        temporary = path.with_suffix(".tmp")
         text = json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False)
-        temporary.write_text(text + "\n", encoding="utf-8")
-        temporary.replace(path)
+        write_text(Path(directory, FACTS_FILE), text + "\n")
 
     @classmethod
     def load(cls, directory: str | os.PathLike[str]) -> TrainingFacts | None:
-        """Read `card_facts.json`; None if there is none.
+        """Read `card_facts.json`; return None if the file is missing.
 
         Raises:
-            ValueError: it is not of this form.
+            ValueError: the file has a different form.
         """
         path = Path(directory, FACTS_FILE)
         if not path.is_file():
@@ -188,17 +193,17 @@ class TrainingFacts:
             published = None if row is None else PublishedFacts(**row)
             return cls(**stored, data=data, evaluations=evaluations, reproduces=published)
         except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{path} has not the form that training writes ({error}). Remove it.") from error
+            raise ValueError(f"{path} is not of the form that training writes ({error}). Delete the file.") from error
 
 
 def sample_images(directory: str | os.PathLike[str]) -> list[Path]:
-    """Small copies of the evaluation images that lie beside the card of a checkpoint.
+    """Return the thumbnails of evaluation images in the directory of a checkpoint.
 
     Args:
-        directory: of the checkpoint.
+        directory: directory of the checkpoint.
 
     Raises:
-        ValueError: the facts cannot be read.
+        ValueError: `card_facts.json` cannot be read.
     """
     training = TrainingFacts.load(directory) or TrainingFacts()
     names = [sample.file or "" for evaluation in training.evaluations for sample in evaluation.samples]
@@ -208,16 +213,16 @@ def sample_images(directory: str | os.PathLike[str]) -> list[Path]:
 
 @dataclass(kw_only=True)
 class CheckpointFacts:
-    """What the files of a checkpoint say.
+    """Facts read from the files of a checkpoint.
 
     Args:
-        architecture: row of the table; None for a captioner of another library.
-        model_type: key of its configuration.
-        parameters: numbers in the weights.
-        vision: type of the vision model; None if regions are read.
-        image_size: height and width that images are brought to.
-        generation: settings of the search that differ from plain greedy search.
-        adapter_of: name of the captioner that this is an adapter of.
+        architecture: the architecture; None for a captioner of a different library.
+        model_type: `model_type` of the configuration.
+        parameters: number of parameters.
+        vision: type of the vision model; None if the captioner reads region features.
+        image_size: height and width of the input.
+        generation: default generation settings that differ from greedy search.
+        adapter_of: name of the base captioner of an adapter.
     """
 
     architecture: Architecture | None = None
@@ -230,7 +235,7 @@ class CheckpointFacts:
 
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> CheckpointFacts:
-        """Look into the files of a checkpoint."""
+        """Read the files of a checkpoint."""
         folder = Path(directory)
         config, generation, processor, adapter = (
             _json(folder / name)
@@ -262,7 +267,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _vision_name(config: dict[str, Any]) -> str | None:
     vision = config.get("vision_config") or {}
-    return vision.get("architecture") or vision.get("model_type")  # timm's models have an architecture
+    return vision.get("architecture") or vision.get("model_type")  # timm models have an `architecture`
 
 
 def _count_parameters(folder: Path) -> int | None:

@@ -1,7 +1,7 @@
-"""Two cards into one: what a person wrote is kept, what was written automatically is replaced, metadata are joined.
+"""Merging of two cards: text that a person wrote is kept, generated text is replaced, metadata are joined.
 
-The automatic part of a card stands between two marks, and the first mark holds digests of it and of the metadata that
-were written with it. So it is known whether a person changed either.
+The generated part of a card is enclosed in two marks. The first mark contains digests of the generated text and of the
+metadata that were written with it, which show whether a person changed either.
 """
 
 import hashlib
@@ -21,12 +21,12 @@ from huggingface_hub.utils import yaml_dump
 logger = logging.getLogger(__name__)
 
 FRONT_MATTER = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)(?:\r?\n)?---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
-BEGIN = "<!-- hf-captioners writes what follows (%s %s); what stands outside of the two marks is kept -->"
+BEGIN = "<!-- hf-captioners: generated (%s %s); text outside the two marks is kept -->"
 END = "<!-- hf-captioners: end -->"
 MARKED = re.compile(
     re.escape(BEGIN).replace("%s", r"(\w+)") + r"\r?\n(?P<text>.*?)\r?\n" + re.escape(END) + r"\r?\n?", re.DOTALL
 )
-# What PEFT appends to any card when it saves an adapter.
+# Text that PEFT appends to every card when it saves an adapter.
 ADDED_BY_PEFT = re.compile(r"\n### Framework versions\s+- PEFT \S+\s*\Z")
 
 
@@ -35,12 +35,13 @@ class Card:
     """The parts of a card.
 
     Attributes:
-        metadata: between the dashed lines at the top.
-        own_metadata: whether they are as they were written automatically.
-        before, after: what a person wrote.
-        generated: the automatic part with its marks; None where there is none, or where a person changed it: then
-            everything is in `before`.
-        front_matter: the metadata as text, dashed lines included.
+        metadata: metadata of the front matter.
+        own_metadata: whether the metadata are unchanged since they were generated.
+        before: text before the generated part.
+        generated: the generated part with its marks; None if there is none or if a person changed it. All text is
+            then in `before`.
+        after: text after the generated part.
+        front_matter: the metadata as text, with the dashed lines.
     """
 
     metadata: dict[str, Any]
@@ -52,24 +53,24 @@ class Card:
 
     @property
     def has_persons_text(self) -> bool:
-        """Whether a person wrote anything."""
+        """Whether the card has text that a person wrote."""
         text = ADDED_BY_PEFT.sub("", self.before + self.after).strip()
         return bool(text) and text not in library_templates()
 
 
 def digest(content: str) -> str:
-    """A short hash that does not depend on line ends."""
+    """Return a short hash that ignores line endings."""
     return hashlib.sha256("\n".join(content.splitlines()).strip().encode()).hexdigest()[:12]
 
 
 def metadata_digest(metadata: Mapping[str, Any]) -> str:
-    """A short hash that does not depend on the order."""
+    """Return a short hash that ignores the order of keys."""
     return digest(json.dumps(metadata, sort_keys=True, default=str))
 
 
 @cache
 def library_templates() -> frozenset[str]:
-    """Texts of the empty card that transformers pushes with a processor or model; nobody wrote them."""
+    """Return the texts of the empty card that transformers pushes with a processor or model."""
     description = (
         "This is the model card of a 🤗 transformers model that has been pushed on the Hub. This model card has been "
         "automatically generated."
@@ -80,35 +81,36 @@ def library_templates() -> frozenset[str]:
 
 
 def new_card(metadata: Mapping[str, Any], text: str) -> str:
-    """A card whose whole text is written automatically."""
+    """Return a card whose whole text is generated."""
     return front_matter(metadata) + mark(metadata, text)
 
 
 def mark(metadata: Mapping[str, Any], text: str) -> str:
-    """Put the two marks around an automatic text."""
+    """Enclose a generated text in the two marks."""
     return f"{BEGIN % (metadata_digest(metadata), digest(text))}\n{text.strip()}\n{END}\n"
 
 
 def front_matter(metadata: Mapping[str, Any]) -> str:
-    """Metadata between dashed lines."""
+    """Return metadata as the front matter of a card."""
     return f"---\n{yaml_dump(dict(metadata), sort_keys=False)}---\n" if metadata else ""
 
 
 def read_card(content: str, place: str) -> Card:
-    """Take a card apart.
+    """Split a card into its parts.
 
     Args:
-        content: of the file; place: where it lies, for errors.
+        content: content of the file.
+        place: its location, for error messages.
 
     Raises:
-        ValueError: the metadata are no YAML mapping, or their `model-index` has not the form that the Hub reads.
+        ValueError: the metadata are not a YAML mapping, or the Hub cannot read their `model-index`.
     """
     found = FRONT_MATTER.match(content)
     body = content[found.end() :] if found else content
     try:
         metadata = (yaml.safe_load(found[1]) if found else None) or {}
         if not isinstance(metadata, dict):
-            raise ValueError(f"a mapping is expected, found {type(metadata).__name__}")
+            raise ValueError(f"expected a mapping, got {type(metadata).__name__}")
         if metadata.get("model-index"):
             model_index_to_eval_results(metadata["model-index"])
     except (yaml.YAMLError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -123,15 +125,18 @@ def read_card(content: str, place: str) -> Card:
 
 
 def merge_cards(present: str | None, new: str, place: str) -> str:
-    """The card that takes the place of another one.
+    """Merge a new card into an existing one.
 
-    What a person wrote into the present card stays, also where a person changed the automatic part. Metadata that a
-    person wrote stay, too; missing ones are added, lists are joined, and figures of the same evaluation are replaced.
+    Text and metadata of the existing card that a person wrote are kept, as is a generated part that a person changed.
+    Missing metadata are added, lists are joined, and results of the same evaluation are replaced.
 
     Args:
-        present: the card that is there; None if there is none.
-        new: the card to put there.
-        place: where the present card lies, for errors and warnings.
+        present: the existing card; None if there is none.
+        new: the new card.
+        place: location of the existing card, for errors and warnings.
+
+    Returns:
+        The merged card.
 
     Raises:
         ValueError: metadata cannot be read.
@@ -149,9 +154,8 @@ def merge_cards(present: str | None, new: str, place: str) -> str:
     persons_text = fresh.before + fresh.after
     if fresh.has_persons_text and persons_text.strip() != (old.before + old.after).strip():
         logger.warning(
-            f"The card {place} has text that a person wrote and that differs from the card to be written. It was "
-            "kept; only metadata and the automatic part were brought up to date. To replace it: hf upload REPO "
-            "README.md"
+            f"The card {place} has text that a person wrote and that differs from the new card. The text was kept; "
+            "only the metadata and the generated part were updated. To replace the card: hf upload REPO README.md"
         )
     if old.generated is None:
         return top + old.before
@@ -159,7 +163,7 @@ def merge_cards(present: str | None, new: str, place: str) -> str:
 
 
 def merge_metadata(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Metadata of a person with new ones added; only figures of the same evaluation change."""
+    """Add new metadata to existing ones. Existing values are kept, except results of the same evaluation."""
     merged = dict(old)
     for key, value in new.items():
         present = old.get(key)

@@ -1,4 +1,4 @@
-"""Model cards: rendered from facts; a figure that is not known is absent."""
+"""Model cards, rendered from facts. Unknown facts are absent from the card."""
 
 import os
 from collections.abc import Sequence
@@ -10,6 +10,8 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult
 from huggingface_hub.repocard_data import eval_results_to_model_index
+
+from hf_captioners.output_files import atomic_file
 
 from .card_facts import (
     CheckpointFacts,
@@ -31,21 +33,21 @@ FIGURE_NAMES = {
     "loss": "loss",
     "train_loss": "training loss",
     "distinct": "distinct captions",
-    "length": "words a caption",
-    "length_ratio": "length relative to people's",
-    "bad_endings": "captions that break off",
+    "length": "words per caption",
+    "length_ratio": "length ratio",
+    "bad_endings": "truncated captions",
 }
 FIGURE_NAMES |= {f"bleu_{order}": f"BLEU-{order}" for order in range(1, 5)}
 FIGURE_NAMES |= {f"bleu_{order}_no_penalty": f"BLEU-{order} without brevity penalty" for order in range(1, 5)}
-# What a figure is, where an evaluation does not say.
+# Definitions of metrics for which an evaluation has no variant.
 MEANINGS = {
     "loss": "mean negative log-likelihood of the tokens of all references",
-    "distinct": "share of captions that are unlike all others",
+    "distinct": "share of distinct captions",
     "length": "mean",
-    "length_ratio": "mean, over that of the references",
-    "bad_endings": "share that ends in a word like `a` or `with`",
+    "length_ratio": "mean caption length divided by that of the references",
+    "bad_endings": "share of captions that end in a word such as `a` or `with`",
 }
-# The Hub's names of metrics.
+# Names of the metrics on the Hub.
 HUB_METRICS = {"cider_d": "cider", "rouge_l": "rouge"} | {f"bleu_{order}": "bleu" for order in range(1, 5)}
 LOG_COLUMNS = ("train_loss", "loss", "bleu_4", "cider_d")
 NO_BRACKETS = str.maketrans("[]", "()")
@@ -76,37 +78,37 @@ model = PeftModel.from_pretrained(model, "{repo}").merge_and_unload()"""
 def write_card(
     directory: str | os.PathLike[str], repo_id: str | None = None, place: str | os.PathLike[str] | None = None
 ) -> None:
-    """Write `README.md` of a checkpoint from `card_facts.json` and its other files; a person's text is kept.
+    """Write `README.md` of a checkpoint from `card_facts.json` and the other files; text that a person wrote is kept.
 
     Args:
-        directory: of the checkpoint.
-        repo_id: its name on the Hub; default: the directory's name.
-        place: where to write it; default: into the directory.
+        directory: directory of the checkpoint.
+        repo_id: name on the Hub; default: the name of the directory.
+        place: directory to write to; default: `directory`.
 
     Raises:
-        ValueError: the card that is there, or the facts, cannot be read.
+        ValueError: the existing card or `card_facts.json` cannot be read.
     """
     path = Path(place or directory, CARD)
     text = merge_cards(read_text(path), make_card(directory, repo_id), str(path))
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with atomic_file(path, "wb") as file:  # bytes: line endings of a person's text are kept
+        file.write(text.encode("utf-8"))
 
 
 def read_text(path: Path) -> str | None:
-    """The content of a file with its own line ends; None if there is none."""
+    """Return the content of a file with its line endings; None if the file is missing."""
     return path.read_bytes().decode("utf-8") if path.is_file() else None
 
 
 def make_card(directory: str | os.PathLike[str], repo_id: str | None = None, with_images: bool = False) -> str:
-    """The automatic card of a checkpoint.
+    """Render the card of a checkpoint.
 
     Args:
-        directory: of the checkpoint; repo_id: its name on the Hub.
-        with_images: show the evaluation images that lie beside it, see `sample_images`.
+        directory: directory of the checkpoint.
+        repo_id: name on the Hub; default: the name of the directory.
+        with_images: show the thumbnails of evaluation images, see `sample_images`.
 
     Raises:
-        ValueError: the facts cannot be read.
+        ValueError: `card_facts.json` cannot be read.
     """
     name = repo_id or Path(directory).resolve().name
     shown = frozenset(path.name for path in sample_images(directory)) if with_images else frozenset()
@@ -119,13 +121,13 @@ def render_card(
     training: TrainingFacts | None = None,
     shown: frozenset[str] = frozenset(),
 ) -> str:
-    """Card of these facts.
+    """Render a card from facts.
 
     Args:
-        name: of the repository or directory.
-        checkpoint: what its files say.
-        training: what happened in training.
-        shown: files of images beside the card.
+        name: name of the repository or directory.
+        checkpoint: facts of the checkpoint.
+        training: facts of the training run.
+        shown: file names of the thumbnails to show.
 
     Returns:
         Markdown with the metadata that the Hub reads.
@@ -142,7 +144,7 @@ def render_card(
         training=training,
         trained=training is not None and training.has_training,
         medical=training is not None and training.is_medical,
-        learnt_from=_learnt_from(training.data) if training else "",
+        trained_on=_trained_on(training.data) if training else "",
         evaluations=[evaluation for evaluation in training.evaluations if evaluation.figures] if training else [],
         log=log,
         log_columns=[column for column in LOG_COLUMNS if any(column in entry for entry in log)],
@@ -169,13 +171,13 @@ def render_card(
 
 @cache
 def card_template() -> jinja2.Template:
-    """`hub_cards/model_card.md.jinja`; a name that it uses and does not get is an error."""
+    """Load `hub_cards/model_card.md.jinja`; an undefined variable is an error."""
     text = files("hf_captioners.hub_cards").joinpath("model_card.md.jinja").read_text(encoding="utf-8")
     return jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text)
 
 
 def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[str, Any]:
-    """What the Hub reads: library, task, tags, licence and figures."""
+    """Return the metadata that the Hub reads: library, task, tags, licence and results."""
     tags = ["image-captioning", "hf-captioners"]
     if checkpoint.architecture is not None:
         tags += [checkpoint.architecture.name, *([] if checkpoint.adapter_of else ["custom_code"])]
@@ -186,7 +188,7 @@ def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFact
     }
     base = [checkpoint.adapter_of] if checkpoint.adapter_of else []
     if training is not None:
-        metadata |= _told({"license": training.licence, "language": training.language})
+        metadata |= _known({"license": training.licence, "language": training.language})
         base += [source for source in training.started_from if _is_hub_name(source)]
     if base:
         metadata["base_model"] = base
@@ -198,24 +200,24 @@ def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFact
 
 
 def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[str, str]:
-    """The rows of the table at the top; an unknown one is absent."""
+    """Return the rows of the table at the top; unknown ones are absent."""
     training = training or TrainingFacts()
     size = checkpoint.image_size
     rows = {
         "parameters": f"{checkpoint.parameters:,}" if checkpoint.parameters else None,
         "vision model": checkpoint.vision,
-        "images are brought to": f"{size[0]} x {size[1]}" if size else None,
-        "search by default": _settings(checkpoint.generation),
+        "input resolution": f"{size[0]} x {size[1]}" if size else None,
+        "default generation settings": _settings(checkpoint.generation),
         "started from": ", ".join(f"`{source}`" for source in training.started_from),
         "converted from": training.converted_from,
-        "language of captions": training.language,
+        "language": training.language,
         "licence of the weights": training.licence,
     }
     return {name: value for name, value in rows.items() if value}
 
 
-def _learnt_from(data: DataFacts) -> str:
-    """Sentences about the training data."""
+def _trained_on(data: DataFacts) -> str:
+    """Describe the training data."""
     what = f"{data.images:,} images" if data.images else ""
     if data.images and data.of_images:
         what += f" ({data.images / data.of_images:.1%} of {data.of_images:,})"
@@ -227,7 +229,7 @@ def _learnt_from(data: DataFacts) -> str:
     if not what:
         return ""
     parts = [
-        f"Learnt from {what}.",
+        f"Trained on {what}.",
         data.description,
         f"Source: {data.homepage}." if data.homepage else None,
         f"Licence of the data: {data.licence}." if data.licence else None,
@@ -239,8 +241,8 @@ def _settings(values: dict[str, Any]) -> str:
     return ", ".join(f"`{name}={value!r}`" for name, value in values.items())
 
 
-def _told(values: dict[str, Any]) -> dict[str, Any]:
-    """Without what is not known."""
+def _known(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -269,7 +271,7 @@ def _results(evaluation: EvaluationFacts) -> list[EvalResult]:
             metric_type=HUB_METRICS[figure],
             metric_name=evaluation.variants.get(figure) or FIGURE_NAMES[figure],
             metric_value=round(value, 6),
-            metric_args=_told(conditions | ({"document_frequency": frequency} if figure.startswith("cider") else {})),
+            metric_args=_known(conditions | ({"document_frequency": frequency} if figure.startswith("cider") else {})),
         )
         for figure, value in evaluation.figures.items()
         if figure in HUB_METRICS
@@ -294,18 +296,18 @@ def _citations(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> l
 
 
 def _cell(text: str | None) -> str:
-    """A text within a table."""
+    """Escape text for a table cell."""
     return " ".join(str(text or "").split()).replace("|", "\\|")
 
 
 def _image(sample: SampleFacts, shown: frozenset[str]) -> str:
-    """The image of a sample if it is shown, else its name."""
+    """Return the thumbnail of a sample if it is shown, otherwise the name of the image."""
     name = _cell(sample.image)
     return f"![{name.translate(NO_BRACKETS) or 'image'}]({sample.file})" if sample.file in shown else name
 
 
 def _reproduced(published: PublishedFacts) -> str:
-    """Which row of which table it is."""
+    """Name the row and table."""
     parts = [
         f"row {published.row}" if published.row else None,
         f"table {published.table}" if published.table else None,
@@ -316,7 +318,7 @@ def _reproduced(published: PublishedFacts) -> str:
 
 
 def with_deviation(figures: Sequence[float]) -> str:
-    """`58.2 ± 2.30`, `58.2` where no deviation is known, or nothing of nothing."""
+    """Format as `58.2 ± 2.30`, as `58.2` without a standard deviation, or as an empty string."""
     return " ± ".join(f"{figure:.{places}f}" for figure, places in zip(figures, (1, 2), strict=False))
 
 

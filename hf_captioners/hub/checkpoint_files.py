@@ -1,4 +1,4 @@
-"""Which files of a directory belong to a checkpoint, and whether they are whole."""
+"""Selection and validation of the files of a checkpoint."""
 
 import json
 import os
@@ -17,7 +17,7 @@ INDEX = "model.safetensors.index.json"
 PICKLED = ("*.bin", "*.pth", "*.pt", "*.ckpt", "*.npz", "*.tar")
 PROCESSOR = ("processor_config.json", "preprocessor_config.json")
 CODE_SOURCES = ("config.json", *PROCESSOR, "tokenizer_config.json")
-# Beside weights and code, what from_pretrained reads, and what people read.
+# Files other than weights and code: those that from_pretrained reads, the facts of the card and licences.
 DESCRIPTIONS = (
     "config.json",
     "generation_config.json",
@@ -40,25 +40,25 @@ DESCRIPTIONS = (
 
 
 def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = True) -> list[Path]:
-    """The files that make a checkpoint work elsewhere; the rest of the directory (optimizers, features) is left out.
+    """Return the files that a checkpoint needs elsewhere, without optimizer states, features and the card.
 
     Args:
-        directory: of the checkpoint.
-        with_processor: whether a processor has to be there.
+        directory: directory of the checkpoint.
+        with_processor: whether a processor is required.
 
     Returns:
-        Paths, in order of their names, without the card.
+        Paths, sorted by name.
 
     Raises:
-        FileNotFoundError: something is missing that a stranger needs.
-        ValueError: weights are cut off or pickled, or the captioner beneath an adapter is on this machine only.
+        FileNotFoundError: a required file is missing.
+        ValueError: weights are truncated or pickled, or the base captioner of an adapter is a local directory.
     """
     folder = Path(directory)
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}.")
     is_adapter = (folder / "adapter_config.json").is_file()
     if not is_adapter and not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"{folder} has no config.json, so it is no saved captioner.")
+        raise FileNotFoundError(f"{folder} has no config.json, so it is not a saved captioner.")
     if is_adapter:
         _check_base(folder)
     weights = _weights(folder, is_adapter)
@@ -66,8 +66,8 @@ def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = T
         _check_weights(path)
     if with_processor and not is_adapter and not any((folder / name).is_file() for name in PROCESSOR):
         raise FileNotFoundError(
-            f"{folder} has no processor (processor_config.json), without which nobody can prepare an image. Save it "
-            "there: processor.save_pretrained(...)."
+            f"{folder} has no processor (processor_config.json), which prepares images. Save it there: "
+            "processor.save_pretrained(...)."
         )
     index = [folder / INDEX] if weights and weights[0].name not in (WEIGHTS, ADAPTER_WEIGHTS) else []
     described = [folder / name for name in DESCRIPTIONS if (folder / name).is_file()]
@@ -75,7 +75,7 @@ def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = T
 
 
 def code_files(folder: Path) -> set[Path]:
-    """The code that a checkpoint's configurations name, and what that code imports from its side.
+    """Return the code files that the configurations of a checkpoint name, and the files that these import.
 
     Raises:
         FileNotFoundError: a file is missing.
@@ -86,18 +86,16 @@ def code_files(folder: Path) -> set[Path]:
         described = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
         for reference in _references(described):
             code = folder / f"{reference.split('--')[-1].partition('.')[0]}.py"
-            if "--" in reference:  # code of another repository
+            if "--" in reference:  # code of a different repository
                 continue
             if not code.is_file():
-                raise FileNotFoundError(
-                    f"{path} names {reference}, but {code.name} is not there. Save the model anew."
-                )
+                raise FileNotFoundError(f"{path} names {reference}, but {code.name} is missing. Save the model again.")
             files |= {code, *map(Path, get_relative_import_files(code))}
     return files
 
 
 def _references(described: Any) -> Iterator[str]:
-    """Every `file.Class` under `auto_map` and `custom_pipelines`, at any depth."""
+    """Yield every `file.Class` under `auto_map` and `custom_pipelines`, at any depth."""
     if not isinstance(described, dict):
         return
     for value in described.get("auto_map", {}).values():
@@ -109,14 +107,14 @@ def _references(described: Any) -> Iterator[str]:
 
 
 def _check_base(folder: Path) -> None:
-    """An adapter is of use where its captioner can be had."""
+    """Check that the base captioner of an adapter is on the Hub."""
     path = folder / "adapter_config.json"
     base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
     if not base or Path(base).is_dir():
         raise ValueError(
-            f"{path} says that the captioner beneath the adapter is {base!r}, which nobody else has. Push that one "
-            "first, and write its name on the Hub into `base_model_name_or_path`; or merge the adapter "
-            "(merge_and_unload) and push the whole."
+            f"{path} names {base!r} as the base captioner of the adapter, which is not on the Hub. Push that one "
+            "first and set `base_model_name_or_path` to its name on the Hub; or merge the adapter (merge_and_unload) "
+            "and push the merged captioner."
         )
 
 
@@ -129,7 +127,7 @@ def _weights(folder: Path, is_adapter: bool) -> list[Path]:
         shards = [folder / name for name in sorted(set(index["weight_map"].values()))]
         missing = [shard.name for shard in shards if not shard.is_file()]
         if missing:
-            raise FileNotFoundError(f"{folder} lacks {', '.join(missing)}, which {INDEX} names.")
+            raise FileNotFoundError(f"{folder} lacks {', '.join(missing)}, which {INDEX} lists.")
         return shards
     pickled = sorted(path.name for pattern in PICKLED for path in folder.glob(pattern))
     if pickled:
@@ -145,4 +143,4 @@ def _check_weights(path: Path) -> None:
         with safe_open(path, "np"):
             pass
     except SafetensorError as error:
-        raise ValueError(f"{path} is cut off or broken ({error}). Save or download it again.") from error
+        raise ValueError(f"{path} is truncated or corrupt ({error}). Save or download it again.") from error

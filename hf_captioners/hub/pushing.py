@@ -1,4 +1,4 @@
-"""Pushing a checkpoint to the Hub: everything that a stranger needs, in one commit."""
+"""Pushing a complete checkpoint to the Hub in one commit."""
 
 import os
 import re
@@ -23,7 +23,7 @@ from .serving import HANDLER, endpoint_handler, require_servable
 
 logger = logging.get_logger(__name__)
 
-# Weights of an earlier push that a new one has under other names, and images that it does not show.
+# Files of an earlier push that a new push may replace: weights under other names, and thumbnails.
 STALE = re.compile(rf"(adapter_)?model(-\d+-of-\d+)?\.safetensors(\.index\.json)?|{SAMPLE_IMAGE.pattern}")
 MESSAGE = "Upload captioner"
 
@@ -43,33 +43,39 @@ def push_checkpoint(
     with_handler: bool = False,
     card: str | None = None,
 ) -> CommitInfo:
-    """Push a saved captioner: weights, configurations, processor, tokenizer, code and card, as one commit.
+    """Push a saved captioner with its model card in one commit.
 
-    The repository is made if it is missing. A card that a person wrote, there or here, is kept; see `merge_cards`.
-    Where nothing differs, nothing is pushed.
+    The commit contains weights, configurations, processor, tokenizer, code and card. The repository is created if it
+    is missing. Text that a person wrote into the local or the remote card is kept, see `merge_cards`. If nothing
+    changed, no commit is made.
+
+    ```python
+    push_checkpoint("my_captioner", "captioner", private=True, message="First model")
+    ```
 
     Args:
-        directory: what `save_pretrained` wrote.
-        repo_id: `owner/name`, or `name` for your own.
-        private: make a new repository private; default: as the account has it.
-        create_pr: propose the commit as a pull request instead of changing the repository.
-        revision: branch to push to, made if it is missing; default: `main`.
-        message, description: of the commit.
-        token: an access token; default: that of `hf auth login` or `HF_TOKEN`.
-        with_processor: refuse a directory without a processor.
-        with_images: also push the evaluation images that training left beside the card, and show them there. Only
-            for images that you may publish.
-        with_handler: add the `handler.py` of Inference Endpoints, unless there is one.
-        card: the directory's card, if it was already rendered for this repository by `make_card`; default: render it.
+        directory: directory that `save_pretrained` wrote.
+        repo_id: `owner/name`, or `name` for a repository of your account.
+        private: create a new repository as private; default: the setting of the account.
+        create_pr: open a pull request instead of committing to the branch.
+        revision: branch to push to, created if it is missing; default: `main`.
+        message: title of the commit.
+        description: description of the commit.
+        token: access token; default: the token of `hf auth login` or `HF_TOKEN`.
+        with_processor: whether a processor is required.
+        with_images: also push the thumbnails of evaluation images and show them in the card. Use it only for images
+            that you may publish.
+        with_handler: add the `handler.py` of Inference Endpoints, unless the repository has one.
+        card: the card, if it was already rendered for this repository by `make_card`; default: render it.
 
     Returns:
-        What the Hub says of the commit.
+        The commit.
 
     Raises:
-        FileNotFoundError, ValueError: the directory is no whole checkpoint, a card cannot be read, or the repository
-            is of another kind or openness. Nothing was pushed.
-        PermissionError: no token, or no right to write.
-        OSError: the Hub refused for another reason.
+        FileNotFoundError, ValueError: the checkpoint is incomplete, a card cannot be read, or the repository has a
+            different type or visibility. Nothing is pushed.
+        PermissionError: no token is set, or it has no write access.
+        OSError: the Hub refused the push for a different reason.
     """
     files = checkpoint_files(directory, with_processor)
     files += sample_images(directory) if with_images else []
@@ -101,7 +107,7 @@ def push_checkpoint(
             commit_description=description,
             revision=revision,
             create_pr=create_pr,
-            parent_commit=info.sha,  # a card that somebody changes meanwhile is not overwritten
+            parent_commit=info.sha,  # refuses to overwrite a card that changed in the meantime
         )
 
 
@@ -112,12 +118,14 @@ def card_to_push(
     with_images: bool = False,
     rendered: str | None = None,
 ) -> str:
-    """The card for a repository: the directory's, with the repository's name in it, joined with the one there.
+    """Render the card of a repository and merge it with the cards of the directory and of the repository.
 
     Args:
-        directory: of the checkpoint; repo_id: of the repository; present: the repository's card, if it has one.
-        with_images: show the evaluation images.
-        rendered: what `make_card` returned for these arguments, if it was already called.
+        directory: directory of the checkpoint.
+        repo_id: full name of the repository.
+        present: card of the repository; None if it has none.
+        with_images: show the thumbnails of evaluation images.
+        rendered: result of `make_card` for these arguments, if it was already called.
 
     Raises:
         ValueError: metadata of a card cannot be read.
@@ -131,64 +139,67 @@ def card_to_push(
 
 
 def prepare_repository(api: HfApi, repo_id: str, private: bool | None, create_pr: bool) -> str:
-    """Find or make the repository.
+    """Find or create the repository.
 
     Returns:
         Its full name.
 
     Raises:
-        ValueError: a data set or Space has this name, a private one was asked for and it is public, or a pull request
-            for a repository that does not exist.
+        ValueError: a data set or Space has this name, `private` is set and the repository is public, or `create_pr`
+            is set and the repository does not exist.
     """
     if "/" not in repo_id:
         repo_id = f"{api.whoami()['name']}/{repo_id}"
     if api.repo_exists(repo_id):
         if private and api.model_info(repo_id).private is False:
             raise ValueError(
-                f"{repo_id} exists and is public. Make it private in its settings first, or leave private out."
+                f"{repo_id} exists and is public. Make it private in its settings first, or omit `private`."
             )
         return repo_id
     for kind in ("dataset", "space"):
         if api.repo_exists(repo_id, repo_type=kind):
-            raise ValueError(f"{repo_id} is a {kind} repository, expected one of a model. Choose another name.")
+            raise ValueError(
+                f"{repo_id} is a {kind} repository, expected a model repository. Choose a different name."
+            )
     if create_pr:
-        raise ValueError(f"There is no repository {repo_id} to propose a pull request to. Leave create_pr out.")
+        raise ValueError(f"There is no repository {repo_id} to open a pull request in. Omit `create_pr`.")
     return api.create_repo(repo_id, private=private, exist_ok=True).repo_id
 
 
 @contextmanager
 def explain_hub_errors(repo_id: str) -> Iterator[None]:
-    """Say what to do about refusals of the Hub.
+    """Turn errors of the Hub into messages that state the remedy.
+
+    Args:
+        repo_id: name of the repository, for the messages.
 
     Raises:
-        PermissionError: nobody is signed in, or the account may not write there.
-        OSError: the repository changed meanwhile, or the Hub refused for another reason.
+        PermissionError: no token is set, or it has no write access.
+        OSError: the repository changed in the meantime, or the Hub refused for a different reason.
     """
     try:
         yield
     except LocalTokenNotFoundError as error:
         raise PermissionError(
-            f"Nobody is signed in to the Hub, so nothing can be pushed to {repo_id}. Sign in with: hf auth login (or "
-            "set HF_TOKEN to a token that may write)."
+            f"No token of the Hub is set, so nothing can be pushed to {repo_id}. Sign in with: hf auth login (or set "
+            "HF_TOKEN to a token with write access)."
         ) from error
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else None
-        said = " ".join((error.server_message or str(error)).split())
+        reason = " ".join((error.server_message or str(error)).split())
         if status == 401:
             raise PermissionError(
-                f"The Hub does not know who wants to push to {repo_id} ({said}). Sign in with: hf auth login (or set "
-                "HF_TOKEN to a token that may write)."
+                f"The Hub did not accept the token for {repo_id} ({reason}). Sign in with: hf auth login (or set "
+                "HF_TOKEN to a token with write access)."
             ) from error
         if status == 403:
             raise PermissionError(
-                f"This account or token may not write to {repo_id} ({said}). Use a token that may write, another "
-                "owner, or propose the change with create_pr."
+                f"This account or token may not write to {repo_id} ({reason}). Use a token with write access, choose "
+                "a different owner, or open a pull request with create_pr."
             ) from error
         if status == 412:
-            raise OSError(
-                f"{repo_id} was changed by somebody during the push; nothing was pushed. Push again."
-            ) from error
-        raise OSError(f"The Hub refused the push to {repo_id}: {said}") from error
+            raise OSError(f"{repo_id} changed during the push; nothing was pushed. Push again.") from error
+        raise OSError(f"The Hub refused the push to {repo_id}: {reason}") from error
 
 
 def push_model(
@@ -204,14 +215,23 @@ def push_model(
     max_shard_size: int | str = "50GB",
     tags: list[str] | None = None,
 ) -> CommitInfo:
-    """`push_to_hub` of every captioner of this library: as in transformers, with a card that tells the truth.
+    """Push a captioner with a model card. This is `push_to_hub` of every captioner of this library.
+
+    ```python
+    model.push_to_hub("captioner", commit_message="First model")
+    processor.push_to_hub("captioner")  # the processor is pushed separately
+    ```
 
     Args:
-        model: the captioner; its processor is pushed by `processor.push_to_hub(repo_id)`.
+        model: the captioner.
         repo_id, private, token, revision, create_pr: see `push_checkpoint`.
-        commit_message, commit_description: of the commit.
-        max_shard_size: largest file of weights.
-        tags: further tags of the card.
+        commit_message: title of the commit.
+        commit_description: description of the commit.
+        max_shard_size: largest size of a file of weights.
+        tags: additional tags of the card.
+
+    Returns:
+        The commit.
 
     Raises:
         ValueError, PermissionError, OSError: see `push_checkpoint`.
@@ -232,11 +252,11 @@ def push_model(
             with_processor=False,
         )
     if not create_pr and not has_processor(commit.repo_url.repo_id, revision, token):
-        logger.warning(f"{repo_id} has no processor yet. Push it, too: processor.push_to_hub({repo_id!r}).")
+        logger.warning(f"{repo_id} has no processor yet. Push it as well: processor.push_to_hub({repo_id!r}).")
     return commit
 
 
 def has_processor(repo_id: str, revision: str | None, token: str | bool | None) -> bool:
-    """Whether a repository holds a processor."""
+    """Return whether a repository contains a processor."""
     files: Any = HfApi(token=token).list_repo_files(repo_id, revision=revision)
     return any(name in files for name in PROCESSOR)

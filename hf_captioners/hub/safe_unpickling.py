@@ -1,8 +1,8 @@
-"""Reading pickles of strangers without running anything.
+"""Unpickling of untrusted files without running code.
 
-A pickle is a program: it names functions and has them called. Here it may name the exact (module, name) pairs of the
-lists below and nothing else, and what it gets under those names are inert records, never the real thing. Objects of
-other programs (modules of networks, storages, numpy's numbers) become records of what they were made from.
+A pickle is a program: it names functions and calls them. This unpickler accepts only the exact (module, name) pairs of
+the lists below, and resolves them to inert records instead of the real objects. Objects of other programs (network
+modules, storages, numpy scalars) become records of their constructor arguments and attributes.
 """
 
 import os
@@ -16,23 +16,23 @@ import numpy as np
 
 
 class UnsafePickleError(ValueError):
-    """A pickle names something that is not on the list."""
+    """A pickle names an object that is not on the list."""
 
 
 class _Fixed(type):
-    """Classes that a pickle cannot change."""
+    """Metaclass of classes that a pickle cannot modify."""
 
     def __setattr__(cls, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"{cls.__name__} cannot be changed")
 
 
 class Record(metaclass=_Fixed):
-    """What was left of an object: the name of its class, what it was made with, and its attributes.
+    """Inert stand-in for an object: the name of its class, its constructor arguments and its attributes.
 
     Attributes:
-        source: `module.name` of its class.
-        arguments: what its class was called with.
-        state: its attributes, usually a dictionary; None if none were stored.
+        source: `module.name` of the class.
+        arguments: positional arguments of the constructor.
+        state: stored attributes, usually a dictionary; None if there are none.
     """
 
     source = "object"
@@ -40,32 +40,32 @@ class Record(metaclass=_Fixed):
     state: Any
 
     def __new__(cls, *arguments: Any, **named: Any) -> "Record":
-        """Remember the arguments and do nothing with them."""
+        """Store the arguments."""
         record = super().__new__(cls)
         record.arguments, record.state = arguments, None
         return record
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
-        """Nothing is left to do."""
+        """Do nothing; `__new__` stores the arguments."""
 
     def __setstate__(self, state: Any) -> None:
-        """Remember the attributes."""
+        """Store the attributes."""
         self.state = state
 
     def __hash__(self) -> int:
-        """By identity: a record may be a key."""
+        """Hash by identity, so that a record may be a key."""
         return id(self)
 
     def __repr__(self) -> str:
-        """Its class in the other program."""
+        """Return the name of the original class."""
         return f"<{self.source}>"
 
 
 class PlainDict(dict, metaclass=_Fixed):
-    """A dictionary in place of every special one; attributes that were stored with it are dropped."""
+    """Dictionary that replaces all dictionary classes; stored attributes are dropped."""
 
     def __init__(self, *arguments: Any) -> None:
-        """Items as a mapping or pairs; a default factory is dropped."""
+        """Take items as a mapping or pairs; drop a default factory."""
         super().__init__(*(argument for argument in arguments if isinstance(argument, (dict, list, tuple))))
 
     def __setstate__(self, state: Any) -> None:
@@ -73,7 +73,7 @@ class PlainDict(dict, metaclass=_Fixed):
 
 
 class _Function:
-    """A function that a pickle may call and cannot change."""
+    """Function that a pickle may call and cannot modify."""
 
     __slots__ = ("_run",)
     _run: Any
@@ -89,20 +89,20 @@ class _Function:
 
 
 def _reconstruct(cls: Any, base: Any, state: Any) -> Any:
-    """What protocols 0 and 1 make objects with."""
+    """Create an object, as protocols 0 and 1 do."""
     if not (isinstance(cls, type) and issubclass(cls, (Record, PlainDict))):
-        raise UnsafePickleError(f"an object of {cls!r} is to be made")
+        raise UnsafePickleError(f"it creates an object of {cls!r}")
     return cls()
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
-    """What protocol 2 writes bytes with."""
+    """Encode bytes, as protocol 2 stores them."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise UnsafePickleError(f"{text!r:.40} is to be encoded as {encoding!r:.20}")
+        raise UnsafePickleError(f"it encodes {text!r:.40} as {encoding!r:.20}")
     return text.encode("latin1")
 
 
-# Names that are called while a pickle is read, and what is called instead.
+# Functions that pickles call, and their safe replacements.
 FUNCTIONS = {
     ("copyreg", "_reconstructor"): _reconstruct,
     ("copy_reg", "_reconstructor"): _reconstruct,
@@ -153,18 +153,18 @@ RECORDS = {
 
 
 def record_of(module: str, name: str) -> type[Record]:
-    """A class of inert records with the name of another program's class."""
+    """Create a class of inert records with the name of the original class."""
     return _Fixed(name, (Record,), {"source": f"{module}.{name}"})  # type: ignore[return-value]
 
 
 class SafeUnpickler(pickle.Unpickler):
-    """Reads a pickle with inert things in place of everything that it names.
+    """Unpickler that resolves every name to an inert object.
 
     Args:
         file: the pickle.
-        place: where it comes from, for errors.
-        records: further (module, name) pairs whose objects become records, as a program's own classes.
-        functions: further pairs, and what is called instead.
+        place: its location, for error messages.
+        records: additional (module, name) pairs whose objects become records, e.g. classes of a program.
+        functions: additional pairs with safe replacements.
     """
 
     def __init__(
@@ -174,15 +174,15 @@ class SafeUnpickler(pickle.Unpickler):
         records: frozenset[tuple[str, str]] = frozenset(),
         functions: Mapping[tuple[str, str], Any] | None = None,
     ) -> None:
-        super().__init__(file, encoding="latin1")  # texts of Python 2, as numpy wants them
+        super().__init__(file, encoding="latin1")  # as numpy requires for pickles of Python 2
         self.place, self.records, self.functions = place, RECORDS | records, FUNCTIONS | dict(functions or {})
         self.classes: dict[tuple[str, str], type[Record]] = {}
 
     def find_class(self, module: str, name: str, /) -> Any:
-        """The inert counterpart of what is named.
+        """Return the inert counterpart of a name.
 
         Raises:
-            UnsafePickleError: it is not on the list.
+            UnsafePickleError: the name is not on the list.
         """
         pair = (module, name)
         if pair in self.functions:
@@ -192,17 +192,17 @@ class SafeUnpickler(pickle.Unpickler):
         if pair in self.records:
             return self.classes.setdefault(pair, record_of(module, name))
         raise UnsafePickleError(
-            f"{self.place} names `{module}.{name}`, which is not on the list of what a checkpoint may hold. Nothing "
-            "of it was run. If you trust where it comes from, load it with the program that wrote it and save its "
+            f"{self.place} names `{module}.{name}`, which is not on the list of names that a checkpoint may contain. "
+            "No code was run. If you trust the source, load the file with the program that wrote it and save its "
             "`state_dict()`."
         )
 
     def read(self) -> Any:
-        """The object.
+        """Read the object.
 
         Raises:
-            UnsafePickleError: something named is not on the list.
-            ValueError: this is no whole pickle.
+            UnsafePickleError: a name is not on the list.
+            ValueError: the pickle is incomplete or invalid.
         """
         try:
             return self.load()
@@ -215,22 +215,26 @@ class SafeUnpickler(pickle.Unpickler):
 
 
 def read_pickle(path: str | os.PathLike[str], records: frozenset[tuple[str, str]] = frozenset()) -> Any:
-    """Read a file with one pickle: plain values, dictionaries, lists, records; numpy's numbers become Python's.
+    """Read a file that contains one pickle. Scalars of numpy become numbers of Python.
 
     Args:
-        path: the file; records: further (module, name) pairs that become records.
+        path: the file.
+        records: additional (module, name) pairs whose objects become records.
+
+    Returns:
+        Plain values, dictionaries, lists and records.
 
     Raises:
-        UnsafePickleError: it names what is not on the list.
-        ValueError: it is no whole pickle.
-        OSError: it cannot be read.
+        UnsafePickleError: a name is not on the list.
+        ValueError: the pickle is incomplete or invalid.
+        OSError: the file cannot be read.
     """
     with open(path, "rb") as file:
         return plain_value(SafeUnpickler(file, str(path), records).read())
 
 
 def plain_value(value: Any) -> Any:
-    """Numbers of numpy as numbers of Python, at any depth of dictionaries, lists and tuples."""
+    """Convert scalars of numpy to numbers of Python, at any depth of dictionaries, lists and tuples."""
     if isinstance(value, dict):
         return {key: plain_value(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
@@ -245,12 +249,12 @@ def plain_value(value: Any) -> Any:
 
 
 def program_dictionary(path: Path) -> dict[str, Any]:
-    """A pickled dictionary.
+    """Read a pickled dictionary.
 
     Raises:
-        ValueError: it holds something else.
+        ValueError: the file contains a different type.
     """
     value = read_pickle(path)
     if not isinstance(value, dict):
-        raise ValueError(f"{path} holds a {type(value).__name__}, expected a dictionary.")
+        raise ValueError(f"{path} contains a {type(value).__name__}, expected a dictionary.")
     return value

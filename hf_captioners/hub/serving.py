@@ -1,4 +1,4 @@
-"""What serves a captioner: a Space with a page for images, and the handler of an Inference Endpoint."""
+"""Serving of a captioner on the Hub: a Gradio Space and the handler of an Inference Endpoint."""
 
 import os
 import re
@@ -14,16 +14,19 @@ from .card_facts import CheckpointFacts, TrainingFacts
 
 HANDLER = "handler.py"
 APP = "app.py"
-# What remote code and its images need; a Space has gradio already.
+# Packages that the remote code needs; a Space already has gradio.
 SPACE_PACKAGES = ("torch", "torchvision", "transformers", "timm", "numpy", "pillow")
-WARNING = " Not a medical device: captions of X-rays are no findings."
+WARNING = " Not a medical device: captions of X-rays are not findings."
 
 
 def require_servable(directory: str | os.PathLike[str]) -> None:
-    """See that a checkpoint captions images with the code that it carries.
+    """Check that a checkpoint captions images with the code that it contains.
+
+    Args:
+        directory: directory of the checkpoint.
 
     Raises:
-        ValueError: it is an adapter, reads stored features, or is a captioner of another library.
+        ValueError: it is an adapter, reads region features, or is a captioner of a different library.
     """
     facts = CheckpointFacts.read(directory)
     if facts.adapter_of or facts.architecture is None or facts.vision is None:
@@ -37,20 +40,20 @@ def require_servable(directory: str | os.PathLike[str]) -> None:
 
 
 def endpoint_handler() -> str:
-    """The code of `handler.py`, which Inference Endpoints look for beside the weights."""
+    """Return the code of `handler.py`, which Inference Endpoints load from the repository."""
     return _template("endpoint_handler.py")
 
 
 def space_files(directory: str | os.PathLike[str], repo_id: str, endpoint: str) -> dict[str, str]:
-    """The files of a Space.
+    """Render the files of a Space.
 
     Args:
-        directory: of the captioner.
-        repo_id: of the captioner on the Hub.
-        endpoint: address of the Hub.
+        directory: directory of the captioner.
+        repo_id: name of the captioner on the Hub.
+        endpoint: URL of the Hub.
 
     Returns:
-        Contents by name: page, requirements and card.
+        Contents by file name: app, requirements and card.
     """
     training = TrainingFacts.load(directory)
     values = {
@@ -69,7 +72,7 @@ def space_files(directory: str | os.PathLike[str], repo_id: str, endpoint: str) 
 
 
 def space_requirements() -> list[str]:
-    """This library's own floors of the packages that its remote code needs."""
+    """Return the packages that the remote code needs, with the lower bounds of this library."""
     known = {re.split(r"[^\w.-]", line)[0]: line for line in requires("hf-captioners") or () if ";" not in line}
     return [known[name] for name in SPACE_PACKAGES]
 
@@ -82,17 +85,21 @@ def push_space(
     private: bool | None = None,
     token: str | bool | None = None,
 ) -> str:
-    """Make a Space in which anybody can try a captioner. One that has a page already stays as it is.
+    """Create a Space that captions images. A Space that already has an app is not changed.
+
+    ```python
+    push_space("my_captioner", "tester/captioner", "tester/captioner")
+    ```
 
     Args:
-        directory: of the captioner.
-        repo_id: of the captioner on the Hub, as `owner/name`.
-        space_id: of the Space, as `owner/name`; models and Spaces may have the same name.
-        private: make it private; default: as the account has it.
-        token: an access token; default: that of `hf auth login` or `HF_TOKEN`.
+        directory: directory of the captioner.
+        repo_id: name of the captioner on the Hub, as `owner/name`.
+        space_id: name of the Space, as `owner/name`; it may equal `repo_id`.
+        private: create a private Space; default: the setting of the account.
+        token: access token; default: the token of `hf auth login` or `HF_TOKEN`.
 
     Returns:
-        Its address.
+        URL of the Space.
 
     Raises:
         HfHubHTTPError: the Hub refused, see `explain_hub_errors`.
@@ -104,7 +111,7 @@ def push_space(
         return address
     contents = space_files(directory, repo_id, api.endpoint)
     operations = [CommitOperationAdd(name, text.encode("utf-8")) for name, text in contents.items()]
-    api.create_commit(space_id, operations, commit_message=f"A page for {repo_id}", repo_type="space")
+    api.create_commit(space_id, operations, commit_message=f"Add app for {repo_id}", repo_type="space")
     return address
 
 

@@ -1,7 +1,6 @@
-"""Files of `torch.save`, in both of its formats, read without running anything.
+"""Reading of both formats of `torch.save` without running code.
 
-Tensors become descriptions that are checked before any number is read: a tensor may only look at numbers that its own
-storage has.
+Tensors become descriptions. Each is checked before any data is read: a tensor must lie within its storage.
 """
 
 import io
@@ -41,7 +40,7 @@ RECORDS = frozenset((module, name) for module in ("torch", "torch.cuda") for nam
 
 @dataclass(frozen=True)
 class Storage:
-    """Numbers of one type that lie in the file; `shift` numbers in front of them belong to others."""
+    """Storage of one dtype in the file: `length` elements from element `shift` on."""
 
     dtype: torch.dtype
     key: str
@@ -51,10 +50,10 @@ class Storage:
 
 @dataclass(frozen=True)
 class TensorDescription:
-    """Which numbers of a storage a tensor shows.
+    """View of a storage.
 
     Attributes:
-        storage, offset, size, stride: as torch has them, in numbers.
+        storage, offset, size, stride: as in torch, in elements.
     """
 
     storage: Storage
@@ -63,33 +62,33 @@ class TensorDescription:
     stride: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Check that it looks at nothing but its storage."""
+        """Check that the view lies within its storage."""
         numbers = (self.offset, *self.size, *self.stride)
         if len(self.size) != len(self.stride) or not all(type(n) is int and n >= 0 for n in numbers):
             raise ValueError(f"a tensor has the size {self.size}, strides {self.stride} and offset {self.offset}")
         last = self.offset + sum((side - 1) * step for side, step in zip(self.size, self.stride, strict=True))
         count = math.prod(self.size)
         if count and (last >= self.storage.length or count > self.storage.length):
-            raise ValueError(f"a tensor of {self.size} looks past the {self.storage.length} numbers of its storage")
+            raise ValueError(f"a tensor of {self.size} exceeds the {self.storage.length} elements of its storage")
 
 
 @dataclass(frozen=True)
 class TorchFile:
-    """What a file of `torch.save` holds.
+    """Content of a file of `torch.save`.
 
     Attributes:
-        content: dictionaries, lists, records, and `TensorDescription`s in place of tensors.
-        read_storage: gives the bytes of a storage by its key.
+        content: dictionaries, lists and records, with a `TensorDescription` in place of each tensor.
+        read_storage: returns the bytes of a storage by its key.
     """
 
     content: Any
     read_storage: Callable[[str], bytes]
 
     def tensor(self, description: TensorDescription) -> Tensor:
-        """The numbers of a tensor, in its own memory.
+        """Read a tensor into its own memory.
 
         Raises:
-            ValueError: the storage has not the size that it was said to have.
+            ValueError: the storage is smaller than stated.
         """
         storage = description.storage
         content = self.read_storage(storage.key)
@@ -102,20 +101,20 @@ class TorchFile:
         return numbers.as_strided(description.size, description.stride, description.offset).clone()
 
     def tensors(self, part: Any) -> dict[str, Tensor]:
-        """All tensors of a `state_dict`, or of a pickled module with their names in its `state_dict`.
+        """Read all tensors of a `state_dict` or of a pickled module, by their names in the `state_dict`.
 
         Raises:
-            ValueError: it is neither.
+            ValueError: `part` is neither.
         """
         if isinstance(part, Record):
             return {name: self.tensor(found) for name, found in module_tensors(part)}
         if not isinstance(part, dict) or not all(isinstance(name, str) for name in part):
-            raise ValueError(f"a `state_dict` or a module is expected, found {type(part).__name__}")
+            raise ValueError(f"expected a `state_dict` or a module, got {type(part).__name__}")
         return {name: self.tensor(found) for name, found in part.items() if isinstance(found, TensorDescription)}
 
 
 def module_tensors(module: Record, prefix: str = "") -> Iterator[tuple[str, TensorDescription]]:
-    """(name, tensor) of a pickled module's parameters and buffers, those of its parts included."""
+    """Yield (name, tensor) of the parameters and buffers of a pickled module and its submodules."""
     for group in ("_parameters", "_buffers"):
         for name, found in module_attribute(module, group, {}).items():
             if isinstance(found, TensorDescription):
@@ -126,12 +125,12 @@ def module_tensors(module: Record, prefix: str = "") -> Iterator[tuple[str, Tens
 
 
 def module_attribute(module: Record, name: str, default: Any = None) -> Any:
-    """An attribute of a pickled module."""
+    """Return an attribute of a pickled module."""
     return module.state.get(name, default) if isinstance(module.state, dict) else default
 
 
 class TorchUnpickler(SafeUnpickler):
-    """Reads what `torch.save` pickled; `records` are the classes of the program that saved."""
+    """Unpickler for `torch.save`; `records` are the classes of the program that saved the file."""
 
     def __init__(self, file: BinaryIO, place: str, records: frozenset[tuple[str, str]]) -> None:
         functions = {
@@ -141,20 +140,20 @@ class TorchUnpickler(SafeUnpickler):
             ("torch._utils", "_rebuild_parameter_with_state"): lambda tensor, *_: tensor,
         }
         super().__init__(file, place, RECORDS | records, functions)
-        self.types: dict[str, torch.dtype] = {}  # of storages, by their keys
+        self.types: dict[str, torch.dtype] = {}  # dtypes of storages by key
 
     def persistent_load(self, pid: Any) -> Any:
-        """A storage, or (in the older format) the class of a module, beside which its source code lies unread."""
+        """Return a storage or, in the older format, the class of a module; stored source code is not read."""
         if isinstance(pid, tuple) and len(pid) >= 2 and pid[0] == "module":
             return pid[1]
         if not isinstance(pid, tuple) or len(pid) not in (5, 6) or pid[0] != "storage":
-            raise UnsafePickleError(f"{self.place} refers to {pid!r:.60}, which is no storage.")
+            raise UnsafePickleError(f"{self.place} refers to {pid!r:.60}, which is not a storage.")
         _, kind, key, _, length = pid[:5]
         name = kind.source.rpartition(".")[2] if isinstance(kind, type) and issubclass(kind, Record) else None
         if name not in STORAGES or type(length) is not int or length < 0:
-            raise UnsafePickleError(f"{self.place} refers to a storage of {kind!r:.60} with {length!r:.20} numbers.")
+            raise UnsafePickleError(f"{self.place} refers to a storage of {kind!r:.60} with {length!r:.20} elements.")
         shift = 0
-        if len(pid) == 6 and pid[5] is not None:  # a part of another storage
+        if len(pid) == 6 and pid[5] is not None:  # a part of a larger storage
             _, shift, length = pid[5]
         self.types[str(key)] = STORAGES[name]
         return Storage(STORAGES[name], str(key), length, shift)
@@ -162,7 +161,7 @@ class TorchUnpickler(SafeUnpickler):
 
 def _describe(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> TensorDescription:
     if not isinstance(storage, Storage):
-        raise UnsafePickleError(f"a tensor is to be made of {storage!r:.60}")
+        raise UnsafePickleError(f"it creates a tensor from {storage!r:.60}")
     sides, steps = (value.arguments[0] if isinstance(value, Record) else value for value in (size, stride))
     return TensorDescription(storage, offset, tuple(sides), tuple(steps))
 
@@ -172,12 +171,12 @@ def read_torch_file(path: str | os.PathLike[str], records: frozenset[tuple[str, 
 
     Args:
         path: the file.
-        records: (module, name) pairs of the program's own classes, as `("models", "Encoder")`.
+        records: (module, name) pairs of classes of the program, e.g. `("models", "Encoder")`.
 
     Raises:
-        UnsafePickleError: it names what is not on the list.
-        ValueError: it is no whole file of `torch.save`.
-        OSError: it cannot be read.
+        UnsafePickleError: a name is not on the list.
+        ValueError: the file is incomplete or not of `torch.save`.
+        OSError: the file cannot be read.
     """
     path = Path(path)
     return _read_zip(path, records) if zipfile.is_zipfile(path) else _read_sequence(path, records)
@@ -187,7 +186,7 @@ def _read_zip(path: Path, records: frozenset[tuple[str, str]]) -> TorchFile:
     archive = zipfile.ZipFile(path)
     found = [name for name in archive.namelist() if name.rpartition("/")[2] == "data.pkl"]
     if len(found) != 1:
-        raise ValueError(f"{path} is a zip file without one data.pkl, so torch.save did not write it.")
+        raise ValueError(f"{path} is a zip file without a data.pkl, so it is not a file of torch.save.")
     root = found[0].rpartition("/")[0]
     order = f"{root}/byteorder"
     if order in archive.namelist() and archive.read(order) != b"little":
@@ -198,20 +197,20 @@ def _read_zip(path: Path, records: frozenset[tuple[str, str]]) -> TorchFile:
         try:
             return archive.read(f"{root}/data/{key}")
         except (KeyError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path} lacks storage {key}, or it is broken.") from error
+            raise ValueError(f"{path} lacks storage {key}, or the storage is corrupt.") from error
 
     return TorchFile(content, read_storage)
 
 
 def _read_sequence(path: Path, records: frozenset[tuple[str, str]]) -> TorchFile:
-    """The format of before torch 1.6: five pickles (the fourth holds the object), then the storages."""
+    """Read the format of torch before 1.6: five pickles, of which the fourth is the object, then the storages."""
     places: dict[str, tuple[int, int]] = {}
     with open(path, "rb") as file:
-        if file.read(2) != b"\x80\x02":  # what every one of these pickles begins with
-            raise ValueError(f"{path} is no file of torch.save.")
+        if file.read(2) != b"\x80\x02":  # header of a pickle of protocol 2
+            raise ValueError(f"{path} is not a file of torch.save.")
         file.seek(0)
         if _next(file, path) != MAGIC_NUMBER or _next(file, path) != PROTOCOL:
-            raise ValueError(f"{path} is no file of torch.save.")
+            raise ValueError(f"{path} is not a file of torch.save.")
         system = _next(file, path)
         if not isinstance(system, dict) or not system.get("little_endian", True):
             raise ValueError(f"{path} was written on a big-endian machine; only little-endian files are read.")
@@ -220,7 +219,7 @@ def _read_sequence(path: Path, records: frozenset[tuple[str, str]]) -> TorchFile
         for key in map(str, keys if isinstance(keys, list) else []):
             header = file.read(8)
             if len(header) < 8 or key not in unpickler.types:
-                raise ValueError(f"{path} is cut off: storage {key} is not there.")
+                raise ValueError(f"{path} is truncated: storage {key} is missing.")
             width = struct.unpack("<q", header)[0] * unpickler.types[key].itemsize
             places[key] = (file.tell(), max(width, 0))
             file.seek(max(width, 0), os.SEEK_CUR)

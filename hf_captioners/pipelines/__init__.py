@@ -1,3 +1,3 @@
 """The `image-captioning` pipeline."""
 
-import transformers  # noqa: F401  registration follows this import and must not find a file of this folder half-read
+import transformers  # noqa: F401  registration follows this import; it must not meet a partly imported module

@@ -1,7 +1,7 @@
-"""The `image-captioning` pipeline: images in, captions out, no prompt needed.
+"""The `image-captioning` pipeline: captions of images, without a prompt.
 
-It serves the captioners of this library and those of transformers (BLIP, GIT, vision-encoder-decoder), and travels
-inside checkpoints, so that `pipeline(model=directory, trust_remote_code=True)` works without this library.
+It supports the captioners of this library and those of transformers (BLIP, GIT, vision-encoder-decoder). Checkpoints
+contain a copy of this file, so `pipeline(model=directory, trust_remote_code=True)` works without this library.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import secrets
 import shutil
 import urllib.request
 from collections.abc import Iterator
@@ -25,43 +26,43 @@ from transformers.image_utils import load_image
 from transformers.pipelines import PIPELINE_REGISTRY
 
 TASK = "image-captioning"
-# A checkpoint names the travelling pipeline otherwise than the registered one: transformers asks the checkpoint first,
-# and would refuse `pipeline("image-captioning", model)` without `trust_remote_code` although the library is here.
+# The task inside a checkpoint has a different name than the registered task: transformers prefers the checkpoint's
+# entry, so `pipeline("image-captioning", model)` would require `trust_remote_code` even with this library installed.
 TASK_IN_CHECKPOINT = "captioning"
 
 
 class ImageCaptioningPipeline(Pipeline):
-    """Caption images.
+    """Pipeline that captions images.
 
     ```python
-    captioner = pipeline("image-captioning", model="path/or/name")
-    captioner("photo.jpg")                       # [{"generated_text": "two dogs on a beach"}]
-    captioner(["a.jpg", "b.jpg"], batch_size=2)  # one such list for each image
+    captioner = pipeline("image-captioning", model="my_captioner")
+    captioner("photo.jpg")  # [{"generated_text": "two dogs on a beach"}]
+    captioner(["photo.jpg", "other.png"], batch_size=2)  # one list per image
     captioner("photo.jpg", num_beams=3, num_return_sequences=3, return_scores=True)
     captioner("photo.jpg", prompt="a photo of")
-    captioner([["frontal.png", "lateral.png"], ["other.png"]])  # studies: one caption of all views of each
+    captioner([["photo.jpg", "other.png"], ["photo.jpg"]])  # two studies: one caption per study
     ```
 
-    Args of a call (and of `pipeline()`, as defaults):
-        prompt: text that captions begin with.
-        timeout: seconds to wait for an image's address.
-        return_scores: add `score`, the sum of the log-probabilities of the generated tokens, end token included and
-            prompt excluded, as the model gives them, before temperature and other processing.
-        return_token_scores: add `tokens` and `token_scores`, the summands.
-        generate_kwargs: options of `generate()` in a dictionary; each may also be given by its own name.
+    Arguments of a call. `pipeline()` takes them as defaults:
+        prompt: text that the captions begin with.
+        timeout: seconds to wait for the download of an image.
+        return_scores: add `score`, the sum of the log-probabilities of the generated tokens, with the end token and
+            without the prompt, before temperature and other processing of logits.
+        return_token_scores: add `tokens` and `token_scores`, their log-probabilities.
+        generate_kwargs: options of `generate()` as a dictionary; each may also be passed by name.
 
-    Images are paths, `http(s)` addresses, base64 texts, PIL images, arrays or tensors `[H, W, C]`; alone, in a
-    list, an array `[B, H, W, C]`, a generator, a `KeyDataset`, or a `datasets.Dataset` with a column `image`. An item
-    may be `{"image": ..., "prompt": ...}`; for captioners of this library also regions: `{"features": ..., "boxes":
-    ...}`, or several views of one thing: a list within a list, `{"images": [...], "prompt": ...}`, or a data set with
-    a column `images`.
+    An image is a path, an `http(s)` URL, base64 text, a PIL image, or an array or tensor `[H, W, C]`. Several images
+    are a list, an array `[B, H, W, C]`, a generator, a `KeyDataset`, or a `datasets.Dataset` with a column `image`.
+    An item may be `{"image": ..., "prompt": ...}`. Captioners of this library also read regions, `{"features": ...,
+    "boxes": ...}`, and studies of several views: a list within a list, `{"images": [...], "prompt": ...}`, or a data
+    set with a column `images`.
 
-    Returns of a call: for one image a list of dictionaries, one for each returned sequence, best first if beams were
-    searched; for a list such a list each; for generators and datasets an iterator over them.
+    A call returns a list of dictionaries for one image: one per returned sequence, best first for beam search. It
+    returns a list of such lists for a list, and an iterator over them for a generator or data set.
 
     Raises:
         ValueError: the model cannot generate, a tokenizer or an image processor is missing, or the prompts of a batch
-            cannot be put in one batch.
+            differ in length and the model does not support that.
     """
 
     model: Any
@@ -82,18 +83,18 @@ class ImageCaptioningPipeline(Pipeline):
     ) -> None:
         if not model.can_generate():
             raise ValueError(f"{type(model).__name__} cannot generate text; expected a captioner.")
-        if processor is not None:  # its parts are the ones to use; the base class fetches them
+        if processor is not None:  # the base class takes tokenizer and image processor from it
             tokenizer = image_processor = None
         super().__init__(
             model=model, processor=processor, tokenizer=tokenizer, image_processor=image_processor, **kwargs
         )
         for name in ("tokenizer", "image_processor"):
             if getattr(self, name) is None:
-                raise ValueError(f"No {name} was found beside the model; pass `{name}=` or `processor=`.")
+                raise ValueError(f"The model has no {name}; pass `{name}=` or `processor=`.")
 
     @property
     def _is_native(self) -> bool:
-        """Whether the processor is one of this library: it knows regions, prompts and the end of captions."""
+        """Whether the processor is one of this library, which encodes regions and prompts."""
         return is_native_processor(self.processor)
 
     def _sanitize_parameters(
@@ -106,7 +107,7 @@ class ImageCaptioningPipeline(Pipeline):
         **options: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         if twice := sorted((generate_kwargs or {}).keys() & options.keys()):
-            raise ValueError(f"{twice} were given both in `generate_kwargs` and directly; give each once.")
+            raise ValueError(f"{twice} were passed both in `generate_kwargs` and by name; pass each once.")
         reading = {"prompt": prompt, "timeout": timeout}
         scoring = {"return_scores": return_scores, "return_token_scores": return_token_scores}
         reading = {name: value for name, value in reading.items() if value is not None}
@@ -114,7 +115,7 @@ class ImageCaptioningPipeline(Pipeline):
         return reading, {**scoring, **(generate_kwargs or {}), **options}, scoring
 
     def __call__(self, images: Any, **kwargs: Any) -> Any:  # type: ignore[override]
-        """Caption one image or many, see the class."""
+        """Caption one or several images, see the class."""
         if isinstance(images, tuple) or (isinstance(images, (np.ndarray, torch.Tensor)) and images.ndim == 4):
             images = list(images)
         elif hasattr(images, "column_names"):
@@ -130,7 +131,7 @@ class ImageCaptioningPipeline(Pipeline):
     def preprocess(  # type: ignore[override]
         self, inputs: Any, prompt: str | None = None, timeout: float | None = None
     ) -> dict[str, Any]:
-        """Prepare one image; its prompt is encoded later, with those of its batch."""
+        """Prepare one image; `_forward` encodes the prompts of a batch together."""
         if isinstance(inputs, dict):
             item = inputs
         else:
@@ -140,9 +141,7 @@ class ImageCaptioningPipeline(Pipeline):
             encoded = self._encode_views([fetch(view, timeout) for view in item["images"]])
         elif "image" not in item:
             if not (self._is_native and "features" in item):
-                raise ValueError(
-                    f"An item has the keys {sorted(item)}; expected 'image', and 'prompt' if there is one."
-                )
+                raise ValueError(f"An item has the keys {sorted(item)}; expected 'image' and optionally 'prompt'.")
             regions = {name: item[name] for name in ("features", "boxes") if item.get(name) is not None}
             encoded = self.processor(regions=regions, return_tensors="pt")
         else:
@@ -154,7 +153,7 @@ class ImageCaptioningPipeline(Pipeline):
         return {**encoded.to(dtype=self.dtype), "prompt": prompt or ""}
 
     def _encode_views(self, views: list[Any]) -> Any:
-        """A study `[1, V, C, H, W]`, named otherwise than `pixel_values`, which a batch would not pad to one V."""
+        """Encode a study as `views` `[1, V, C, H, W]`; unlike `pixel_values`, a batch pads `views` to one V."""
         encoded = self.processor(images=[views], return_tensors="pt")
         pixel_values = encoded.pop("pixel_values")
         encoded["views"] = pixel_values if pixel_values.ndim == 5 else pixel_values[:, None]
@@ -193,22 +192,22 @@ class ImageCaptioningPipeline(Pipeline):
         lengths = sorted({len(row) for row in rows})
         if len(lengths) > 1:
             raise ValueError(
-                f"The prompts of a batch have {lengths} tokens; {type(self.model).__name__} needs equal lengths. Pass "
-                "batch_size=1."
+                f"The prompts of a batch have {lengths} tokens; {type(self.model).__name__} requires equal lengths. "
+                "Pass batch_size=1."
             )
         start, _ = special_ids(self.model, self.tokenizer)
         if start is None:
-            raise ValueError(f"{type(self.model).__name__} names no begin token; a prompt cannot be given.")
-        # BLIP's own `generate` replaces the first token and drops the last.
+            raise ValueError(f"{type(self.model).__name__} has no begin token, so it takes no prompt.")
+        # BLIP's `generate` replaces the first token and drops the last.
         last = [start] if is_blip(self.model) else []
         name = "decoder_input_ids" if self.model.config.is_encoder_decoder else "input_ids"
         return {name: torch.tensor([[start, *row, *last] for row in rows])}
 
     def _end_ids(self, options: dict[str, Any]) -> list[int]:
-        """Ids that end a caption in this call."""
+        """Return the ids of the end tokens of this call."""
         config = options.get("generation_config") or self.model.generation_config
         ends = options.get("eos_token_id", config.eos_token_id)
-        if is_blip(self.model):  # fixed in BLIP's own `generate`
+        if is_blip(self.model):  # fixed in BLIP's `generate`
             _, ends = special_ids(self.model, self.tokenizer)
         return [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
 
@@ -218,7 +217,7 @@ class ImageCaptioningPipeline(Pipeline):
         return_scores: bool = False,
         return_token_scores: bool = False,
     ) -> list[dict[str, Any]]:
-        """Turn the sequences `[1, n, L]` of one image into n records."""
+        """Decode the sequences `[1, n, L]` of one image into n records."""
         sequences = model_outputs["sequences"][0]
         if self._is_native:
             texts = self.processor.post_process_image_text_to_text(sequences)
@@ -241,8 +240,8 @@ class ImageCaptioningPipeline(Pipeline):
         """Save model, processor and this pipeline; `pipeline(model=directory, trust_remote_code=True)` loads them.
 
         Args:
-            save_directory: made if it is missing.
-            **kwargs: options of the model's `save_pretrained`.
+            save_directory: directory, created if it is missing.
+            **kwargs: options of `save_pretrained` of the model.
         """
         self.model.save_pretrained(save_directory, **kwargs)
         for part in [self.processor] if self.processor is not None else [self.tokenizer, self.image_processor]:
@@ -284,14 +283,14 @@ def special_ids(model: Any, tokenizer: Any) -> tuple[int | None, int | None]:
 
 
 def token_logprobs(output: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Look up the log-probability of every generated token.
+    """Return the log-probability of every generated token.
 
     Args:
-        output: what `generate(..., return_dict_in_generate=True, output_logits=True)` returned, N sequences.
+        output: result of `generate(..., return_dict_in_generate=True, output_logits=True)` with N sequences.
 
     Returns:
-        Generated tokens `[N, T]` and their log-probabilities `[N, T]` under the model's own distribution; what stands
-        behind the end of a sequence means nothing.
+        Generated tokens `[N, T]` and their log-probabilities `[N, T]` under the unprocessed logits. Values after the
+        end token of a sequence are undefined.
     """
     parents = getattr(output, "beam_indices", None)
     steps = len(output.logits) if parents is None else parents.shape[1]
@@ -304,13 +303,13 @@ def token_logprobs(output: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _after_end(generated: torch.Tensor, end_ids: list[int]) -> torch.Tensor:
-    """True behind the first end token of each row `[N, T]`."""
+    """Return a mask `[N, T]` that is True after the first end token of each row."""
     is_end = torch.isin(generated, torch.tensor(end_ids, device=generated.device, dtype=generated.dtype)).long()
     return is_end.cumsum(dim=-1) - is_end > 0
 
 
 def fetch(source: Any, timeout: float | None = None) -> Any:
-    """Load the bytes behind an `http(s)` address; anything else is returned as it is."""
+    """Download an `http(s)` URL; return anything else unchanged."""
     if not (isinstance(source, str) and source.startswith(("http://", "https://"))):
         return source
     request = urllib.request.Request(source, headers={"User-Agent": "hf-captioners"})
@@ -319,9 +318,9 @@ def fetch(source: Any, timeout: float | None = None) -> Any:
 
 
 def upright_rgb(source: Any) -> Any:
-    """Read an image for the processors of transformers: upright, RGB, transparency over white.
+    """Read an image for the processors of transformers: EXIF orientation applied, RGB, transparency over white.
 
-    Arrays with channels and tensors stay as they are.
+    Arrays with channels and tensors are returned unchanged.
     """
     if isinstance(source, np.ndarray) and source.ndim == 2:
         source = PIL.Image.fromarray(source)
@@ -333,24 +332,24 @@ def upright_rgb(source: Any) -> Any:
         path = os.fspath(source)
         source = PIL.Image.open(path) if os.path.isfile(path) else load_image(path)
     image = PIL.ImageOps.exif_transpose(source)
-    if image.mode.startswith("I;16"):  # converting these would clip them to white
+    if image.mode.startswith("I;16"):  # a plain conversion clips 16 bits to white
         image = PIL.Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
     return PIL.Image.fromarray(np.asarray(convert_to_rgb(image, return_numpy=True)))
 
 
 def _column_of_images(rows: Any) -> Iterator[Any]:
-    """Go through the column `image` (or `images`, several views) of a `datasets.Dataset`."""
+    """Iterate over the column `image` (or `images`, several views) of a `datasets.Dataset`."""
     names = ["image"] if rows.column_names is None else [n for n in ("image", "images") if n in rows.column_names]
     if not names:
         raise ValueError(
-            f"The data set has the columns {list(rows.column_names)}; expected a column 'image'. For another one pass "
+            f"The data set has the columns {list(rows.column_names)}; expected 'image'. For a different column pass "
             "transformers.pipelines.pt_utils.KeyDataset(rows, name)."
         )
     return (row[names[0]] for row in rows)
 
 
 def register_pipeline() -> None:
-    """Make `pipeline("image-captioning", ...)` known to transformers; repeating it changes nothing."""
+    """Register `pipeline("image-captioning", ...)` with transformers; a second call changes nothing."""
     registered = PIPELINE_REGISTRY.supported_tasks.get(TASK)
     if registered is None or registered["impl"] is not ImageCaptioningPipeline:
         PIPELINE_REGISTRY.register_pipeline(
@@ -359,10 +358,10 @@ def register_pipeline() -> None:
 
 
 def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
-    """Put this pipeline into a saved checkpoint: its code, and its entry in config.json.
+    """Add this pipeline to a saved checkpoint: its code, and its entry in config.json.
 
     Args:
-        directory: holds config.json already.
+        directory: directory with config.json.
     """
     source, folder = Path(__file__), Path(directory)
     if source.resolve() != (folder / source.name).resolve():
@@ -372,6 +371,10 @@ def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
     config["custom_pipelines"] = {
         TASK_IN_CHECKPOINT: {"impl": reference, "pt": [AutoModelForImageTextToText.__name__], "type": "multimodal"}
     }
-    partial = folder / f"config.json.{os.getpid()}"
-    partial.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(partial, folder / "config.json")
+    # This file stands alone, so it does not use `hf_captioners.output_files`; no other process uses this name.
+    partial = folder / f".config.json-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    try:
+        partial.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        os.replace(partial, folder / "config.json")
+    finally:
+        partial.unlink(missing_ok=True)

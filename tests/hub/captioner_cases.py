@@ -1,4 +1,4 @@
-"""The tiny captioner of every architecture, as its own tests make it."""
+"""The tiny captioner of every architecture, from the tests of that architecture."""
 
 from importlib import import_module
 from pathlib import Path
@@ -11,10 +11,10 @@ NAMES = sorted(ARCHITECTURES)
 
 
 def case_of(name: str) -> CaptionerCase:
-    """The test class of `tests/modeling/test_{name}.py` that makes tiny models of an architecture.
+    """Return the test case of `tests/modeling/test_{name}.py`, which builds tiny models of an architecture.
 
     Raises:
-        LookupError: there is none, so the architecture is not covered.
+        LookupError: there is none, so the architecture is not tested.
     """
     module = import_module(f"tests.modeling.test_{name}")
     model_type = ARCHITECTURES[name].model_type
@@ -27,7 +27,7 @@ def case_of(name: str) -> CaptionerCase:
 
 
 def save_captioner(name: str, directory: Path, **fields: Any) -> tuple[CaptionerCase, Any]:
-    """Save model and processor of an architecture; returns what made them, and the model."""
+    """Save a tiny model and its processor; return the test case and the model."""
     case = case_of(name)
     model = case.make_model(**fields)
     model.save_pretrained(directory)

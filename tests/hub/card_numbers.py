@@ -1,4 +1,4 @@
-"""Numbers that a card prints, and numbers that files hold, in the forms that cards print them."""
+"""Numbers in the text of a card, and numbers in files in the forms that cards print."""
 
 import json
 import math
@@ -9,18 +9,18 @@ from typing import Any
 
 from safetensors import safe_open
 
-# Rules of the text itself, not figures: the citation's year, "times 100", names of metrics, and marks of the card.
+# Numbers that are not results: the year of the citation, "times 100", names of metrics, and marks of the card.
 OF_THE_TEXT = re.compile(r"CVPR \d+|times 100|BLEU-\d|BLEU-\d, |sigma 6|<!--.*?-->|\]\[0\]|\[0\]|```.*?```", re.DOTALL)
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)*")
 
 
 def numbers_of(text: str) -> set[str]:
-    """All numbers in a text, as printed."""
+    """Return all numbers in a text, as printed."""
     return {found.rstrip(",") for found in NUMBER.findall(OF_THE_TEXT.sub(" ", text))}
 
 
 def forms_of(value: Any) -> set[str]:
-    """The forms in which a card prints a value of a file."""
+    """Return the forms in which a card prints a value of a file."""
     if isinstance(value, bool) or value is None:
         return set()
     if isinstance(value, str):
@@ -34,7 +34,7 @@ def forms_of(value: Any) -> set[str]:
 
 
 def numbers_in_files(paths: Iterable[Path]) -> set[str]:
-    """Numbers of JSON files, and how many numbers files of weights hold."""
+    """Return the numbers in JSON files, and the numbers of parameters in files of weights."""
     known: set[str] = set()
     for path in paths:
         if path.suffix == ".safetensors":

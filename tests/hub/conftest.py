@@ -13,7 +13,7 @@ from .loopback_hub import loopback_hub  # noqa: F401
 
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory):
-    """A captioner as training leaves it: with files that are nobody else's business."""
+    """A captioner as training leaves it, with files that must not be pushed."""
     directory = tmp_path_factory.mktemp("saved") / "captioner"
     save_captioner("visualgpt", directory)
     for name in ("training_args.bin", "optimizer.pt", "my_script.py", "notes.txt", ".env"):

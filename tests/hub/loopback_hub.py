@@ -1,4 +1,4 @@
-"""A Hub on this machine's loopback address, for tests of pushing and pulling.
+"""A Hub on the loopback address of this machine, for tests of pushing and pulling.
 
 It keeps models, data sets and Spaces in memory and answers what huggingface_hub asks: accounts, creating, uploading
 (inline and through large file storage, without xet), commits, branches, pull requests, listings and downloads.
@@ -33,14 +33,14 @@ KINDS = {"models": "model", "datasets": "dataset", "spaces": "space"}
 
 
 class Refusal(Exception):
-    """An answer other than 200."""
+    """Answer with a status other than 200."""
 
     def __init__(self, status: int, code: str, message: str = "", body: dict[str, Any] | None = None) -> None:
         self.status, self.code, self.message, self.body = status, code, message or code, body or {}
 
 
 class LoopbackHub:
-    """The server and what tests look at.
+    """The server, and the state that tests inspect.
 
     Attributes:
         url: its address.
@@ -68,11 +68,11 @@ class LoopbackHub:
         self.server.server_close()
 
     def environment(self, home: Path, token: str | None = TOKEN) -> dict[str, str]:
-        """Variables for a process that shall use this Hub and an empty cache.
+        """Return environment variables for a process that uses this Hub and an empty cache.
 
         Args:
             home: folder of the cache.
-            token: who it is; None for nobody.
+            token: token of the account; None to be signed out.
         """
         return {
             "HF_ENDPOINT": self.url,
@@ -87,7 +87,7 @@ class LoopbackHub:
         }
 
     def use_here(self, monkeypatch: pytest.MonkeyPatch, home: Path, token: str | None = TOKEN) -> None:
-        """Point this process to this Hub until the test ends; libraries have read their variables already."""
+        """Make this process use this Hub until the test ends; libraries have already read their variables."""
         import huggingface_hub.constants as constants
 
         for name, value in self.environment(home, token).items():
@@ -104,19 +104,19 @@ class LoopbackHub:
         monkeypatch.setattr("huggingface_hub.hf_api.api.endpoint", self.url)
 
     def repository(self, name: str, kind: str = "model") -> Repository:
-        """A repository that must be there."""
+        """Return a repository that must exist."""
         return self.repositories[kind, name]
 
 
 @pytest.fixture
 def loopback_hub() -> Iterator[LoopbackHub]:
-    """A Hub without repositories."""
+    """Provide a Hub without repositories."""
     with LoopbackHub() as hub:
         yield hub
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers requests; each route is a method `{verb}_{name}` that is found by the path's form."""
+    """Request handler; each route is a method that is chosen by the form of the path."""
 
     hub: LoopbackHub
     protocol_version = "HTTP/1.1"
@@ -149,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
     }
 
     def answer(self) -> None:
-        """Find who answers, and answer; a refusal becomes its status."""
+        """Find the route and answer; a refusal becomes its status."""
         split = urlsplit(self.path)
         self.query = {name: values[0] for name, values in parse_qs(split.query).items()}
         self.body = self._read_body()
@@ -202,17 +202,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(payload)
 
     def log_message(self, *args: Any) -> None:
-        """Quiet."""
+        """Log nothing."""
 
     # accounts and rights
 
     @property
     def account(self) -> tuple[str, str] | None:
-        """(user, role) of the token that came along."""
+        """Return (user, role) of the token of the request."""
         return ACCOUNTS.get((self.headers.get("Authorization") or "").removeprefix("Bearer "))
 
     def may_write(self, owner: str) -> None:
-        """Refuse whoever may not change what this owner has."""
+        """Refuse clients that may not change repositories of this owner."""
         if self.account is None:
             raise Refusal(401, "Unauthorized", "Invalid credentials in Authorization header")
         user, role = self.account
@@ -220,7 +220,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(403, "Forbidden", f"{user} has no right to write to {owner} with a {role} token")
 
     def find(self) -> tuple[Repository, Commit]:
-        """The repository and commit that the path names."""
+        """Return the repository and commit that the path names."""
         kind = KINDS[self.groups.get("kinds") or self.groups.get("prefix") or "models"]
         repository = self.hub.repositories.get((kind, self.groups["id"]))
         if repository is None or (repository.private and self.account is None):
@@ -231,36 +231,36 @@ class _Handler(BaseHTTPRequestHandler):
         return repository, commit
 
     def find_to_write(self) -> tuple[Repository, Commit]:
-        """The same, if the client may change it."""
+        """Return the same, if the client may change it."""
         repository, commit = self.find()
         self.may_write(repository.name.split("/")[0])
         return repository, commit
 
     def address(self, kind: str) -> str:
-        """Where repositories of a kind are."""
+        """Return the address of repositories of a type."""
         return self.hub.url if kind == "model" else f"{self.hub.url}/{kind}s"
 
     # routes
 
     def whoami(self) -> Any:
-        """Who the token belongs to."""
+        """Return the account of the token."""
         if self.account is None:
             raise Refusal(401, "Unauthorized", "Invalid credentials in Authorization header")
         user, role = self.account
         return {"type": "user", "name": user, "orgs": [], "auth": {"accessToken": {"role": role}}}
 
     def create(self) -> Any:
-        """A new repository; 409 if it exists."""
+        """Create a repository; 409 if it exists."""
         asked = json.loads(self.body)
         owner = asked.get("organization") or (self.account or ("",))[0]
         self.may_write(owner)
         kind, name = asked.get("type") or "model", f"{owner}/{asked['name']}"
-        told = {"url": f"{self.address(kind)}/{name}", "name": name, "id": name}
+        described = {"url": f"{self.address(kind)}/{name}", "name": name, "id": name}
         if (kind, name) in self.hub.repositories:
-            raise Refusal(409, "Conflict", "You already created this repo", told)
+            raise Refusal(409, "Conflict", "You already created this repo", described)
         private = asked.get("visibility") == "private" or bool(asked.get("private"))
         self.hub.repositories[kind, name] = Repository(kind, name, private)
-        return told
+        return described
 
     def delete(self) -> Any:
         """Remove a repository."""
@@ -272,7 +272,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {}
 
     def validate(self) -> Any:
-        """Whether the card's metadata can be read."""
+        """Check that the metadata of a card can be read."""
         found = FRONT_MATTER.match(json.loads(self.body)["content"])
         try:
             metadata = yaml.safe_load(found[1]) if found else {}
@@ -284,21 +284,21 @@ class _Handler(BaseHTTPRequestHandler):
         return {"errors": [], "warnings": []}
 
     def repositories(self) -> Any:
-        """All public repositories of a kind."""
+        """Return all public repositories of a type."""
         kind = KINDS[self.groups["kinds"]]
         return [
-            repository.told(repository.branches["main"][-1])
+            repository.described(repository.branches["main"][-1])
             for (stored_kind, _), repository in self.hub.repositories.items()
             if stored_kind == kind and not repository.private
         ]
 
     def info(self) -> Any:
-        """One repository."""
+        """Return one repository."""
         repository, commit = self.find()
-        return repository.told(commit)
+        return repository.described(commit)
 
     def preupload(self) -> Any:
-        """How each file is to be sent, and what is there already."""
+        """Return the upload mode of each file, and the hashes of existing ones."""
         if self.query.get("create_pr"):
             _, commit = self.find()
         else:
@@ -313,7 +313,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {"files": answers}
 
     def commit(self) -> Any:
-        """All changes at once, or none."""
+        """Apply all changes of a commit, or none."""
         wants_review = bool(self.query.get("create_pr"))
         repository, current = self.find() if wants_review else self.find_to_write()
         if self.account is None:
@@ -340,13 +340,13 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(400, "BadRequest", f"{branch} is no branch")
         commit = repository.commit(branch, header["summary"], changes)
         place = f"{self.address(repository.kind)}/{repository.name}"
-        told = {"success": True, "commitOid": commit.oid, "commitUrl": f"{place}/commit/{commit.oid}"}
+        described = {"success": True, "commitOid": commit.oid, "commitUrl": f"{place}/commit/{commit.oid}"}
         if wants_review:
-            told["pullRequestUrl"] = f"{place}/discussions/{branch.rsplit('/', 1)[1]}"
-        return told
+            described["pullRequestUrl"] = f"{place}/discussions/{branch.rsplit('/', 1)[1]}"
+        return described
 
     def branch(self) -> Any:
-        """A new branch from `main` or `startingPoint`."""
+        """Create a branch from `main` or `startingPoint`."""
         name = self.groups.pop("rev")
         repository, _ = self.find_to_write()
         if name in repository.branches:
@@ -358,7 +358,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {}
 
     def tree(self) -> Any:
-        """Entries of a folder."""
+        """Return the entries of a folder."""
         repository, commit = self.find()
         flags = [self.query.get(name, "false").lower() in ("true", "1") for name in ("recursive", "expand")]
         listing = repository.listing(commit, self.groups.get("path", ""), *flags)
@@ -367,7 +367,7 @@ class _Handler(BaseHTTPRequestHandler):
         return listing
 
     def paths_info(self) -> Any:
-        """Entries of given paths; what does not exist is left out."""
+        """Return the entries of given paths; missing ones are left out."""
         repository, commit = self.find()
         asked = json.loads(self.body)
         paths = asked["paths"] if isinstance(asked["paths"], list) else [asked["paths"]]
@@ -377,7 +377,7 @@ class _Handler(BaseHTTPRequestHandler):
         return [every[path] for path in paths if path in every]
 
     def refs(self) -> Any:
-        """Branches."""
+        """Return the branches."""
         repository, _ = self.find()
         branches = [
             {"name": name, "ref": f"refs/heads/{name}", "targetCommit": commits[-1].oid}
@@ -387,7 +387,7 @@ class _Handler(BaseHTTPRequestHandler):
         return {"branches": branches, "tags": [], "converts": []}
 
     def commits(self) -> Any:
-        """History of a branch, newest first."""
+        """Return the history of a branch, newest first."""
         repository, _ = self.find()
         return [
             {"id": commit.oid, "title": commit.title, "message": "", "authors": [], "date": MOMENT}
@@ -395,7 +395,7 @@ class _Handler(BaseHTTPRequestHandler):
         ]
 
     def large_batch(self) -> Any:
-        """Where to send large files; nowhere if their content is known."""
+        """Return upload addresses of large files; none if their content is known."""
         self.find()
         answers = []
         for file in json.loads(self.body)["objects"]:
@@ -406,18 +406,18 @@ class _Handler(BaseHTTPRequestHandler):
         return {"transfer": "basic", "objects": answers}
 
     def large_upload(self) -> Any:
-        """Keep a large file."""
+        """Store a large file."""
         self.hub.large_files[self.groups["oid"]] = self.body
         return {}
 
     def large_verify(self) -> Any:
-        """Whether it arrived whole."""
+        """Check the hash of an uploaded file."""
         if StoredFile(self.hub.large_files[self.groups["oid"]]).sha256 != self.groups["oid"]:
-            raise Refusal(400, "BadRequest", "the content has another hash")
+            raise Refusal(400, "BadRequest", "the content has a different hash")
         return {}
 
     def file(self) -> None:
-        """Bytes of a file, or a range of them."""
+        """Return the bytes of a file, or a range of them."""
         _, commit = self.find()
         stored = commit.files.get(self.groups["path"])
         headers = {"X-Repo-Commit": commit.oid, "Accept-Ranges": "bytes"}

@@ -1,4 +1,4 @@
-"""What a loopback Hub keeps: repositories, branches, commits and files, in memory."""
+"""The state of a loopback Hub: repositories, branches, commits and files, in memory."""
 
 import hashlib
 import itertools
@@ -14,7 +14,7 @@ MOMENT = "2024-01-01T00:00:00.000Z"
 
 @dataclass(frozen=True)
 class StoredFile:
-    """The content of one file, and whether it came through large file storage."""
+    """Content of a file, and whether it is in large file storage."""
 
     content: bytes
     is_large: bool = False
@@ -29,16 +29,16 @@ class StoredFile:
 
     @property
     def sha256(self) -> str:
-        """Hash by which large file storage knows the content."""
+        """Hash of the content in large file storage."""
         return hashlib.sha256(self.content).hexdigest()
 
     @property
     def etag(self) -> str:
-        """What clients compare a cached or local file with."""
+        """Hash that clients compare with a cached or local file."""
         return self.sha256 if self.is_large else self.blob
 
-    def told(self, path: str, expand: bool) -> dict[str, Any]:
-        """The entry of a listing."""
+    def described(self, path: str, expand: bool) -> dict[str, Any]:
+        """Return the entry of a listing."""
         entry: dict[str, Any] = {"type": "file", "oid": self.blob, "size": len(self.content), "path": path}
         if self.is_large:
             entry["lfs"] = {"oid": self.sha256, "size": len(self.content), "pointerSize": 100}
@@ -49,7 +49,7 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Commit:
-    """All files of a repository at one moment."""
+    """All files of a repository after a commit."""
 
     oid: str
     title: str
@@ -75,7 +75,7 @@ class Repository:
         return Commit(hashlib.sha1(seed.encode()).hexdigest(), title, files)
 
     def at(self, revision: str) -> Commit | None:
-        """The commit of a branch or hash."""
+        """Return the commit of a branch or hash."""
         if revision in self.branches:
             return self.branches[revision][-1]
         every = [commit for commits in self.branches.values() for commit in commits]
@@ -97,19 +97,19 @@ class Repository:
         return self.branches[branch][-1]
 
     def open_pull_request(self) -> str:
-        """A branch for a new pull request."""
+        """Create the branch of a new pull request."""
         number = 1 + sum(name.startswith("refs/pr/") for name in self.branches)
         self.branches[f"refs/pr/{number}"] = list(self.branches["main"])
         return f"refs/pr/{number}"
 
     def files(self, revision: str = "main") -> dict[str, bytes]:
-        """Contents by path, for tests."""
+        """Return contents by path, for tests."""
         commit = self.at(revision)
         assert commit is not None, revision
         return {path: stored.content for path, stored in commit.files.items()}
 
-    def told(self, commit: Commit) -> dict[str, Any]:
-        """What the Hub says of a repository; library and task are read from its card."""
+    def described(self, commit: Commit) -> dict[str, Any]:
+        """Return the description of a repository; library and task are read from its card."""
         card = commit.files.get("README.md")
         found = FRONT_MATTER.match(card.content.decode()) if card else None
         try:
@@ -140,7 +140,7 @@ class Repository:
         }
 
     def listing(self, commit: Commit, folder: str, recursive: bool, expand: bool) -> list[dict[str, Any]] | None:
-        """Entries under a folder ("" is the root); None if there is no such folder."""
+        """Return the entries of a folder ("" is the root); None if the folder is missing."""
         prefix = f"{folder.rstrip('/')}/" if folder else ""
         inside = {path: stored for path, stored in commit.files.items() if path.startswith(prefix)}
         if prefix and not inside:
@@ -154,5 +154,5 @@ class Repository:
                     oid = hashlib.sha1(name.encode()).hexdigest()
                     entries[name] = {"type": "directory", "oid": oid, "size": 0, "path": name}
             if len(parts) == 1 or recursive:
-                entries[path] = stored.told(path, expand)
+                entries[path] = stored.described(path, expand)
         return list(entries.values())

@@ -1,4 +1,4 @@
-"""Run by test_trained_card.py with `accelerate launch`: a training that pushes every save to the Hub."""
+"""Training that pushes every save to the Hub; test_trained_card.py runs it with `accelerate launch`."""
 
 import sys
 from pathlib import Path

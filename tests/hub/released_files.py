@@ -1,4 +1,4 @@
-"""Writes weights into files of the form in which the authors' programs write them."""
+"""Write weights into files of the form of the authors' programs."""
 
 import pickle
 import random
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 def write_visualgpt(
     path: Path, weights: dict[str, Tensor], sizes: dict, new_format: bool = True, **more: Tensor
 ) -> None:
-    """A training checkpoint: `state_dict` with tied and unused entries put back, optimizer and random states."""
+    """Write a training checkpoint: `state_dict` with tied and unused entries, optimizer and random states."""
     state = OrderedDict(weights)
     state.setdefault("decoder.lm_head.decoder.weight", weights["decoder.transformer.wte.weight"])
     width, heads = sizes["d_model"], sizes["n_head"]
@@ -57,7 +57,7 @@ def write_visualgpt(
 
 
 def write_program(path: Path, weights: dict[str, Tensor], options: dict) -> None:
-    """`NAME.npz` with the errors of the run and parameters once more as objects, and `NAME.npz.pkl`."""
+    """Write `NAME.npz`, with the errors of the run and a pickled copy of the parameters, and `NAME.npz.pkl`."""
     arrays = {name: tensor.numpy() for name, tensor in weights.items()}
     again = np.array([arrays], dtype=object)
     np.savez(path, history_errs=np.zeros((3, 2)), zipped_params=again, train_err=np.float64(3.0), **arrays)
@@ -66,7 +66,7 @@ def write_program(path: Path, weights: dict[str, Tensor], options: dict) -> None
 
 
 def write_modules(path: Path, weights: dict[str, Tensor], sizes: dict, new_format: bool = True) -> None:
-    """`BEST_checkpoint_NAME.pth.tar`: whole modules of classes in a file `models.py`, and their optimizers."""
+    """Write `BEST_checkpoint_NAME.pth.tar`: pickled modules of a file `models.py`, and their optimizers."""
     with models_file(sizes) as models:
         decoder, encoder = models.DecoderWithAttention(), models.Encoder()
         decoder.load_state_dict(weights)
@@ -84,7 +84,7 @@ def write_modules(path: Path, weights: dict[str, Tensor], sizes: dict, new_forma
 
 @contextmanager
 def models_file(sizes: dict) -> Iterator[types.ModuleType]:
-    """A module `models` as the re-implementation has it, for the time of saving."""
+    """Provide the module `models` of the re-implementation while a checkpoint is saved."""
     module = types.ModuleType("models")
 
     class Attention(nn.Module):
@@ -126,5 +126,5 @@ def models_file(sizes: dict) -> Iterator[types.ModuleType]:
 
 
 def words(count: int) -> list[str]:
-    """Different words of two letters."""
+    """Return different words of two letters."""
     return [first + second for first in string.ascii_lowercase for second in string.ascii_lowercase][:count]

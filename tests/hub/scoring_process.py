@@ -1,4 +1,4 @@
-"""Load captioners where the package cannot be imported, and store the logits of given inputs.
+"""Load captioners without the package and store the logits of given inputs.
 
 Usage: python scoring_process.py FOLDER...; each has `captioner/` and `inputs.pt`, and gets `logits.pt`.
 """
@@ -8,7 +8,7 @@ import sys
 
 
 class Absent(importlib.abc.MetaPathFinder):
-    """Makes a package impossible to import."""
+    """Import hook that makes the package impossible to import."""
 
     def find_spec(self, fullname, path=None, target=None):
         if fullname.partition(".")[0] == "hf_captioners":

@@ -1,4 +1,4 @@
-"""A captioner that was fine-tuned with LoRA goes to the Hub, comes back, and becomes one model with its base."""
+"""LoRA adapters of a captioner: push, load and merge."""
 
 import peft
 import pytest
@@ -13,7 +13,7 @@ from .captioner_cases import NAMES, save_captioner
 
 @pytest.mark.parametrize("name", NAMES)
 def test_lora_round_trip(name, hub, tmp_path):
-    """Push base and adapter, load both from the Hub, merge: equal logits; push the merged one: equal still."""
+    """Logits are equal after base and adapter are pushed, loaded and merged, and after the merged model is pushed."""
     case, _ = save_captioner(name, tmp_path / "base")
     push_checkpoint(tmp_path / "base", "base")
     base = AutoModelForImageTextToText.from_pretrained("tester/base")
@@ -47,6 +47,6 @@ def test_lora_round_trip(name, hub, tmp_path):
 def test_an_adapter_of_a_directory_is_refused(hub, saved, tmp_path):
     base = AutoModelForImageTextToText.from_pretrained(saved)
     peft.get_peft_model(base, peft.LoraConfig(target_modules="all-linear")).save_pretrained(tmp_path / "adapter")
-    with pytest.raises(ValueError, match="which nobody else has. Push that one first"):
+    with pytest.raises(ValueError, match="which is not on the Hub. Push that one first"):
         push_checkpoint(tmp_path / "adapter", "adapter")
     assert not hub.repositories

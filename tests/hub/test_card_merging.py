@@ -1,4 +1,4 @@
-"""What a person wrote into a card survives; what was written automatically is brought up to date."""
+"""Merging keeps text that a person wrote and updates generated text."""
 
 import logging
 
@@ -51,7 +51,7 @@ def test_text_around_the_marks_survives_three_times():
     assert merge_cards(merge_cards(once, SECOND, "there"), SECOND, "there") == once
 
 
-def test_an_edited_automatic_part_is_a_persons():
+def test_an_edited_generated_part_is_kept():
     mine = FIRST.replace("CIDEr-D 0.5", "Great captions!")
     merged = merge_cards(mine, SECOND, "there")
     assert "Great captions!" in merged and "CIDEr-D 0.7" not in merged
@@ -66,7 +66,7 @@ def test_a_whole_card_of_a_person_keeps_every_letter_of_its_text():
     assert merged == front_matter(yaml.safe_load(SECOND.split("---")[1])) + "No metadata at all"
 
 
-def test_a_persons_new_card_takes_the_place_of_an_automatic_one_only(caplog):
+def test_a_persons_new_card_replaces_only_a_generated_one(caplog):
     mine = "# My captioner\n"
     assert merge_cards(FIRST, mine, "there").endswith(mine)
     caplog.set_level(logging.WARNING)
@@ -80,7 +80,7 @@ def test_figures_of_the_same_evaluation_are_replaced():
     assert values(merged) == {"other": 0.2, "test": 0.3, "third": 0.4}
 
 
-def test_the_empty_card_of_transformers_is_nobodys():
+def test_the_empty_card_of_transformers_is_replaced():
     from huggingface_hub import ModelCard, ModelCardData
 
     template = str(ModelCard.from_template(ModelCardData(library_name="transformers", tags=["mine"])))
@@ -101,7 +101,7 @@ TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\r\
 @settings(deadline=None, max_examples=60)
 @given(before=TEXT, after=TEXT)
 def test_any_text_survives(before, after):
-    """Whatever stands around the marks is there after every merge, and the second merge changes nothing."""
+    """Text around the marks is kept by every merge, and a second merge changes nothing."""
     if before.lstrip().startswith("---"):
         before = "x" + before
     top, _, generated = FIRST.partition("<!--")

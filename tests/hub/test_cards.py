@@ -1,4 +1,4 @@
-"""Cards from facts: whatever is not known is absent, and the rest reads as it should."""
+"""Cards from facts: unknown facts are absent, known ones are shown."""
 
 import dataclasses
 import re
@@ -135,23 +135,23 @@ def paths(kind, prefix=""):
 PATHS = [*paths(TrainingFacts), *CHECKPOINT]
 
 
-def test_everything_known_is_told():
+def test_all_known_facts_are_shown():
     card = render_card("somebody/captioner", checkpoint(), facts(TrainingFacts), SHOWN)
-    for told in (
+    for text in (
         "# captioner\n",
         'pipeline(model="somebody/captioner", trust_remote_code=True)',
         "| parameters | 213,400,320 |",
-        "| images are brought to | 224 x 224 |",
+        "| input resolution | 224 x 224 |",
         "## Evaluation on flickr8k (train)",
         "| CIDEr-D | 0.7000 | CIDEr-D (clipped, sigma 6) |",
-        "| words a caption | 9.5000 | mean |",
-        "not chosen; behind each word its visual score",
+        "| words per caption | 9.5000 | mean |",
+        "without selection. After each word: its visual score",
         "| ![1.jpg](sample_eval_1.jpg) | a <sub>0.25</sub> dog <sub>0.50</sub> \\| <sub>0.12</sub> runs",
         " runs <sub>1.00</sub> | A dog is running.<br>A dog on grass. |",
         "Reproduces row VisualGPT (tau = 0.2) of table 1 of `visualgpt`, regime 1%:\n",
         "| BLEU-4 | 25.2 ± 1.11 | 24.9 ± 0.88 |\n| CIDEr-D | 81.7 | 80.0 ± 2.00 |\n\n",
         "Measured as mean ± standard deviation over the seeds 0, 1, 2.",
-        "Learnt from 600 images (10.0% of 6,000) with 3,000 captions of flickr8k (train).",
+        "Trained on 600 images (10.0% of 6,000) with 3,000 captions of flickr8k (train).",
         "Arguments that differ from the defaults: `learning_rate=0.0003`, `seed=7`.",
         "| 100 | 1.00 |  | 2.5000 |  | 0.6000 |",
         "| **200** | **2.00** | **2.1000** | **2.2500** | **0.2500** | **0.7000** |",
@@ -159,7 +159,7 @@ def test_everything_known_is_told():
         "Trained on NVIDIA H100 80GB HBM3, in 2 processes, in 2.0 hours.",
         "- Hodosh et al., JAIR 2013\n",
     ):
-        assert told in card
+        assert text in card
     metadata = read_card(card, "here").metadata
     assert metadata["base_model"] == ["distilgpt2"] and metadata["license"] == "apache-2.0"
     assert metadata["language"] == "en" and metadata["metrics"] == ["bleu", "cider"]
@@ -172,7 +172,7 @@ def test_everything_known_is_told():
 
 def test_captions_without_visual_scores_stand_alone():
     card = render_card("captioner", checkpoint(), facts(TrainingFacts, {"evaluations.samples.visual_scores"}), SHOWN)
-    assert "not chosen:\n" in card and "| a dog \\| runs |" in card and "<sub>" not in card
+    assert "without selection:\n" in card and "| a dog \\| runs |" in card and "<sub>" not in card
 
 
 def test_a_row_of_one_run_and_images_that_are_not_shown():
@@ -192,7 +192,7 @@ def test_a_row_of_one_run_and_images_that_are_not_shown():
 @example(left_out=set())
 @example(left_out=set(PATHS))
 def test_what_is_missing_is_absent(left_out):
-    """Any facts may be missing: the card has no empty place for them, and never says none, nought or n/a."""
+    """Any facts may be missing: the card has no empty places and never prints None or n/a."""
     card = render_card("captioner", checkpoint(left_out), facts(TrainingFacts, left_out), SHOWN)
     text = card.replace(re.search("<!--.*-->", card)[0], "")
     assert not re.search(r"None|N/A|\bnan\b|Undefined|\[\]|\{\}|\(\)|(?<!`)``(?!`)|: \.|, ,| \.|\n{4}", text), text
@@ -200,7 +200,7 @@ def test_what_is_missing_is_absent(left_out):
     tables = [part for part in parts if "|---|" in part]
     assert all(re.search(r"\|---\|\n\|", table) for table in tables), "a table without rows"
     headings = re.findall(r"^## .*\n+(?=## |<!--)", text, re.MULTILINE)
-    assert not headings, "a heading with nothing beneath it"
+    assert not headings, "a heading without text"
     data = ModelCard(card).data.to_dict()
     assert None not in data.values() and data["pipeline_tag"] == "image-to-text"
     for name in ("hardware", "licence", "parameters", "vision"):
@@ -208,7 +208,7 @@ def test_what_is_missing_is_absent(left_out):
         shown = f"{value:,}" if isinstance(value, int) else value
         assert (shown in card) == (name not in left_out), name
     row = {"reproduces", "reproduces.published", "reproduces.measured"}
-    assert ("## Beside the published figures\n" in card) == (not row & left_out)
+    assert ("## Comparison with published results\n" in card) == (not row & left_out)
     sample = {"evaluations", "evaluations.figures", "evaluations.samples", "evaluations.samples.file"}
     assert ("](sample_eval_1.jpg)" in card) == (not sample & left_out)
 
@@ -216,13 +216,13 @@ def test_what_is_missing_is_absent(left_out):
 @pytest.mark.parametrize(
     "data", [{"name": "iu_xray"}, {"name": "reports", "description": "Chest radiographs."}, {"name": "my_X-rays"}]
 )
-def test_x_rays_come_with_a_warning(data):
+def test_x_rays_have_a_warning(data):
     for training in (
         TrainingFacts(data=DataFacts(**data)),
         TrainingFacts(evaluations=[EvaluationFacts(data=DataFacts(**data), figures={"cider_d": 0.3})]),
     ):
         card = render_card("captioner", checkpoint(), training)
-        assert "**Not a medical device.**" in card and "Do not use them for patients." in card
+        assert "**Not a medical device.**" in card and "Do not use them for patient care." in card
     assert "medical" not in render_card("captioner", checkpoint(), facts(TrainingFacts))
 
 
@@ -237,7 +237,7 @@ def test_other_kinds_of_checkpoints():
     assert 'PeftModel.from_pretrained(model, "a/b")' in adapter
 
 
-def test_directories_of_somebody_are_no_base_model(tmp_path):
+def test_local_directories_are_not_base_models(tmp_path):
     training = TrainingFacts(started_from=["gpt2", str(tmp_path), "timm:resnet50.a1_in1k", "org/vision"])
     metadata = read_card(render_card("captioner", checkpoint(), training), "here").metadata
     assert metadata["base_model"] == ["gpt2", "org/vision"]
@@ -262,5 +262,5 @@ def test_facts_are_stored_and_read(tmp_path):
     assert sample_images(tmp_path) == [], "only files that training writes"
     assert TrainingFacts.load(tmp_path / "elsewhere") is None
     (tmp_path / "card_facts.json").write_text('{"evaluations": 3}')
-    with pytest.raises(ValueError, match="not the form that training writes"):
+    with pytest.raises(ValueError, match="not of the form that training writes"):
         TrainingFacts.load(tmp_path)

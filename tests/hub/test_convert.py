@@ -1,4 +1,4 @@
-"""`hf-captioners convert`: files of the authors' form become captioners that give the authors' figures elsewhere."""
+"""`hf-captioners convert`: converted checkpoints give the numbers of the authors' programs."""
 
 import json
 import os
@@ -14,8 +14,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from hf_captioners.cli import main
 from hf_captioners.hub.card_facts import TrainingFacts
-from hf_captioners.hub.convert.converting import list_converters, sha256_of
-from hf_captioners.hub.convert.parity_report import compare_figures
+from hf_captioners.hub.convert.converting import list_converters
+from hf_captioners.hub.convert.parity_report import compare_figures, sha256_of
 from tests.modeling.gpt2_parts import tiny_gpt2_tokenizer
 from tests.parity.figures import Figures, variants
 
@@ -128,7 +128,7 @@ def converted(tmp_path_factory):
 
 @pytest.mark.parity
 @pytest.mark.parametrize("name", FOLDERS)
-def test_the_authors_figures_come_back(converted, name):
+def test_the_authors_numbers_are_reproduced(converted, name):
     figures = Figures.load(name)
     logits = torch.load(converted / name.replace("/", "-") / "logits.pt")
     found, expected = FAMILIES[name.split("/")[0]][1](figures, logits)
@@ -144,12 +144,12 @@ def test_vocabularies_become_tokenizers(converted):
     assert modules.tokenizer.bos_token_id == 58 and modules.tokenizer.eos_token_id == 59
 
 
-def test_the_card_tells_where_it_comes_from(converted):
+def test_the_card_states_the_source(converted):
     folder = converted / "visualgpt-main"
-    told = TrainingFacts.load(folder / "captioner").converted_from
-    assert told == f"best.pth (SHA-256 {sha256_of(folder / 'best.pth')})"
+    source = TrainingFacts.load(folder / "captioner").converted_from
+    assert source == f"best.pth (SHA-256 {sha256_of(folder / 'best.pth')})"
     card = (folder / "captioner" / "README.md").read_text()
-    assert f"| converted from | {told} |" in card and "## Training" not in card
+    assert f"| converted from | {source} |" in card and "## Training" not in card
 
 
 @pytest.fixture
@@ -162,17 +162,17 @@ def run_convert(figures, path, *more):
     return main(["convert", "visualgpt", str(path), "--output", output, *visualgpt_settings(figures.config), *more])
 
 
-def test_what_was_left_out_is_told(figures, tmp_path, capsys):
+def test_left_out_weights_are_listed(figures, tmp_path, capsys):
     write_visualgpt(tmp_path / "best.pth", figures.weights, figures.config)
     assert run_convert(figures, tmp_path / "best.pth") == 0
     out = capsys.readouterr().out
     assert "encoder.layers.*.mhatt.attention.c_attn_query.weight" in out and "No processor was written" in out
     assert {path.name for path in tmp_path.iterdir()} == {"best.pth", "captioner"}
     assert run_convert(figures, tmp_path / "best.pth") == 2
-    assert "has something in it already" in capsys.readouterr().err
+    assert "is not empty" in capsys.readouterr().err
 
 
-def test_gpt2s_tokenizer_gets_the_released_ids(tmp_path):
+def test_gpt2_tokenizer_gets_the_released_ids(tmp_path):
     figures = Figures.load("visualgpt/main")
     tokenizer = tiny_gpt2_tokenizer()
     tokenizer.add_tokens([f"<{index}>" for index in range(figures.config["vocab_size"] - len(tokenizer))])
@@ -199,7 +199,7 @@ def test_unknown_missing_and_misshapen_weights_are_listed(figures, tmp_path, cap
 
 
 class Runs:
-    """Makes a file when it is unpickled."""
+    """Object that creates a file when it is unpickled."""
 
     def __init__(self, marker):
         self.marker = marker
@@ -218,16 +218,16 @@ def test_a_hostile_checkpoint_is_refused(figures, tmp_path, capsys, new_format):
 
 
 @pytest.mark.parity
-def test_the_report_tells_how_far_off_it_is(figures, tmp_path, capsys):
-    """Weights and logits as written, and the authors' figures; wrong figures are seen."""
+def test_the_report_states_the_differences(figures, tmp_path, capsys):
+    """Weights, logits and the authors' numbers are compared; wrong numbers are found."""
     write_visualgpt(tmp_path / "best.pth", figures.weights, figures.config)
     ids, logprobs = figures.inputs["input_ids"], figures.expected["logprobs"].contiguous()
     inputs = {"region_features": figures.inputs["features"].contiguous(), "decoder_input_ids": ids.contiguous()}
     real = ids != figures.config["pad_token_id"]
     save_file(inputs | {"logprobs": logprobs, "compared": real}, tmp_path / "figures.safetensors")
     path = tmp_path / "report.json"
-    told = ["--report", str(path), "--expected"]
-    assert run_convert(figures, tmp_path / "best.pth", *told, str(tmp_path / "figures.safetensors")) == 0
+    report_to = ["--report", str(path), "--expected"]
+    assert run_convert(figures, tmp_path / "best.pth", *report_to, str(tmp_path / "figures.safetensors")) == 0
     assert f"Largest differences, see {path}: weights 0, logits 0, figures " in capsys.readouterr().out
     report = json.loads(path.read_text())
     assert report["checkpoint"] == {"file": "best.pth", "sha256": sha256_of(tmp_path / "best.pth")}
@@ -250,13 +250,16 @@ def test_the_report_tells_how_far_off_it_is(figures, tmp_path, capsys):
         save_file(tensors, tmp_path / "other.safetensors")
         with pytest.raises(ValueError, match=said):
             compare_figures(model, tmp_path / "other.safetensors")
-    for more, said in ((["--expected", "x"], "pass --report FILE too"), ([*told, "x"], "There is no file x")):
+    for more, said in (
+        (["--expected", "x"], "pass the file of the report too"),
+        ([*report_to, "x"], "There is no file x"),
+    ):
         assert run_convert(figures, tmp_path / "best.pth", *more) == 2
         assert said in capsys.readouterr().err
 
 
 def test_wrong_inputs(figures, tmp_path, capsys):
-    """Each is told in a sentence, and nothing is written."""
+    """Each raises an error with its reason, and nothing is written."""
     write_visualgpt(tmp_path / "best.pth", figures.weights, figures.config)
     other = Figures.load("show_attend_tell/main")
     write_modules(tmp_path / "other.pth.tar", other.weights, other.config["options"])
@@ -271,7 +274,7 @@ def test_wrong_inputs(figures, tmp_path, capsys):
     cases = {
         ("visualgpt", "missing.pth"): "There is no file",
         ("visualgpt", "other.pth.tar"): "names `models.Encoder`",
-        ("visualgpt", "words.json"): "no file of torch.save",
+        ("visualgpt", "words.json"): "not a file of torch.save",
         ("show_attend_tell", "best.pth"): "`attention.full_att.weight`",
         ("show_attend_tell", "deep.npz"): "no arrays `Wemb`",
         ("show_attend_tell", "alone.npz"): "alone.npz.pkl is missing",
@@ -282,7 +285,7 @@ def test_wrong_inputs(figures, tmp_path, capsys):
         ("visualgpt", "best.pth", "--set", "heads=4"): "VisualGPT has no setting heads",
         ("visualgpt", "best.pth", "--set", "n_head"): "expected NAME=VALUE",
         ("show_attend_tell", "other.pth.tar", "--vocab", "words.json"): "no word for id 2",
-        ("show_attend_tell", "other.pth.tar", "--vocab", "moved.json"): "'<start>' at another id than 58",
+        ("show_attend_tell", "other.pth.tar", "--vocab", "moved.json"): "'<start>' at id 99, expected 58",
     }
     for (architecture, file, *more), said in cases.items():
         more = [str(tmp_path / word) if word.endswith(".json") else word for word in more]

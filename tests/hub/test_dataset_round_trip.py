@@ -1,4 +1,4 @@
-"""`load_captions(...).push_to_hub(...)` and back gives the same rows, images included."""
+"""Data sets of `load_captions` have the same rows and images after `push_to_hub` and `load_dataset`."""
 
 import json
 import os
@@ -28,7 +28,7 @@ name, folder, options = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 loaded = load_captions(name, folder, **options)
 before = {split: list(digests(rows)) for split, rows in loaded.items()}
 loaded.push_to_hub("tester/images", private=True)
-shutil.rmtree(folder)  # whoever loads them has nothing else
+shutil.rmtree(folder)  # the copy on the Hub must be complete
 again = datasets.load_dataset("tester/images")
 after = {split: list(digests(rows)) for split, rows in again.items()}
 assert after == before, (before, after)
@@ -37,9 +37,9 @@ if "image" in again["train"].column_names:
     where = {"image_column": "image", "caption_columns": ["captions"], "id_column": "image_id"}
     for streaming in (False, True):
         rows = load_captions("by_columns", path="tester/images", split="train", streaming=streaming, **where)
-        said = [(row["image_id"], row["captions"], row["image"].size) for row in rows]
-        told = [(other["image_id"], other["captions"], tuple(views[0][1])) for other, views, _ in before["train"]]
-        assert said == told, (said, told)
+        found = [(row["image_id"], row["captions"], row["image"].size) for row in rows]
+        expected = [(other["image_id"], other["captions"], tuple(views[0][1])) for other, views, _ in before["train"]]
+        assert found == expected, (found, expected)
 print(json.dumps({split: len(rows) for split, rows in after.items()}))
 """
 

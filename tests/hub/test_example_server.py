@@ -1,4 +1,4 @@
-"""The project in examples/serve_captioner serves a pushed captioner where this library cannot be imported."""
+"""The project in examples/serve_captioner serves a pushed captioner without this library."""
 
 import ast
 import io
@@ -22,7 +22,7 @@ from .captioner_cases import save_captioner
 
 PROJECT = Path(__file__).parents[2] / "examples" / "serve_captioner"
 SERVER = PROJECT / "serve_captioner.py"
-# None in the place of a module makes it impossible to import.
+# None in place of a module makes it impossible to import.
 RUN = (
     "import runpy, sys; sys.modules['hf_captioners'] = None; sys.argv = sys.argv[1:];"
     "runpy.run_path(sys.argv[0], run_name='__main__')"
@@ -30,7 +30,7 @@ RUN = (
 
 
 def post(address: str, body: bytes) -> dict:
-    with urllib.request.urlopen(urllib.request.Request(address, data=body), timeout=60) as answer:
+    with urllib.request.urlopen(urllib.request.Request(address, data=body), timeout=600) as answer:
         return json.loads(answer.read())
 
 

@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import signal
-import time
 
 import pytest
 import torch
@@ -30,7 +29,7 @@ def titles(hub, name="tester/captioner", branch="main"):
     return [commit.title for commit in hub.repository(name).branches[branch]]
 
 
-def test_the_command_pushes_what_a_stranger_needs_and_nothing_else(hub, captioner, capsys):
+def test_the_command_pushes_exactly_the_checkpoint(hub, captioner, capsys):
     assert main(["push", str(captioner), "captioner", "--private", "--message", "First"]) == 0
     assert capsys.readouterr().out.startswith(f"{hub.url}/tester/captioner/commit/")
     repository = hub.repository("tester/captioner")
@@ -81,7 +80,7 @@ def test_branches_and_pull_requests(hub, captioner):
     assert not hub.repository("tester/captioner").files("main")
 
 
-def test_shards_take_the_place_of_one_file_and_back(hub, saved, captioner):
+def test_shards_replace_one_file_and_back(hub, saved, captioner):
     push_checkpoint(captioner, "captioner")
     model = AutoModelForImageTextToText.from_pretrained(captioner)
     (captioner / "model.safetensors").unlink()
@@ -109,7 +108,7 @@ def test_a_model_pushes_itself(hub, caplog):
     card = hub.repository("tester/captioner").files()["README.md"].decode()
     assert "More Information Needed" not in card and "- birds\n" in card and "- image-captioning\n" in card
     model.push_to_hub("alone")
-    assert "has no processor yet. Push it, too: processor.push_to_hub('alone')" in caplog.text
+    assert "has no processor yet. Push it as well: processor.push_to_hub('alone')" in caplog.text
 
 
 REFUSED = [
@@ -117,13 +116,13 @@ REFUSED = [
     (lambda folder: (folder / "model.safetensors").unlink(), "only optimizer.pt, training_args.bin"),
     (lambda folder: (folder / "processor_config.json").unlink(), "no processor"),
     (lambda folder: (folder / "layers_vision.py").unlink(), "layers_vision.py"),
-    (lambda folder: (folder / "modeling_visualgpt.py").unlink(), "modeling_visualgpt.py is not there"),
+    (lambda folder: (folder / "modeling_visualgpt.py").unlink(), "modeling_visualgpt.py is missing"),
     (
         lambda folder: (folder / "README.md").write_text("---\ntags: [a\n---\n"),
         "metadata of the card .*README.md cannot",
     ),
-    (lambda folder: (folder / "card_facts.json").write_text('{"steps": 3}'), "not the form that training writes"),
-    (lambda folder: os.truncate(folder / "model.safetensors", 5000), "cut off or broken"),
+    (lambda folder: (folder / "card_facts.json").write_text('{"steps": 3}'), "not of the form that training writes"),
+    (lambda folder: os.truncate(folder / "model.safetensors", 5000), "truncated or corrupt"),
 ]
 
 
@@ -151,7 +150,7 @@ def test_no_token_and_no_right(hub, captioner, monkeypatch, token, name, said):
     assert not hub.repositories
 
 
-def test_another_kind_or_openness(hub, captioner):
+def test_other_types_and_visibility(hub, captioner):
     api = HfApi(token=TOKEN)
     api.create_repo("images", repo_type="dataset")
     with pytest.raises(ValueError, match="tester/images is a dataset repository"):
@@ -175,7 +174,7 @@ def test_a_broken_card_on_the_hub(hub, captioner):
     assert hub.repository(repository).files() == {"README.md": broken}
 
 
-def test_somebody_else_pushes_meanwhile(hub, captioner):
+def test_a_concurrent_push_is_detected(hub, captioner):
     push_checkpoint(captioner, "captioner")
     (captioner / "generation_config.json").write_text("{}")
 
@@ -184,12 +183,12 @@ def test_somebody_else_pushes_meanwhile(hub, captioner):
             hub.repository("tester/captioner").commit("main", "other", {"README.md": StoredFile(b"Hers")})
 
     hub.before = interfere
-    with pytest.raises(OSError, match="changed by somebody during the push; nothing was pushed"):
+    with pytest.raises(OSError, match="changed during the push; nothing was pushed"):
         push_checkpoint(captioner, "captioner")
     assert hub.repository("tester/captioner").files()["README.md"] == b"Hers"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, to import torch once for all")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, to share the import of torch")
 @pytest.mark.parametrize("moment", ["/large-files/", "/commit/main"])
 def test_a_kill_in_the_middle_leaves_the_repository_as_it_was(hub, captioner, moment):
     push_checkpoint(captioner, "captioner")
@@ -203,14 +202,16 @@ def test_a_kill_in_the_middle_leaves_the_repository_as_it_was(hub, captioner, mo
             killed.append(path)
             raise ConnectionError("the client is gone")
 
+    ready, start = os.pipe()
     pusher = os.fork()
     if not pusher:
-        time.sleep(0.5)  # until the parent knows whom to kill
+        os.read(ready, 1)  # the Hub knows the process to kill
         try:
             push_checkpoint(captioner, "captioner")
         finally:
             os._exit(0)
     hub.before = kill
+    os.write(start, b"1")
     assert os.WTERMSIG(os.waitpid(pusher, 0)[1]) == signal.SIGKILL and len(killed) == 1
     assert hub.repository("tester/captioner").files() == before
     hub.before = None

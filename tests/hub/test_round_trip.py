@@ -1,4 +1,4 @@
-"""A captioner of every architecture goes to the Hub and comes back in a fresh process, with the package or not."""
+"""A captioner of every architecture is pushed and loaded in a fresh process, with and without the package."""
 
 import pytest
 import torch

@@ -29,14 +29,14 @@ def caption_of(model, image, **options):
 
 @pytest.fixture
 def pushed(hub, tmp_path, capsys):
-    """A captioner that was pushed with everything; its model, and what the command printed."""
+    """Push a captioner with handler and Space; return its model and the output of the command."""
     _, model = save_captioner("visualgpt", tmp_path / "captioner")
     assert main(["push", str(tmp_path / "captioner"), "captioner", "--endpoint", "--space"]) == 0
     return model, capsys.readouterr().out
 
 
 def test_the_handler_answers(pushed, hub, tmp_path):
-    """In the form in which an endpoint finds it: `handler.py` in the folder of the repository."""
+    """The handler runs from `handler.py` in the directory of the repository."""
     folder = tmp_path / "repository"
     folder.mkdir()
     for name, content in hub.repository("tester/captioner").files().items():
@@ -65,7 +65,7 @@ def test_the_handler_answers(pushed, hub, tmp_path):
 
 
 def gradio_stub():
-    """As much of gradio as a page names; remembers what was made."""
+    """Return a stub of the parts of gradio that the app uses; it records the components."""
     made = {}
 
     def component(name):
@@ -80,7 +80,7 @@ def gradio_stub():
 
 
 def test_the_space_captions(pushed, hub, monkeypatch):
-    """`app.py` runs with gradio stubbed; its function gives the caption of the pushed captioner."""
+    """`app.py` runs with a stub of gradio; its function returns the caption of the pushed captioner."""
     model, printed = pushed
     assert printed.splitlines()[1] == f"{hub.url}/spaces/tester/captioner"
     files = {name: text.decode() for name, text in hub.repository("tester/captioner", "space").files().items()}
@@ -101,7 +101,7 @@ def test_the_space_captions(pushed, hub, monkeypatch):
 
 
 def test_a_persons_page_and_handler_stay(pushed, hub, tmp_path, capsys):
-    """What is there is not written again; a Space may have a name of its own."""
+    """Existing files are not overwritten; a Space may have a different name."""
     hub.repository("tester/captioner", "space").commit("main", "mine", {"app.py": StoredFile(b"# mine")})
     hub.repository("tester/captioner").commit("main", "mine", {"handler.py": StoredFile(b"# mine")})
     push = ["push", str(tmp_path / "captioner"), "captioner", "--endpoint"]

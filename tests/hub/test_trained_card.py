@@ -1,4 +1,4 @@
-"""What a trainer says of a model in its card, and what it pushes."""
+"""The model card that a trainer writes, and the checkpoints that it pushes."""
 
 import json
 import os
@@ -28,16 +28,16 @@ from tests.training.scst_settings import scst_trainer
 from .card_numbers import numbers_in_files, numbers_of
 from .loopback_hub import TOKEN
 
-WHOLE_CARD = r"""<!-- hf-captioners writes what follows \(\w{12} \w{12}\); .* is kept -->
+WHOLE_CARD = r"""<!-- hf-captioners: generated \(\w{12} \w{12}\); .* is kept -->
 # run
 
-An image captioner: it looks at an image and writes a sentence\. Architecture: VisualGPT \(Chen et al\., .* CVPR 2022\)\.
+An image captioning model\. It generates a caption from an image\. Architecture: VisualGPT \(Chen et al\., .* CVPR 2022\)\.
 
 \| property \| value \|
 \|---\|---\|
 \| parameters \| [\d,]+ \|
 \| vision model \| vit \|
-\| images are brought to \| 32 x 32 \|
+\| input resolution \| 32 x 32 \|
 
 ## Use
 
@@ -48,23 +48,23 @@ captioner = pipeline\(model="run", trust_remote_code=True\)
 print\(captioner\("photo\.jpg"\)\[0\]\["generated_text"\]\)
 ```
 
-With the library `hf_captioners` installed .* can be left out\.
+If the library `hf_captioners` is installed, .* can be omitted\.
 
 ## Evaluation on scenes \(validation\)
 
-\| figure \| value \| what it is \|
+\| metric \| value \| definition \|
 \|---\|---\|---\|
 (\| BLEU-\d \| \d\.\d{4} \| BLEU-\d, closest reference length \|
 ){4}\| CIDEr-D \| \d\.\d{4} \| CIDEr-D \(clipped, sigma 6\) \|
-\| distinct captions \| \d\.\d{4} \| share of captions that are unlike all others \|
-\| words a caption \| \d+\.\d{4} \| mean \|
-\| captions that break off \| \d\.\d{4} \| share that ends in a word like `a` or `with` \|
-\| length relative to people's \| \d\.\d{4} \| mean, over that of the references \|
+\| distinct captions \| \d\.\d{4} \| share of distinct captions \|
+\| words per caption \| \d+\.\d{4} \| mean \|
+\| truncated captions \| \d\.\d{4} \| share of captions that end in a word such as `a` or `with` \|
+\| length ratio \| \d\.\d{4} \| mean caption length divided by that of the references \|
 \| loss \| \d\.\d{4} \| mean negative log-likelihood of the tokens of all references \|
 
-Natural units: papers print BLEU and CIDEr-D times 100\. Over 6 images with 30 reference captions\. Search: `num_beams=1`, `max_new_tokens=5`\. Tokenizer: `ptb`\. Document frequencies of CIDEr-D: the references of this set: 6 images\.
+Values are in natural units; papers print BLEU and CIDEr-D times 100\. Computed on 6 images with 30 reference captions\. Generation settings: `num_beams=1`, `max_new_tokens=5`\. Tokenizer: `ptb`\. Document frequencies of CIDEr-D: the references of this set: 6 images\.
 
-The first images of this set, not chosen; behind each word its visual score, .* \(0 to 1\):
+The first images of this set, without selection\. After each word: its visual score, .* \(0 to 1\) .*:
 
 \| image \| caption \| references \|
 \|---\|---\|---\|
@@ -72,7 +72,7 @@ The first images of this set, not chosen; behind each word its visual score, .* 
 ){5}PUBLISHED
 ## Training
 
-Learnt from 12 images with 60 captions of scenes \(train\)\. Drawn scenes .* Licence of the data: Apache-2\.0\.
+Trained on 12 images with 60 captions of scenes \(train\)\. Drawn scenes .* Licence of the data: Apache-2\.0\.
 
 Arguments that differ from the defaults: .*`learning_rate=0\.001`, .*`seed=7`.*\.
 
@@ -88,13 +88,13 @@ Arguments that differ from the defaults: .*`learning_rate=0\.001`, .*`seed=7`.*\
 ){2}
 The saved weights are those of the step in bold\.
 
-Trained on CPU \(.* cores\), in \d+ seconds\.
+Trained on CPU \(.* cores\), in [\d.]+ (seconds|minutes|hours)\.
 
 Versions: hf-captioners \S+, Python \S+, torch \S+, transformers \S+, .*\.
 
 ## Intended use and limits
 
-For writing drafts of captions .* identify people\.
+This model drafts captions .* identify or assess people\.
 
 ## Citation
 
@@ -105,16 +105,16 @@ For writing drafts of captions .* identify people\.
 IMAGE = r"validation-\S+"
 SHOWN_IMAGE = r"!\[validation-\S+\]\(sample_eval_\d\.jpg\)"
 PUBLISHED = r"""
-## Beside the published figures
+## Comparison with published results
 
 Reproduces row VisualGPT of table 1 of `visualgpt`, regime 1%:
 
-\| figure \| published \| measured \|
+\| metric \| published \| measured \|
 \|---\|---\|---\|
 \| BLEU-4 \| 16\.4 ± 0\.65 \| 15\.0 ± 1\.25 \|
 \| CIDEr-D \| 45\.1 \| 44\.2 ± 2\.00 \|
 
-In percent, as papers print them\. Measured as mean ± standard deviation over the seeds 1, 2\.
+Values are in percent, as papers print them\. Measured as mean ± standard deviation over the seeds 1, 2\.
 """
 ROW = {
     "paper": "visualgpt",
@@ -138,7 +138,7 @@ def trained(make_trainer):  # noqa: F811
 
 @pytest.mark.parametrize("everything", [False, True])
 def test_the_whole_card(trained, hub, tmp_path, everything):
-    """Every line is as expected, every number stands in a file, and the Hub's own check accepts the metadata."""
+    """Every line is as expected, every number occurs in a file, and the Hub accepts the metadata."""
     run = tmp_path / "run"
     text = (run / "README.md").read_text()
     form = WHOLE_CARD.replace("IMAGE", IMAGE).replace("PUBLISHED", "")
@@ -208,7 +208,7 @@ def test_what_was_only_evaluated_has_a_card(make_trainer, tmp_path, caplog):  # 
     assert f"| CIDEr-D | {figures['eval_cider_d']:.4f} |" in (tmp_path / "run" / "README.md").read_text()
 
 
-def test_a_part_of_a_data_set_is_told(make_trainer, scenes):  # noqa: F811
+def test_a_part_of_a_data_set_is_reported(make_trainer, scenes):  # noqa: F811
     trainer = make_trainer()
     trainer.train_dataset.images.rows = scenes["train"].select(range(3))
     trainer.train_dataset.images.captions = trainer.train_dataset.images.captions[:3]
@@ -230,7 +230,7 @@ def test_a_resumed_run_does_not_know_its_time(make_trainer, tmp_path):  # noqa: 
 
 
 def test_training_pushes_whole_checkpoints(make_trainer, hub, tmp_path):  # noqa: F811
-    """One commit a save, each a captioner that loads; nothing of the run's own files."""
+    """One commit per save, each a captioner that loads, without other files of the run."""
     trainer = make_trainer(push_to_hub=True, hub_model_id="tester/trained", hub_always_push=True)
     trainer.train()
     trainer.push_to_hub()
@@ -346,7 +346,7 @@ def test_images_are_pushed_only_when_asked_for(make_trainer, hub, tmp_path):  # 
     assert names <= hub.repository("tester/trained").files().keys()
 
 
-def test_small_copies_tell_nothing_else(tmp_path):
+def test_thumbnails_carry_no_metadata(tmp_path):
     image = Image.new("RGBA", (800, 400), (255, 0, 0, 0))
     exif = Image.Exif()
     exif[0x010E] = "taken at home"
@@ -358,7 +358,7 @@ def test_small_copies_tell_nothing_else(tmp_path):
 
 
 def test_self_critical_training_pushes_one_repository(make_captioner, processor, scenes, hub, tmp_path):  # noqa: F811
-    """Every save is one commit of a whole captioner, whose card tells how it was rewarded."""
+    """Every save is one commit of a whole captioner, whose card reports the rewards."""
     hub_fields = {"push_to_hub": True, "hub_model_id": "tester/rewarded", "hub_always_push": True}
     trainer = scst_trainer(make_captioner(), processor, scenes, tmp_path / "run", **hub_fields, num_train_epochs=1)
     trainer.train()
@@ -377,7 +377,7 @@ def test_self_critical_training_pushes_one_repository(make_captioner, processor,
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cross_entropy", "self_critical"])
 def test_two_processes_leave_one_repository(make_captioner, processor, scenes, loopback_hub, tmp_path, kind):  # noqa: F811
-    """Each save is one commit, not one a process, and the card tells of both processes."""
+    """Each save is one commit, not one per process, and the card reports both processes."""
     make_captioner().save_pretrained(tmp_path / "captioner")
     processor.save_pretrained(tmp_path / "captioner")
     for split in ("train", "validation"):
@@ -406,7 +406,7 @@ def test_two_processes_leave_one_repository(make_captioner, processor, scenes, l
     assert files["model.safetensors"] == (tmp_path / "run" / "model.safetensors").read_bytes()
     card = files["README.md"].decode()
     assert card.count("# together\n") == 1 and "in 2 processes" in card
-    assert "Over 6 images with 30 reference captions." in card
+    assert "Computed on 6 images with 30 reference captions." in card
 
 
 def test_training_refuses_before_it_begins(make_trainer, hub, monkeypatch):  # noqa: F811

@@ -7,7 +7,7 @@ import torch
 from torch.func import functional_call
 from transformers import AutoModelForImageTextToText
 
-from hf_captioners.hub.convert import show_attend_tell as keys
+from hf_captioners.hub.convert import show_attend_tell as converter
 from hf_captioners.modeling.layers_recurrent import RecurrentCache
 from hf_captioners.modeling.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration
 
@@ -41,9 +41,9 @@ class Case:
     def build(self):
         """Build the model from its configuration, with the converted weights."""
         if self.is_program:
-            config = keys.convert_program_config(self.options)
+            config = converter.convert_program_config(self.options)
         else:
-            config = keys.convert_config(self.options, self.figures.config["ids"])
+            config = converter.convert_config(self.options, self.figures.config["ids"])
         model = AutoModelForImageTextToText.from_config(config).to(self.dtype).eval()
         assert type(model) is ShowAttendTellForConditionalGeneration
         state = {name: tensor.detach() for name, tensor in self.convert().items()}
@@ -54,8 +54,8 @@ class Case:
 
     def convert(self) -> dict:
         if self.is_program:
-            return keys.convert_program_weights(self.weights, self.options)
-        return keys.convert_state_dict(self.weights)
+            return converter.convert_program_weights(self.weights, self.options)
+        return converter.convert_state_dict(self.weights)
 
     def close(self, name: str, actual, *, where=None, gradient: bool = False) -> None:
         tolerance = TOLERANCES[self.dtype][gradient]
@@ -247,7 +247,7 @@ def test_equals_program(folder, precision, report_compared):
 def test_bidirectional_encoder_is_refused(folder):
     options = Figures.load(folder).config["options"]
     with pytest.raises(ValueError, match="`lstm_encoder` is set"):
-        keys.convert_program_config(options)
+        converter.convert_program_config(options)
 
 
 # The re-implementation -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Tiny random captioners of transformers itself, and of this library, saved with what serves them."""
+"""Tiny random captioners of transformers and of this library, with their processors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +17,7 @@ WORDS = ["a", "man", "dog", "two", "on", "the", "beach", "photo", "of", "red"]
 
 
 def word_tokenizer() -> transformers.PreTrainedTokenizerFast:
-    """A word-level tokenizer that adds no tokens by itself; ids 0-3 are pad, bos, eos, unk."""
+    """Return a word-level tokenizer that adds no special tokens; ids 0-3 are pad, bos, eos, unk."""
     names = ["<pad>", "<s>", "</s>", "<unk>", "<mask>"]
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(names + WORDS)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -27,13 +27,13 @@ def word_tokenizer() -> transformers.PreTrainedTokenizerFast:
 
 
 def bert_tokenizer() -> transformers.BertTokenizer:
-    """BERT's, as BLIP and GIT use it: [CLS] and [SEP] are added around every text."""
+    """Return a BERT tokenizer as BLIP and GIT use it: it adds [CLS] and [SEP] to every text."""
     vocab = {word: i for i, word in enumerate(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *WORDS])}
     return transformers.BertTokenizer(vocab=vocab)
 
 
 def blip() -> tuple[Any, Any]:
-    """BLIP: the encoder is not seen by `generate`, which the class replaces by its own."""
+    """Build a tiny BLIP, whose class has a `generate` of its own."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     ids = {"vocab_size": 15, "bos_token_id": 1, "sep_token_id": 2, "eos_token_id": 2, "pad_token_id": 0}
@@ -48,7 +48,7 @@ def blip() -> tuple[Any, Any]:
 
 
 def git() -> tuple[Any, Any]:
-    """GIT: decoder only, image and text in one sequence."""
+    """Build a tiny GIT: decoder only, image and text in one sequence."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = transformers.GitConfig(
@@ -102,7 +102,7 @@ def visualgpt() -> tuple[Any, Any]:
         pad_token_id=0,
     )
     model = VisualGPTForConditionalGeneration(config).eval()
-    for parameter in model.parameters():  # a fresh encoder sees little; a caption must depend on its image
+    for parameter in model.parameters():  # large weights, so that captions depend on the image
         torch.nn.init.normal_(parameter, std=0.5)
     return model, VisualGPTProcessor(CaptioningImageProcessor(size={"height": 32, "width": 32}), word_tokenizer())
 
@@ -116,7 +116,7 @@ BUILDERS: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 
 def save(name: str, directory: Path) -> Path:
-    """Build one and save all its parts."""
+    """Build a captioner and save all its parts."""
     for part in BUILDERS[name]():
         part.save_pretrained(directory)
     return directory

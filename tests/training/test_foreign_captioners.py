@@ -14,8 +14,7 @@ from transformers import (
     ViTConfig,
 )
 
-from hf_captioners.loading import load_captioner
-from hf_captioners.training import ImageTextProcessor
+from hf_captioners.loading import ImageTextProcessor, load_captioner
 from hf_captioners.training import trainer as trainer_module
 from hf_captioners.training.caption_encoding import caption_encoder
 

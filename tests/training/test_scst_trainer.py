@@ -7,9 +7,8 @@ from transformers import BlipImageProcessor
 
 from hf_captioners.features.region_source import Regions
 from hf_captioners.features.regions_column import with_regions
-from hf_captioners.loading import load_captioner
+from hf_captioners.loading import ImageTextProcessor, load_captioner
 from hf_captioners.metrics import PTBTokenizer
-from hf_captioners.training import ImageTextProcessor
 from hf_captioners.training.scst_loss import chosen_logprobs
 from hf_captioners.training.scst_sampling import CaptionSamples, CaptionSampling
 

@@ -1,1 +1,1 @@
-"""Checkpoints of other programs as captioners of this library: one file an architecture."""
+"""Conversion of the authors' checkpoints into captioners of this library: one file per architecture."""

@@ -1,73 +1,121 @@
-"""Checkpoints of other programs as captioners of this library.
+"""Conversion of an authors' checkpoint: read, build, save, compare.
 
-An architecture joins with a file `{name}.py` of this folder that has `convert(checkpoint, settings) -> Released`.
+To add an architecture, add a file `{name}.py` to this folder that defines `convert(checkpoint, settings) -> Released`.
 """
 
-import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from transformers import AutoModelForImageTextToText
 
 from hf_captioners.architectures import ARCHITECTURES, get_architecture
 from hf_captioners.hub.card_facts import TrainingFacts
 from hf_captioners.hub.cards import write_card
+from hf_captioners.output_files import as_json, require_writable_folder, write_text
+
+from .parity_report import parity_report, sha256_of
+from .released import Released
+from .vocabulary import make_processor
 
 SHOWN_KEYS = 12
 
 
-@dataclass(kw_only=True)
-class Released:
-    """What a converter made of a checkpoint.
+@dataclass(frozen=True)
+class Conversion:
+    """A converted checkpoint.
 
     Attributes:
-        config: of the captioner.
-        weights: under our names.
-        vocabulary: how its ids are laid out: `"gpt2"`, or a layout of `hf_captioners.processing.word_tokenizer`.
-        unused: keys that no forward pass reads. unknown: keys that the program's own checkpoints do not have.
-        may_lack: our names that its checkpoints never have, and that stay as a new captioner has them.
-        processor: settings of the processor.
-        generation: settings of the search.
+        model: the captioner, in evaluation mode.
+        processor: its processor; None if no vocabulary was given.
+        released: what was read from the checkpoint.
+        report: the comparison, see `parity_report`; None if none was asked for.
     """
 
-    config: Any
-    weights: dict[str, Tensor]
-    vocabulary: str
-    unused: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    may_lack: frozenset[str] = frozenset()
-    processor: dict[str, Any] = field(default_factory=dict)
-    generation: dict[str, Any] = field(default_factory=dict)
+    model: Any
+    processor: Any
+    released: Released
+    report: dict[str, Any] | None
+
+
+def convert_checkpoint(
+    architecture: str,
+    checkpoint: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    vocabulary: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    report: str | os.PathLike[str] | None = None,
+    expected: str | os.PathLike[str] | None = None,
+) -> Conversion:
+    """Convert an authors' checkpoint into a captioner of this library. No code in the checkpoint is run.
+
+    ```python
+    convert_checkpoint("visualgpt", "VisualGPT_best.pth", "converted", vocabulary="gpt2", settings={"n_head": 4})
+    ```
+
+    Args:
+        architecture: one of `list_converters()`.
+        checkpoint: file of the authors' program.
+        output: new directory of the captioner. It appears only when it is complete.
+        vocabulary: vocabulary of the checkpoint: a word map (`.json`), a pickled dictionary (`.pkl`) or one word per
+            line (`.txt`); for VisualGPT the name or directory of GPT-2's tokenizer. Without it no processor is saved.
+        settings: values that the file does not contain, such as `n_head` or `srau_threshold`.
+        report: JSON file to write the comparison to, see `parity_report`.
+        expected: `.safetensors` file with log-probabilities of the authors' program, for the report.
+
+    Returns:
+        The captioner, its processor and the comparison.
+
+    Raises:
+        ValueError: no converter has this name, the file is unsafe or of a different program, weights or the vocabulary
+            do not fit, a setting is missing, or `expected` is given without `report`.
+        FileExistsError: the output directory is not empty.
+        OSError: a file cannot be read or written.
+    """
+    if expected and not report:
+        raise ValueError("`expected` is part of the report: pass the file of the report too (`--report FILE`).")
+    if expected and not Path(expected).is_file():
+        raise FileNotFoundError(f"There is no file {expected}.")
+    if report:
+        require_writable_folder(Path(report).parent)
+    require_new(Path(output))
+    released = read_released(architecture, checkpoint, settings or {})
+    model = build_captioner(released, checkpoint)
+    processor = None if vocabulary is None else make_processor(architecture, released, os.fspath(vocabulary))
+    save_captioner(model, processor, checkpoint, output)
+    comparison = None
+    if report:
+        comparison = parity_report(released, model, checkpoint, output, expected)
+        write_text(report, as_json(comparison) + "\n")
+    return Conversion(model, processor, released, comparison)
 
 
 def list_converters() -> list[str]:
-    """Names of the architectures whose older checkpoints can be read."""
+    """Return the names of the architectures whose authors' checkpoints can be converted."""
     return sorted(name for name in ARCHITECTURES if find_spec(f"{__package__}.{name}") is not None)
 
 
 def read_released(architecture: str, checkpoint: str | os.PathLike[str], settings: Mapping[str, Any]) -> Released:
-    """Read a checkpoint of another program; nothing in it is run.
+    """Read an authors' checkpoint. No code in it is run.
 
     Args:
         architecture: one of `list_converters()`.
         checkpoint: the file.
-        settings: what the file does not say, as `n_head`.
+        settings: values that the file does not contain, such as `n_head`.
 
     Raises:
-        ValueError: there is no such converter, the file is of another program or unsafe, or a setting is missing.
-        OSError: it cannot be read.
+        ValueError: no converter has this name, the file is unsafe or of a different program, or a setting is missing.
+        OSError: the file cannot be read.
     """
     name = get_architecture(architecture).name
     if name not in list_converters():
-        raise ValueError(f"{name} has no older checkpoints to read; choose one of {', '.join(list_converters())}.")
+        raise ValueError(f"{name} has no converter; choose one of {', '.join(list_converters())}.")
     path = Path(checkpoint)
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}.")
@@ -75,25 +123,29 @@ def read_released(architecture: str, checkpoint: str | os.PathLike[str], setting
 
 
 def build_captioner(released: Released, checkpoint: str | os.PathLike[str]) -> Any:
-    """The captioner with the converted weights.
+    """Build the captioner and load the converted weights.
+
+    Args:
+        released: what was read from the checkpoint.
+        checkpoint: the file, for error messages.
 
     Raises:
-        ValueError: weights are unknown, missing or of another size; all of them are listed.
+        ValueError: weights are unknown, missing or of the wrong size; the message lists all of them.
     """
     model = AutoModelForImageTextToText.from_config(released.config)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     tied = set(model.all_tied_weights_keys) if model.config.tie_word_embeddings else set()
     missing = sorted(set(shapes) - set(released.weights) - tied - released.may_lack)
-    other = [
+    misshapen = [
         f"{name} is {list(tensor.shape)}, expected {list(shapes[name])}"
         for name, tensor in released.weights.items()
         if name in shapes and tuple(tensor.shape) != shapes[name]
     ]
     unknown = released.unknown + sorted(set(released.weights) - set(shapes))
-    problems = {"Unknown keys": unknown, "Missing weights": missing, "Weights of other sizes": other}
+    problems = {"Unknown keys": unknown, "Missing weights": missing, "Weights of the wrong size": misshapen}
     if any(problems.values()):
-        told = [f"{what} ({len(keys)}): {_listed(keys)}." for what, keys in problems.items() if keys]
-        raise ValueError(f"{checkpoint} does not fit a {type(model).__name__}. {' '.join(told)}")
+        listed = [f"{what} ({len(keys)}): {_shorten(keys)}." for what, keys in problems.items() if keys]
+        raise ValueError(f"{checkpoint} does not fit a {type(model).__name__}. {' '.join(listed)}")
     model.load_state_dict(released.weights, strict=False)
     model.tie_weights()
     model.generation_config.update(**released.generation)
@@ -106,47 +158,42 @@ def save_captioner(
     """Write model, processor and card into a new directory, which appears only when it is complete.
 
     Args:
-        model: the captioner. processor: its processor, or None.
-        checkpoint: where it comes from; the card tells its name and SHA-256.
+        model: the captioner.
+        processor: its processor, or None.
+        checkpoint: the authors' file; the card states its name and SHA-256.
         output: the directory.
 
     Raises:
-        FileExistsError: the directory has something in it.
+        FileExistsError: the directory is not empty.
     """
     target = Path(output)
     require_new(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    making = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
+    partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
     try:
-        model.save_pretrained(making)
+        model.save_pretrained(partial)
         if processor is not None:
-            processor.save_pretrained(making)
-        TrainingFacts(converted_from=f"{Path(checkpoint).name} (SHA-256 {sha256_of(checkpoint)})").save(making)
-        write_card(making, target.resolve().name)
-        making.chmod(0o755)
+            processor.save_pretrained(partial)
+        TrainingFacts(converted_from=f"{Path(checkpoint).name} (SHA-256 {sha256_of(checkpoint)})").save(partial)
+        write_card(partial, target.resolve().name)
+        partial.chmod(0o755)
         if target.is_dir():
             target.rmdir()
-        making.replace(target)
+        partial.replace(target)
     finally:
-        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def require_new(target: Path) -> None:
-    """See that nothing would be overwritten.
+    """Check that a directory is missing or empty.
 
     Raises:
-        FileExistsError: something is there.
+        FileExistsError: it is not.
     """
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise FileExistsError(f"{target} has something in it already. Choose another output directory.")
+        raise FileExistsError(f"{target} is not empty. Choose a different output directory.")
 
 
-def sha256_of(path: str | os.PathLike[str]) -> str:
-    """The SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _listed(keys: list[str]) -> str:
+def _shorten(keys: list[str]) -> str:
     more = f" and {len(keys) - SHOWN_KEYS} more" if len(keys) > SHOWN_KEYS else ""
     return ", ".join(keys[:SHOWN_KEYS]) + more

@@ -1,5 +1,6 @@
-"""How far a converted captioner is from what it was made of: weights, logits, and figures of the authors' program."""
+"""Comparison of a converted captioner with its source: weights, logits, and the authors' log-probabilities."""
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForImageTextToText
 
-from .converting import Released, sha256_of
+from .released import Released
 
 LOGPROBS, COMPARED = "logprobs", "compared"
 IMAGES, REGIONS, TOKENS = 2, 5, 6
@@ -22,26 +23,28 @@ def parity_report(
     directory: str | os.PathLike[str],
     expected: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Load what was written and compare it.
+    """Load the saved captioner and compare it.
 
     Args:
         released: what was read from the checkpoint.
-        model: the captioner that was written.
-        checkpoint: the authors' file. directory: the captioner's.
-        expected: a `.safetensors` of the authors' program: inputs of `forward()` by name, `logprobs` `[B, T, V]` for
-            them, and perhaps `compared` `[B, T]`, True where a position counts.
+        model: the captioner that was saved.
+        checkpoint: the authors' file.
+        directory: directory of the captioner.
+        expected: `.safetensors` file of the authors' program: inputs of `forward()` by name, `logprobs` `[B, T, V]`
+            for them, and optionally `compared` `[B, T]`, True where a position counts.
 
     Returns:
-        What was compared: `weights` of the checkpoint with those of the directory; `logits` on drawn regions before
-        and after saving; `figures`, if any are expected. Each says how many numbers, and the largest difference.
+        The comparisons: `weights` of the checkpoint with those of the directory; `logits` on random regions before
+        and after saving; `figures`, if `expected` is given. Each states how many numbers were compared and the
+        largest and mean absolute difference.
 
     Raises:
-        ValueError: the expected figures do not fit.
+        ValueError: the expected numbers do not fit.
         OSError: they cannot be read.
     """
     loaded = AutoModelForImageTextToText.from_pretrained(directory).eval()
     weights = loaded.state_dict()
-    inputs = drawn_inputs(model)
+    inputs = random_inputs(model)
     report: dict[str, Any] = {
         "checkpoint": {"file": Path(checkpoint).name, "sha256": sha256_of(checkpoint)},
         "architecture": type(model).__name__,
@@ -55,10 +58,14 @@ def parity_report(
 
 
 def compare_figures(model: Any, path: Path) -> dict[str, Any]:
-    """Log-probabilities of the captioner beside those of the authors' program.
+    """Compare log-probabilities of the captioner with those of the authors' program.
+
+    Args:
+        model: the captioner.
+        path: `.safetensors` file, see `parity_report`.
 
     Raises:
-        ValueError: a tensor is missing, or is of another size.
+        ValueError: a tensor is missing or of the wrong size.
         OSError: the file cannot be read.
     """
     tensors = load_file(path)
@@ -75,8 +82,8 @@ def compare_figures(model: Any, path: Path) -> dict[str, Any]:
     return difference([(ours[counted], theirs[counted])])
 
 
-def drawn_inputs(model: Any) -> dict[str, Tensor]:
-    """Regions and words that nobody saw, always the same."""
+def random_inputs(model: Any) -> dict[str, Tensor]:
+    """Return random regions and tokens from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     words = torch.randint(model.config.vocab_size, (IMAGES, TOKENS - 1), generator=generator)
     begin = torch.full((IMAGES, 1), model.config.decoder_start_token_id)
@@ -86,13 +93,19 @@ def drawn_inputs(model: Any) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def logits(model: Any, inputs: dict[str, Tensor]) -> Tensor:
-    """Logits `[B, T, V]`; attention that draws places draws the same ones each time."""
+    """Return logits `[B, T, V]`. Hard attention samples the same locations in every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return model(**inputs).logits.float()
 
 
 def difference(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, Any]:
-    """How many numbers were compared, and how far they are apart at most and on average."""
+    """Return how many numbers are compared, and their largest and mean absolute difference."""
     apart = torch.cat([(ours.double() - theirs.double()).abs().flatten() for ours, theirs in pairs])
     return {"numbers": apart.numel(), "largest_difference": apart.max().item(), "mean_difference": apart.mean().item()}
+
+
+def sha256_of(path: str | os.PathLike[str]) -> str:
+    """Return the SHA-256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,10 +1,11 @@
-"""Checkpoints of Show, Attend and Tell: the authors' `NAME.npz`, and the re-implementation's pickled modules.
+"""Conversion of checkpoints of Show, Attend and Tell.
 
-Both read regions: the program's annotations come from a VGG of its own, and the re-implementation's image encoder is
-a ResNet, whose weights are left out.
+Two programs are read: the authors' arctic-captions (`NAME.npz`), and the common PyTorch re-implementation (pickled
+modules). Both converted captioners read region features. The authors' program reads features of a VGG that is not
+part of the checkpoint; the re-implementation's ResNet encoder is left out.
 
-Sources: github.com/kelvinxu/arctic-captions, github.com/sgrvinod/a-PyTorch-Tutorial-to-Image-Captioning. The maps are
-differentiable, so that gradients find their way back to the released names.
+Sources: github.com/kelvinxu/arctic-captions, github.com/sgrvinod/a-PyTorch-Tutorial-to-Image-Captioning. The
+conversion of weights is differentiable, so gradients can be compared under the released names.
 """
 
 import re
@@ -20,12 +21,13 @@ from hf_captioners.hub.safe_unpickling import Record, program_dictionary
 from hf_captioners.hub.torch_files import read_torch_file
 from hf_captioners.modeling.configuration_show_attend_tell import ShowAttendTellConfig
 
-from .converting import Released
+from .released import Released
 
 SUPPRESSED_LOGIT = -1e4  # a logit whose probability is 0 in every precision
-PROGRAM_DROPOUT = 0.5  # the program's rate; it scales by it in evaluation, where we scale by 2 in training
+PROGRAM_DROPOUT = 0.5  # arctic-captions scales by the rate in evaluation; PyTorch scales by 2 in training
+NEVER_STORED = frozenset({"location_baseline"})  # running average of REINFORCE, which neither program saves
 
-# Options that the program's function has by default, as `evaluate_coco.py` sets them.
+# Default options of arctic-captions, as `evaluate_coco.py` sets them.
 PROGRAM_DEFAULTS: dict[str, Any] = {
     "attn_type": "deterministic",
     "n_layers_att": 2,
@@ -44,16 +46,89 @@ PROGRAM_DEFAULTS: dict[str, Any] = {
     "temperature": 1.0,
     "RL_sumCost": True,
 }
+# Classes that checkpoints of the re-implementation pickle.
+MODULES = frozenset(("models", name) for name in ("Encoder", "DecoderWithAttention", "Attention"))
+# Keys of the re-implementation that are only renamed; `convert_state_dict` adds or splits the others.
+KEY_MAP = {
+    "attention.encoder_att.weight": "model.encoder.keys.0.projection.weight",
+    "attention.decoder_att.weight": "model.decoder.layers.0.attention.query_projection.weight",
+    "attention.full_att.weight": "model.decoder.layers.0.attention.score.weight",
+    "attention.full_att.bias": "model.decoder.layers.0.attention.score.bias",
+    "embedding.weight": "model.decoder.embedding.weight",
+    "decode_step.weight_hh": "model.decoder.layers.0.lstm.hidden_projection.weight",
+    "init_h.weight": "model.decoder.initial_state.hidden.0.weight",
+    "init_h.bias": "model.decoder.initial_state.hidden.0.bias",
+    "init_c.weight": "model.decoder.initial_state.memory.0.weight",
+    "init_c.bias": "model.decoder.initial_state.memory.0.bias",
+    "f_beta.weight": "model.decoder.layers.0.gate.weight",
+    "f_beta.bias": "model.decoder.layers.0.gate.bias",
+    "fc.weight": "lm_head.weight",
+    "fc.bias": "lm_head.bias",
+}
+JOINED = ("attention.encoder_att.bias", "attention.decoder_att.bias")
+CUT = ("decode_step.weight_ih", "decode_step.bias_ih", "decode_step.bias_hh")
+
+
+def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
+    """Read a checkpoint: of arctic-captions if its name ends in `.npz`, otherwise of the re-implementation.
+
+    Args:
+        checkpoint: the file; the options of arctic-captions are in the same directory, in `NAME.npz.pkl`.
+        settings: options of arctic-captions that override the stored ones; or `dropout`, `alpha_c` and the ids
+            `start`, `end` and `pad` of the re-implementation.
+
+    Raises:
+        ValueError: it is a checkpoint of neither.
+    """
+    return (
+        convert_program(checkpoint, settings) if checkpoint.suffix == ".npz" else convert_modules(checkpoint, settings)
+    )
+
+
+def convert_program(checkpoint: Path, settings: dict[str, Any]) -> Released:
+    """Read arrays and options of arctic-captions.
+
+    Raises:
+        ValueError: arrays that only this program has are missing, or `convert_program_config` refuses the options.
+        FileNotFoundError: the file of options is missing.
+    """
+    beside = checkpoint.with_name(checkpoint.name + ".pkl")
+    if not beside.is_file():
+        raise FileNotFoundError(f"{beside} is missing: the file of options that belongs to {checkpoint.name}.")
+    options = program_dictionary(beside) | settings
+    released, unused, unknown = {}, [], []
+    with np.load(checkpoint, allow_pickle=False) as arrays:
+        if "Wemb" not in arrays.files or "ff_logit_W" not in arrays.files:
+            raise ValueError(f"{checkpoint} has no arrays `Wemb` and `ff_logit_W`, so it is not of arctic-captions.")
+        for name in arrays.files:
+            if name in ("history_errs", "zipped_params", "train_err", "valid_err", "test_err"):
+                unused.append(name)
+                continue
+            try:
+                program_key(name, PROGRAM_DEFAULTS | options)
+                released[name] = torch.from_numpy(np.array(arrays[name]))
+            except KeyError:
+                unknown.append(name)
+    return Released(
+        config=convert_program_config(options),
+        weights=convert_program_weights(released, options),
+        vocabulary="arctic",
+        unused=unused,
+        unknown=unknown,
+        may_lack=NEVER_STORED,
+        generation={"num_beams": 5, "bookkeeping": "shrinking"},
+    )
 
 
 def convert_program_config(options: Mapping[str, Any]) -> ShowAttendTellConfig:
-    """Configuration of a model of the authors' program.
+    """Build the configuration of a model of arctic-captions.
 
     Args:
-        options: its options (`NAME.npz.pkl`): `ctx_dim`, `dim`, `dim_word`, `n_words`, and `PROGRAM_DEFAULTS`.
+        options: its options (`NAME.npz.pkl`): `ctx_dim`, `dim`, `dim_word`, `n_words`, and any of `PROGRAM_DEFAULTS`.
 
     Returns:
-        Token ids are the program's: 0 ends and pads, 1 is unknown; the begin token, which it does not have, is last.
+        The configuration, with the token ids of the program: 0 is end and padding, 1 is unknown. The program has no
+        begin token; the last id is added for it.
 
     Raises:
         ValueError: the model has the bidirectional encoder, which the program trains and decodes differently.
@@ -61,8 +136,8 @@ def convert_program_config(options: Mapping[str, Any]) -> ShowAttendTellConfig:
     options = PROGRAM_DEFAULTS | dict(options)
     if options["lstm_encoder"]:
         raise ValueError(
-            "`lstm_encoder` is set: the program reads the regions backwards along the batch when it trains and along "
-            "the regions when it decodes, so no one model is equal to it. Convert a checkpoint without it."
+            "`lstm_encoder` is set: the program reverses the batch in training and the regions in decoding, so no "
+            "single model is equal to it. Convert a checkpoint without it."
         )
     hard = options["attn_type"] == "stochastic"
     return ShowAttendTellConfig(
@@ -99,13 +174,17 @@ def convert_program_config(options: Mapping[str, Any]) -> ShowAttendTellConfig:
 
 
 def convert_program_weights(released: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Arrays of `NAME.npz` under our names.
+    """Convert the arrays of `NAME.npz` to weights of this library.
 
-    Matrices are transposed, the LSTM's gates put into PyTorch's order, a row for the begin token is added, and the
-    factor that the program applies behind dropout in evaluation goes into the weights.
+    Matrices are transposed, the gates of the LSTM are put into PyTorch's order, a row for the begin token is added,
+    and the factor that the program applies after dropout in evaluation is multiplied into the weights.
+
+    Args:
+        released: arrays by name.
+        options: options of the program.
 
     Raises:
-        KeyError: a name is not one of the program's.
+        KeyError: the program has no such array.
     """
     options = PROGRAM_DEFAULTS | dict(options)
     converted: dict[str, Tensor] = {}
@@ -116,10 +195,10 @@ def convert_program_weights(released: Mapping[str, Tensor], options: Mapping[str
 
 
 def program_key(key: str, options: Mapping[str, Any]) -> tuple[str, Callable[[Tensor], Tensor]]:
-    """Our name of one of the program's arrays, and how the array becomes ours.
+    """Return the name in this library of an array of arctic-captions, and the function that converts the array.
 
     Raises:
-        KeyError: the name is not one of the program's.
+        KeyError: the program has no such array.
     """
     factor = PROGRAM_DROPOUT if options["use_dropout"] else 1.0
 
@@ -151,18 +230,18 @@ def program_key(key: str, options: Mapping[str, Any]) -> tuple[str, Callable[[Te
         return "lm_head.weight", lambda value: _with_begin(factor * value.T, 0.0)
     if key == "ff_logit_b":
         return "lm_head.bias", lambda value: _with_begin(value, SUPPRESSED_LOGIT)
-    raise KeyError(f"`{key}` is no array of an arctic-captions checkpoint.")
+    raise KeyError(f"`{key}` is not an array of an arctic-captions checkpoint.")
 
 
 def _program_layer(
     layer: int, part: str, key: str, options: Mapping[str, Any]
 ) -> tuple[str, Callable[[Tensor], Tensor]]:
-    """One array of an LSTM layer."""
+    """Return name and conversion of an array of an LSTM layer, see `program_key`."""
     keys, own = f"model.encoder.keys.{layer}", f"model.decoder.layers.{layer}"
     scale = PROGRAM_DROPOUT if options["use_dropout_lstm"] else 1.0
 
     def gates(value: Tensor) -> Tensor:
-        i, f, o, g = value.chunk(4, dim=-1)
+        i, f, o, g = value.chunk(4, dim=-1)  # PyTorch's order is i, f, g, o
         ordered = torch.cat((scale * i, scale * f, g, scale * o), dim=-1)
         return ordered.T if ordered.ndim == 2 else ordered
 
@@ -189,22 +268,70 @@ def _program_layer(
         "b_sel": (f"{own}.gate.bias", vector),
     }
     if part not in parts:
-        raise KeyError(f"`{key}` is no array of an arctic-captions checkpoint.")
+        raise KeyError(f"`{key}` is not an array of an arctic-captions checkpoint.")
     return parts[part]
 
 
 def _with_begin(rows: Tensor, value: float) -> Tensor:
-    """One row more, of a constant, for the begin token."""
+    """Append a constant row for the begin token."""
     return torch.cat((rows, torch.full_like(rows[:1], value)))
 
 
+def convert_modules(checkpoint: Path, settings: dict[str, Any]) -> Released:
+    """Read the pickled decoder of the re-implementation, or its `state_dict`.
+
+    Raises:
+        ValueError: the file contains no such decoder, or weights are missing.
+    """
+    file = read_torch_file(checkpoint, MODULES)
+    content = file.content
+    decoder = content.get("decoder", content) if isinstance(content, dict) else content
+    released = file.tensors(decoder)
+    if "attention.full_att.weight" not in released:
+        raise ValueError(f"{checkpoint} has no `attention.full_att.weight`, so it is not of the re-implementation.")
+    known = {*KEY_MAP, *JOINED, *CUT}
+    lacking = sorted(known - set(released))
+    if lacking:
+        raise ValueError(f"{checkpoint} lacks {', '.join(lacking)}.")
+    encoder = content.get("encoder") if isinstance(content, dict) else None
+    return Released(
+        config=convert_config(read_sizes(released, settings), read_ids(released, settings)),
+        weights=convert_state_dict({key: tensor for key, tensor in released.items() if key in known}),
+        vocabulary="start_end",
+        unused=["encoder"] if isinstance(encoder, Record) else [],
+        unknown=sorted(set(released) - known),
+        may_lack=NEVER_STORED,
+        generation={"num_beams": 5, "bookkeeping": "shrinking_finished"},
+    )
+
+
+def read_sizes(released: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Any]:
+    """Read the sizes for `convert_config` from the weights and the settings."""
+    tokens, embedding = released["embedding.weight"].shape
+    attention, features = released["attention.encoder_att.weight"].shape
+    given = {name: settings[name] for name in ("dropout", "alpha_c") if name in settings}
+    return given | {
+        "attention_dim": attention,
+        "embed_dim": embedding,
+        "decoder_dim": released["init_h.weight"].shape[0],
+        "encoder_dim": features,
+        "vocab_size": tokens,
+    }
+
+
+def read_ids(released: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, int]:
+    """Return the ids of the word map: padding is first; unknown, start and end come after the words."""
+    tokens = released["embedding.weight"].shape[0]
+    return {name: settings.get(name, id) for name, id in (("start", tokens - 2), ("end", tokens - 1), ("pad", 0))}
+
+
 def convert_config(sizes: Mapping[str, Any], ids: Mapping[str, int]) -> ShowAttendTellConfig:
-    """Configuration of a model of the re-implementation.
+    """Build the configuration of a model of the re-implementation.
 
     Args:
-        sizes: `attention_dim`, `embed_dim`, `decoder_dim`, `encoder_dim`, `vocab_size`; optional `dropout` (0.5) and
-            `alpha_c` (1.0).
-        ids: `start`, `end`, `pad` of its word map.
+        sizes: `attention_dim`, `embed_dim`, `decoder_dim`, `encoder_dim`, `vocab_size`; optionally `dropout` (0.5)
+            and `alpha_c` (1.0).
+        ids: ids of `start`, `end` and `pad` in its word map.
     """
     return ShowAttendTellConfig(
         vocab_size=sizes["vocab_size"],
@@ -225,38 +352,18 @@ def convert_config(sizes: Mapping[str, Any], ids: Mapping[str, int]) -> ShowAtte
     )
 
 
-# One to one in the re-implementation; the rest is joined or cut in `convert_state_dict`.
-KEY_MAP = {
-    "attention.encoder_att.weight": "model.encoder.keys.0.projection.weight",
-    "attention.decoder_att.weight": "model.decoder.layers.0.attention.query_projection.weight",
-    "attention.full_att.weight": "model.decoder.layers.0.attention.score.weight",
-    "attention.full_att.bias": "model.decoder.layers.0.attention.score.bias",
-    "embedding.weight": "model.decoder.embedding.weight",
-    "decode_step.weight_hh": "model.decoder.layers.0.lstm.hidden_projection.weight",
-    "init_h.weight": "model.decoder.initial_state.hidden.0.weight",
-    "init_h.bias": "model.decoder.initial_state.hidden.0.bias",
-    "init_c.weight": "model.decoder.initial_state.memory.0.weight",
-    "init_c.bias": "model.decoder.initial_state.memory.0.bias",
-    "f_beta.weight": "model.decoder.layers.0.gate.weight",
-    "f_beta.bias": "model.decoder.layers.0.gate.bias",
-    "fc.weight": "lm_head.weight",
-    "fc.bias": "lm_head.bias",
-}
-JOINED = ("attention.encoder_att.bias", "attention.decoder_att.bias")
-CUT = ("decode_step.weight_ih", "decode_step.bias_ih", "decode_step.bias_hh")
-
-
 def convert_state_dict(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The `state_dict` of the re-implementation's decoder under our names.
+    """Convert the `state_dict` of the re-implementation's decoder to weights of this library.
 
-    Two biases that are only ever added become one; the LSTM's input matrix is cut into word and context.
+    Pairs of biases that are always added become one bias. The input matrix of the LSTM is split into the part that
+    reads the word and the part that reads the context.
 
     Raises:
-        KeyError: a key is not one of the re-implementation's.
+        KeyError: the re-implementation has no such key.
     """
     unknown = [key for key in released if key not in KEY_MAP and key not in (*JOINED, *CUT)]
     if unknown:
-        raise KeyError(f"`{unknown[0]}` is no key of the re-implementation's decoder.")
+        raise KeyError(f"`{unknown[0]}` is not a key of the re-implementation's decoder.")
     word_size = released["embedding.weight"].shape[1]
     lstm = "model.decoder.layers.0.lstm"
     return {KEY_MAP[key]: tensor for key, tensor in released.items() if key in KEY_MAP} | {
@@ -265,106 +372,3 @@ def convert_state_dict(released: Mapping[str, Tensor]) -> dict[str, Tensor]:
         f"{lstm}.context_projection.weight": released[CUT[0]][:, word_size:],
         f"{lstm}.word_projection.bias": released[CUT[1]] + released[CUT[2]],
     }
-
-
-MODULES = frozenset(("models", name) for name in ("Encoder", "DecoderWithAttention", "Attention"))
-NEVER_STORED = frozenset({"location_baseline"})
-
-
-def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read a checkpoint: the authors' if its name ends in `.npz`, else the re-implementation's.
-
-    Args:
-        checkpoint: the file; the authors' has its options beside it, in `NAME.npz.pkl`.
-        settings: options of the program that take the place of stored ones; or `dropout`, `alpha_c`, `start`, `end`
-            and `pad` (ids) of the re-implementation.
-
-    Raises:
-        ValueError: it is no checkpoint of either.
-    """
-    return (
-        convert_program(checkpoint, settings) if checkpoint.suffix == ".npz" else convert_modules(checkpoint, settings)
-    )
-
-
-def convert_program(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Arrays and options of arctic-captions.
-
-    Raises:
-        ValueError: there is no array that only this program has, or `convert_program_config` refuses the options.
-        FileNotFoundError: the options are not beside the arrays.
-    """
-    beside = checkpoint.with_name(checkpoint.name + ".pkl")
-    if not beside.is_file():
-        raise FileNotFoundError(f"{beside} is missing: the options that the program writes beside {checkpoint.name}.")
-    options = program_dictionary(beside) | settings
-    released, unused, unknown = {}, [], []
-    with np.load(checkpoint, allow_pickle=False) as arrays:
-        if "Wemb" not in arrays.files or "ff_logit_W" not in arrays.files:
-            raise ValueError(f"{checkpoint} has no arrays `Wemb` and `ff_logit_W`, so it is none of arctic-captions.")
-        for name in arrays.files:
-            if name in ("history_errs", "zipped_params", "train_err", "valid_err", "test_err"):
-                unused.append(name)
-                continue
-            try:
-                program_key(name, PROGRAM_DEFAULTS | options)
-                released[name] = torch.from_numpy(np.array(arrays[name]))
-            except KeyError:
-                unknown.append(name)
-    return Released(
-        config=convert_program_config(options),
-        weights=convert_program_weights(released, options),
-        vocabulary="arctic",
-        unused=unused,
-        unknown=unknown,
-        may_lack=NEVER_STORED,
-        generation={"num_beams": 5, "bookkeeping": "shrinking"},
-    )
-
-
-def convert_modules(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """The pickled decoder of the re-implementation, or its `state_dict`.
-
-    Raises:
-        ValueError: there is no decoder in it.
-    """
-    file = read_torch_file(checkpoint, MODULES)
-    content = file.content
-    decoder = content.get("decoder", content) if isinstance(content, dict) else content
-    released = file.tensors(decoder)
-    if "attention.full_att.weight" not in released:
-        raise ValueError(f"{checkpoint} has no `attention.full_att.weight`, so it is none of the re-implementation.")
-    known = {*KEY_MAP, *JOINED, *CUT}
-    lacking = sorted(known - set(released))
-    if lacking:
-        raise ValueError(f"{checkpoint} lacks {', '.join(lacking)}.")
-    encoder = content.get("encoder") if isinstance(content, dict) else None
-    return Released(
-        config=convert_config(read_sizes(released, settings), read_ids(released, settings)),
-        weights=convert_state_dict({key: tensor for key, tensor in released.items() if key in known}),
-        vocabulary="start_end",
-        unused=["encoder"] if isinstance(encoder, Record) else [],
-        unknown=sorted(set(released) - known),
-        may_lack=NEVER_STORED,
-        generation={"num_beams": 5, "bookkeeping": "shrinking_finished"},
-    )
-
-
-def read_sizes(released: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Any]:
-    """Sizes as `convert_config` takes them."""
-    tokens, embedding = released["embedding.weight"].shape
-    attention, features = released["attention.encoder_att.weight"].shape
-    given = {name: settings[name] for name in ("dropout", "alpha_c") if name in settings}
-    return given | {
-        "attention_dim": attention,
-        "embed_dim": embedding,
-        "decoder_dim": released["init_h.weight"].shape[0],
-        "encoder_dim": features,
-        "vocab_size": tokens,
-    }
-
-
-def read_ids(released: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, int]:
-    """Ids of the word map: padding first, and unknown, start and end behind the words."""
-    tokens = released["embedding.weight"].shape[0]
-    return {name: settings.get(name, id) for name, id in (("start", tokens - 2), ("end", tokens - 1), ("pad", 0))}

@@ -1,4 +1,4 @@
-"""Make a frozen checkpoint: `python -m tests.hub.frozen.make_frozen ARCHITECTURE`. Never for one that exists.
+"""Create a frozen checkpoint: `python -m tests.hub.frozen.make_frozen ARCHITECTURE`. Never replace an existing one.
 
 A checkpoint that was once published has to give the same figures in every later version. So these files stay as they
 are; a new architecture gets a new folder.
@@ -14,7 +14,7 @@ from tests.hub.captioner_cases import case_of
 
 
 def frozen_inputs(case, model) -> dict[str, torch.Tensor]:
-    """What the expected figures were computed for."""
+    """Return the inputs of the expected logits."""
     return {**case.inputs("pixels", images=1), "decoder_input_ids": case.captions(model, rows=1)}
 
 
