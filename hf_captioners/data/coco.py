@@ -21,12 +21,13 @@ from typing import Any, ClassVar
 import numpy as np
 from datasets import Features, List, Value
 
+from hf_captioners.metrics.caption_tables import read_json
+
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard
 from .references import check_max_captions, shaped_rows
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
-from .tables import read_json
 
 OFFICIAL_FEATURES = Features(
     {

@@ -24,11 +24,12 @@ from typing import ClassVar
 
 from datasets import Features, Value
 
+from hf_captioners.metrics.caption_tables import open_annotation
+
 from .images import list_images
 from .reader import Annotations, CaptionReader, LazyRows, SourceCard
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
-from .tables import open_annotation
 
 PATTERNS = {"train": "*rain*GCC*.tsv*", "validation": "*alidation*GCC*.tsv*"}
 NOT_FETCHED = "line whose image was not fetched"

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import PIL
 
+from hf_captioners.metrics import caption_tables
+
 from .reader import CaptionReader
 
 
@@ -35,7 +37,8 @@ def _parts(reader: CaptionReader) -> Iterator[str]:
     for option in dataclasses.fields(reader):
         value = getattr(reader, option.name)
         yield f"{option.name}={os.path.abspath(value) if isinstance(value, Path) else value!r}"
-    for file in [*sorted(Path(__file__).parent.glob("*.py")), *reader.annotation_files()]:
+    code = [*sorted(Path(__file__).parent.glob("*.py")), Path(caption_tables.__file__)]
+    for file in [*code, *reader.annotation_files()]:
         yield f"{os.path.abspath(file)} {content_hash(file)}"
     yield from _stamps(reader.image_places())
 

@@ -21,12 +21,13 @@ from typing import Any, ClassVar
 
 from datasets import Features, List, Value
 
+from hf_captioners.metrics.caption_tables import NUMBERED, text_lines
+
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard
 from .references import check_max_captions, shaped_rows
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
-from .tables import NUMBERED, text_lines
 
 IMAGE_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k-images", "flickr30k_images")
 LISTS = {

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hf_captioners.metrics.caption_tables import TABLE_KINDS, Numbered, table_rows
+
 from .images import list_images
 from .report import DataReport
-from .tables import TABLE_KINDS, Numbered, table_rows
 
 SPLIT_NAMES = {
     "train": "train",

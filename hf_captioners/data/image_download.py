@@ -6,7 +6,6 @@ import http.client
 import io
 import itertools
 import json
-import os
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import PIL.Image
+
+from hf_captioners.output_files import atomic_file
 
 from .images import why_undecodable
 
@@ -196,9 +197,8 @@ def _store(content: bytes, name: str, folder: Path, settings: DownloadSettings) 
             raise _NotToBeHadError("not an image")
         if min(image.size) < settings.min_side:
             raise _NotToBeHadError("too small")
-    unfinished = folder / f".{name}.unfinished"
-    unfinished.write_bytes(content)
-    os.replace(unfinished, folder / f"{name}{suffix}")
+    with atomic_file(folder / f"{name}{suffix}", "wb") as file:
+        file.write(content)
 
 
 def _read_log(path: Path) -> dict[str, str]:

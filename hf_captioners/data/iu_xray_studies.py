@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hf_captioners.metrics.caption_tables import read_json, separated_rows
+
 from .report import DataReport, ProblemKind
-from .tables import read_json, separated_rows
 
 SECTIONS = ("findings", "impression", "indication", "comparison")
 UID = re.compile(r"^(?:CXR)?(\d+)(?:_|$)")

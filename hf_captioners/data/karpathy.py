@@ -9,9 +9,10 @@ from typing import Any
 
 from datasets import Features, List, Value
 
+from hf_captioners.metrics.caption_tables import read_json
+
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
-from .tables import read_json
 
 # Files without `cocoid` have it in the names of the images.
 COCO_NAME = re.compile(r"COCO_\w+_0*(\d+)\.jpg$")

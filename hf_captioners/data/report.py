@@ -68,9 +68,11 @@ class DataReport:
     notes: Counter[str] = field(default_factory=Counter)
     _known: set[Problem] = field(default_factory=set, repr=False, compare=False)
 
-    def add(self, kind: ProblemKind, file: str | Path, line: int | None, message: str, dropped: bool = True) -> None:
+    def add(
+        self, kind: ProblemKind | str, file: str | Path, line: int | None, message: str, dropped: bool = True
+    ) -> None:
         """Note one problem; one that is known, from an earlier pass over a stream, is not noted again."""
-        problem = Problem(kind, str(file), line, message, dropped)
+        problem = Problem(ProblemKind(kind), str(file), line, message, dropped)
         if problem not in self._known:
             self._known.add(problem)
             self.problems.append(problem)

@@ -14,7 +14,7 @@ Columns of the source that say more follow under their own names.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,21 @@ from datasets import Features, Image, List, Value
 
 IMAGE_ID, IMAGE, IMAGES, CAPTIONS, SPLIT = "image_id", "image", "images", "captions", "split"
 SCHEMA_COLUMNS = (IMAGE_ID, IMAGE, IMAGES, CAPTIONS, SPLIT)
+REGIONS = "regions"
+IMAGE_COLUMNS = (IMAGE, IMAGES, REGIONS)
+
+
+def image_column(names: Iterable[str]) -> str | None:
+    """Return which column of a row stands for its image: `image`, `images` (several views) or `regions`.
+
+    Args:
+        names: the columns of a data set, or the keys of one row.
+
+    Returns:
+        The first of these columns that is there; None if there is none.
+    """
+    known = set(names)
+    return next((name for name in IMAGE_COLUMNS if name in known), None)
 
 
 @dataclass(slots=True)

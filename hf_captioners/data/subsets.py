@@ -10,7 +10,6 @@ A subset names captions or images; the data set stays where it is.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ from typing import Any, Literal
 
 import numpy as np
 from datasets import Dataset
+
+from hf_captioners.output_files import write_text
 
 from .references import PER_CAPTION
 from .schema import CAPTIONS, IMAGE_ID
@@ -48,10 +49,7 @@ class CaptionSubset:
 
     def save(self, path: str | Path) -> None:
         """Write the subset as JSON, atomically."""
-        path = Path(path)
-        unfinished = path.with_name(f".{path.name}.unfinished")
-        unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
+        write_text(path, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> CaptionSubset:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset, Image, List
 from transformers import PreTrainedModel
 from transformers.utils import logging
@@ -19,6 +18,7 @@ from transformers.utils import logging
 from .extraction import GridExtractor
 from .feature_store import STORE_FILE, FeatureStore, StoredKind
 from .feature_store_writer import FeatureStoreWriter
+from .region_rows import RegionRows, require_stored_rows
 from .region_source import Regions
 from .regions_column import store_regions
 
@@ -59,41 +59,6 @@ def _key(views: Sequence[dict[str, Any]]) -> str:
     return digest.hexdigest()
 
 
-class StoredFeatures:
-    """Features of the images of one data set, by row.
-
-    Args:
-        folder: a feature store.
-        extractor: `GridExtractor.digest` of the model that wants to read it.
-        keys: the image of every row, as `image_keys` names it.
-
-    Raises:
-        ValueError: the features are of another extractor, or some are not there.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str], extractor: str, keys: Sequence[str]) -> None:
-        self.folder, self.keys = Path(folder), list(keys)
-        self.store = FeatureStore(self.folder)
-        found = self.store.description
-        if found.revision != extractor:
-            raise ValueError(
-                f"The features in {folder} are of the extractor {found.revision[:16]}, this model's vision part with "
-                f"its image preparation is {extractor[:16]}. Delete the folder, or pass another `feature_cache_dir`."
-            )
-        there = sum(key in self.store for key in self.keys)
-        if there < len(self.keys):
-            raise ValueError(f"The features in {folder} are unfinished: {there} of {len(self.keys)} rows.")
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
-        """`region_features` `[R, D]` as they are stored, and `region_boxes` `[R, 4]` of one row."""
-        regions = self.store.stored(self.keys[row])
-        assert regions.boxes is not None
-        return {"region_features": regions.features, "region_boxes": regions.boxes}
-
-
 class FeatureCache:
     """Builds and finds stored features of one captioner's vision part.
 
@@ -122,7 +87,7 @@ class FeatureCache:
         self.extractor = self.vision.digest
         self.folder = Path(directory, f"{self.extractor[:16]}-{dtype}")
 
-    def features_of(self, rows: Dataset) -> StoredFeatures:
+    def features_of(self, rows: Dataset) -> RegionRows:
         """Features of the images of a data set, computed if they are not there yet.
 
         Args:
@@ -137,7 +102,7 @@ class FeatureCache:
         if missing:
             logger.warning(f"Computing the features of {missing:,} images, to be stored in {self.folder}.")
             self._build(rows, keys)
-        return StoredFeatures(self.folder, self.extractor, keys)
+        return require_stored_rows(FeatureStore(self.folder), self.extractor, keys)
 
     def _build(self, rows: Dataset, keys: list[str]) -> None:
         description = self.vision.description(self.dtype)

@@ -14,7 +14,6 @@ more shards than a process may open files.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+
+from hf_captioners.output_files import write_text
 
 from .region_source import MissingRegionsError, Regions, RegionSource
 
@@ -73,9 +74,7 @@ class StoreDescription:
 
     def write(self, folder: Path) -> None:
         """Write the description atomically."""
-        unfinished = folder / f".{STORE_FILE}.unfinished"
-        unfinished.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n", encoding="utf-8")
-        os.replace(unfinished, folder / STORE_FILE)
+        write_text(folder / STORE_FILE, json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> StoreDescription:

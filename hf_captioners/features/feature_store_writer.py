@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +11,8 @@ import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
+
+from hf_captioners.output_files import atomic_file
 
 from .feature_store import SHARD_PATTERN, StoreDescription, StoredShard
 from .region_source import Regions
@@ -169,15 +170,13 @@ class FeatureStoreWriter:
                 values = np.concatenate([array for array in column if array is not None])
                 arrays[name] = np.ascontiguousarray(values, np.float32)
         arrays["counts"] = np.array([len(regions.features) for regions in self._regions], np.int64)
-        unfinished = path.with_name(f".{path.name}.unfinished")
         try:
-            save_file(arrays, unfinished, metadata={"ids": json.dumps(self._ids)})
+            with atomic_file(path, "wb") as file:
+                save_file(arrays, file.name, metadata={"ids": json.dumps(self._ids)})
         except SafetensorError as error:
-            unfinished.unlink(missing_ok=True)
             raise OSError(
                 f"{path} could not be written ({error}). Make room; what was stored before stays."
             ) from error
-        os.replace(unfinished, path)
         self._next_shard += 1
         self._ids, self._regions, self._bytes = [], [], 0
 

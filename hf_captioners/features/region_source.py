@@ -81,6 +81,14 @@ class RegionSource(abc.ABC, Mapping[str, Regions]):
         """Features of a region (D), as the first image has them."""
         return self[next(iter(self))].features.shape[1]
 
+    def stored(self, image_id: str) -> Regions:
+        """Return the regions of an image as they are stored, which may be read-only and in a smaller data type.
+
+        Raises:
+            MissingRegionsError: the source has no such image.
+        """
+        return self[image_id]
+
     def __getitem__(self, image_id: str) -> Regions:
         if str(image_id) not in self.ids():
             few = ", ".join(list(self.ids())[:3])

@@ -15,12 +15,10 @@ from torch.utils.data import Dataset as TorchDataset
 from tqdm.auto import tqdm
 
 from hf_captioners.data.report import DataReport, ProblemKind
-from hf_captioners.data.schema import IMAGE, IMAGE_ID, IMAGES
+from hf_captioners.data.schema import IMAGE, IMAGE_ID, IMAGES, REGIONS
 
 from .feature_store_writer import FeatureStoreWriter
 from .region_source import MissingRegionsError, Regions, RegionSource
-
-REGIONS = "regions"
 
 
 def with_regions(

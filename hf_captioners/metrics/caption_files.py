@@ -11,17 +11,17 @@ A folder stands for its `metadata.jsonl` (or `.csv`). An image is named by `imag
 caption by `caption`, `captions`, `text`, `generated_text` or `references`.
 """
 
-import csv
-import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from .caption_tables import FirstFault, read_json, table_rows
+
 _IMAGE_KEYS = ("image_id", "image", "file_name", "filename", "id")
 _NAME_KEYS = ("file_name", "filename", "image")
 _CAPTION_KEYS = ("caption", "captions", "text", "generated_text", "references")
+_ENDINGS = (".json", ".jsonl", ".csv", ".tsv", ".txt")
 _TABLES = tuple(stem + ending for stem in ("metadata", "captions") for ending in (".jsonl", ".csv", ".json"))
 
 
@@ -56,11 +56,10 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
             says which row.
     """
     file = _table_of(Path(path))
-    readers = {".json": _json_rows, ".jsonl": _jsonl_rows, ".csv": _csv_rows, ".tsv": _csv_rows, ".txt": _txt_rows}
-    if file.suffix.lower() not in readers:
-        raise ValueError(f"{file} ends in {file.suffix!r}, expected one of {', '.join(readers)}.")
+    if _ending(file) not in _ENDINGS:
+        raise ValueError(f"{file} ends in {_ending(file)!r}, expected one of {', '.join(_ENDINGS)}.")
     table = CaptionTable({}, {})
-    for place, row in readers[file.suffix.lower()](file):
+    for place, row in _rows(file):
         if "names" in row:
             table.file_names.update(row["names"])
             continue
@@ -143,11 +142,19 @@ def _table_of(path: Path) -> Path:
 Row = tuple[str, Mapping[str, Any]]
 
 
+def _rows(file: Path) -> Iterator[Row]:
+    if _ending(file) == ".json":
+        return _json_rows(file)
+    # The name of an image may be in any of `_IMAGE_KEYS`; lines of a .txt have it as `file_name`.
+    return ((f"line {number}", row) for number, row in table_rows(file, FirstFault()))
+
+
+def _ending(file: Path) -> str:
+    return Path(file.name.removesuffix(".gz")).suffix.lower()
+
+
 def _json_rows(file: Path) -> Iterator[Row]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is not JSON: {error}.") from error
+    content = read_json(file)
     if isinstance(content, dict) and isinstance(content.get("annotations"), list):
         names = {str(image["id"]): image["file_name"] for image in content.get("images", []) if "file_name" in image}
         yield "images", {"names": names}
@@ -160,33 +167,6 @@ def _json_rows(file: Path) -> Iterator[Row]:
     if not isinstance(content, list):
         raise ValueError(f"{file} holds a {type(content).__name__}, expected a list of objects or an object.")
     yield from ((f"entry {number}", row) for number, row in enumerate(content, 1))
-
-
-def _jsonl_rows(file: Path) -> Iterator[Row]:
-    with open(file, encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    yield f"line {number}", json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise ValueError(f"{file}, line {number} is not JSON: {error}.") from error
-
-
-def _csv_rows(file: Path) -> Iterator[Row]:
-    with open(file, encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
-        for row in reader:
-            yield f"line {reader.line_num}", row
-
-
-def _txt_rows(file: Path) -> Iterator[Row]:
-    with open(file, encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                image, tab, caption = line.rstrip("\r\n").partition("\t")
-                if not tab:
-                    raise ValueError(f"{file}, line {number} is {line.rstrip()!r}, expected `image TAB caption`.")
-                yield f"line {number}", {"image": re.sub(r"#\d+$", "", image), "caption": caption}
 
 
 def _value(row: Mapping[str, Any], keys: tuple[str, ...], what: str, file: Path, place: str) -> Any:

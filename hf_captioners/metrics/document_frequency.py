@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Hashable, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hf_captioners.output_files import atomic_file
 
 from .input_checks import check_references
 from .integer_map import Integers
@@ -93,10 +93,8 @@ class DocumentFrequency:
             "words": self.table.words,
         }
         header = np.frombuffer(json.dumps(about, default=int).encode(), dtype=np.uint8)
-        path = Path(path)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-", delete=False) as file:
+        with atomic_file(path, "wb") as file:
             np.savez_compressed(file, about=header, keys=self.table.keys, counts=self.counts)
-        os.replace(file.name, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DocumentFrequency:

@@ -17,6 +17,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.utils import logging
 
 from hf_captioners._version import __version__
+from hf_captioners.data.schema import REGIONS
 from hf_captioners.hub.card_facts import DataFacts, EvaluationFacts, PublishedFacts, SampleFacts, TrainingFacts
 from hf_captioners.hub.cards import write_card
 from hf_captioners.processing.image_reading import read_image
@@ -141,7 +142,7 @@ class CardWriter(TrainerCallback):
 
     def _note_image(self, name: str, images: CaptionedImages, row: int) -> str | None:
         """Name of the small copy of an image; None for stored regions, which nobody can look at."""
-        if images.image_column == "regions":
+        if images.image_column == REGIONS:
             return None
         name = re.sub(r"\W", "_", name)
         file = f"sample_{name}_{row + 1}.jpg"

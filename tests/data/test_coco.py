@@ -216,7 +216,7 @@ def test_errors_name_the_file_that_is_missing(tmp_path, official_folder, load):
     with pytest.raises(ValueError, match="is no split file"):
         load("coco", tmp_path)
     (tmp_path / "dataset_coco.json").write_text('{"images": [')
-    with pytest.raises(ValueError, match="dataset_coco.json is no JSON"):
+    with pytest.raises(ValueError, match="dataset_coco.json is not JSON"):
         load("coco", tmp_path)
     content = karpathy()
     content["images"][1]["split"] = "extra"

@@ -5,7 +5,9 @@ import pytest
 import torch
 from datasets import Dataset, Image, List
 
-from hf_captioners.features.cache import FeatureCache, StoredFeatures, can_cache, image_keys
+from hf_captioners.features.cache import FeatureCache, can_cache, image_keys
+from hf_captioners.features.feature_store import FeatureStore
+from hf_captioners.features.region_rows import require_stored_rows
 from hf_captioners.training.caption_encoding import ForeignEncoder
 from hf_captioners.training.collator import CaptionCollator
 from hf_captioners.training.images import CaptionedImages
@@ -85,17 +87,17 @@ def test_another_extractor_gets_its_own_features(tmp_path, make_captioner, proce
     second = cache_of(tmp_path, make_captioner(seed=1), processor)
     layer = cache_of(tmp_path, make_captioner(seed=0, vision_feature_layer=0), processor)
     stored = first.features_of(images.rows)
-    assert len({cache.features_of(images.rows).folder for cache in (first, second, layer)}) == 3
+    assert len({cache.features_of(images.rows).source.folder for cache in (first, second, layer)}) == 3
     with pytest.raises(ValueError, match="vision part"):
-        StoredFeatures(stored.folder, second.extractor, stored.keys)
+        require_stored_rows(stored.source, second.extractor, stored.keys)
 
 
 def test_unfinished_features_are_refused(tmp_path, make_captioner, processor, images):
     cache = cache_of(tmp_path, make_captioner(), processor)
     stored = cache.features_of(images.rows)
-    next(stored.folder.glob("regions-*-00001.safetensors")).unlink()
+    next(stored.source.folder.glob("regions-*-00001.safetensors")).unlink()
     with pytest.raises(ValueError, match="7 of 12"):
-        StoredFeatures(stored.folder, cache.extractor, stored.keys)
+        require_stored_rows(FeatureStore(stored.source.folder), cache.extractor, stored.keys)
 
 
 def test_features_that_do_not_fit_are_refused(tmp_path, make_captioner, processor, images, monkeypatch):
@@ -122,7 +124,7 @@ def test_data_sets_share_what_they_have_in_common(tmp_path, make_captioner, proc
     assert computed == [4, 1]
     np.testing.assert_array_equal(second[0]["region_features"], first[2]["region_features"])
     np.testing.assert_array_equal(second[1]["region_features"], second[3]["region_features"])
-    assert first.folder == second.folder
+    assert first.source.folder == second.source.folder
 
 
 def test_views_are_one_set_of_regions(tmp_path, make_captioner, processor, scenes):

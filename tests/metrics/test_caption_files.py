@@ -100,8 +100,8 @@ def test_predictions_that_cannot_be_matched(predictions, message):
         ("a.jsonl", '{"image": "x", "caption": 3}\n', "has the caption 3, expected a string"),
         ("a.jsonl", '{"image": "x", "captions": []}\n', "empty list of captions"),
         ("a.jsonl", '["x"]\n', "expected an object"),
-        ("a.jsonl", "{\n", "line 1 is not JSON"),
-        ("a.txt", "x y\n", "expected `image TAB caption`"),
+        ("a.jsonl", "{\n", "line 1: not JSON"),
+        ("a.txt", "x y\n", "line 1: expected `name TAB caption` or `name,caption`"),
         ("a.parquet", "x", "expected one of .json, .jsonl"),
     ],
 )
