@@ -1,8 +1,8 @@
-"""Features of a frozen vision model, computed once an image and read from a feature store afterwards.
+"""Cache of the features of a frozen vision model: computed once per image, then read from a feature store.
 
-Below the cache's directory lies one store for each extractor (weights, layer, grid, image preparation) and data
-type, whatever data sets its images come from: an image is found by its own bytes, or by path, size and time where
-it is a file. A build that was killed goes on where it stopped.
+The cache's directory has one store per extractor (weights, layer, grid, image preparation) and data type. Data sets
+share it: the key of an image is a digest of its bytes, or of path, size and time if it is a file. A build that was
+killed resumes where it stopped.
 """
 
 import hashlib
@@ -24,24 +24,24 @@ from .regions_column import store_regions
 
 logger = logging.get_logger(__name__)
 
-# Some forty grids of 7 x 7 x 2048 in half precision: what is computed again after a kill, at most.
+# About 40 grids of 7 x 7 x 2048 in half precision: at most these are computed again after a kill.
 SHARD_BYTES = 8 * 2**20
 
 
 def can_cache(model: PreTrainedModel) -> bool:
-    """Whether a model has a vision part whose output never changes."""
+    """Return whether a model has a frozen vision part."""
     config = model.config
     frozen = getattr(config, "freeze_vision", False) and getattr(config, "vision_config", None) is not None
     return bool(frozen) and hasattr(model, "get_region_features")
 
 
 def vision_part(model: PreTrainedModel, processor: Any) -> GridExtractor:
-    """The vision part of a captioner of this library, with its image preparation."""
+    """Return the vision part of a captioner of this library, with its image preparation."""
     return GridExtractor(model.model.encoder.vision, processor.image_processor, model.config.vision_config.model_type)
 
 
 def image_keys(rows: Dataset) -> list[str]:
-    """A digest of the image (or views) of every row: of its bytes, or of path, size and time where it is a file."""
+    """Return a digest of each row's image (or views): of its bytes, or of path, size and time if it is a file."""
     (column,) = rows.column_names
     kind = Image(decode=False)
     undecoded = rows.cast_column(column, List(kind) if isinstance(rows.features[column], List) else kind)
@@ -60,16 +60,16 @@ def _key(views: Sequence[dict[str, Any]]) -> str:
 
 
 class FeatureCache:
-    """Builds and finds stored features of one captioner's vision part.
+    """Cache of the features of one captioner's vision part.
 
     Args:
-        directory: where they lie; made when needed.
+        directory: the directory of the stores; made when needed.
         model: a captioner for which `can_cache` is True.
         processor: its processor.
         dtype: `"float16"` or `"float32"`.
-        batch_size: images at a time; on CPU few are faster, because their maps stay in its caches.
+        batch_size: images at a time; on CPU a small batch is faster, because its feature maps fit the CPU's caches.
         workers: processes that decode images.
-        shard_bytes: size of features that is written at once.
+        shard_bytes: size of the features that are written at once.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class FeatureCache:
         self.folder = Path(directory, f"{self.extractor[:16]}-{dtype}")
 
     def features_of(self, rows: Dataset) -> RegionRows:
-        """Features of the images of a data set, computed if they are not there yet.
+        """Return the features of the images of a data set; compute those that are not stored yet.
 
         Args:
             rows: a data set with one column: `image`, or `images` for several views.
@@ -106,7 +106,7 @@ class FeatureCache:
 
     def _build(self, rows: Dataset, keys: list[str]) -> None:
         description = self.vision.description(self.dtype)
-        # Another run may fill the same store: wait for it, and compute what it left.
+        # A second run may fill the same store: wait for it, and compute what is still missing.
         with FeatureStoreWriter(self.folder, description, shard_bytes=self.shard_bytes, patience=-1) as writer:
             store_regions(rows, self._extract, writer, self.batch_size, self.vision.prepare, self.workers, keys)
 

@@ -1,13 +1,13 @@
-"""Reads files of predicted and reference captions, and brings the two together image by image.
+"""Files of predicted and reference captions, matched image by image.
 
-| ending | what is in it |
+| ending | contents |
 |---|---|
 | `.json` | COCO results (a list of `image_id`, `caption`), COCO annotations, objects, `{image: captions}` |
-| `.jsonl` | one object a line |
-| `.csv`, `.tsv` | columns with names, a row for each caption or one an image |
-| `.txt` | `image TAB caption` (`image#0 TAB caption` for several) |
+| `.jsonl` | one object per line |
+| `.csv`, `.tsv` | named columns, one row per caption or per image; TSV without quoting |
+| `.txt` | lines of `image TAB caption`, `image#0 TAB caption` or `image,caption` |
 
-A folder stands for its `metadata.jsonl` (or `.csv`). An image is named by `image_id`, `image`, `file_name` or `id`; a
+For a folder, its `metadata.jsonl` (or `.csv`) is read. An image is named by `image_id`, `image`, `file_name` or `id`; a
 caption by `caption`, `captions`, `text`, `generated_text` or `references`.
 """
 
@@ -26,11 +26,11 @@ _TABLES = tuple(stem + ending for stem in ("metadata", "captions") for ending in
 
 
 class CaptionTable(NamedTuple):
-    """The captions of a file.
+    """Captions of a file.
 
     Attributes:
-        captions: for each image its captions, in the order of the file.
-        file_names: other names of images, where the file gives both a number and a name.
+        captions: the captions of each image, in the order of the file.
+        file_names: file names of images, if the file has both a number and a name.
     """
 
     captions: dict[str, list[str]]
@@ -52,8 +52,8 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
 
     Raises:
         FileNotFoundError: there is no such file, or no table in the folder.
-        ValueError: the file is empty, of an unknown kind, or a row of it lacks an image or a caption; the message
-            says which row.
+        ValueError: the file is empty, in an unknown format, or a row lacks an image or a caption; the message
+            names the row.
     """
     file = _table_of(Path(path))
     if _ending(file) not in _ENDINGS:
@@ -68,15 +68,15 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
         for name in (row[key] for key in _NAME_KEYS if isinstance(row.get(key), str)):
             table.file_names.setdefault(image, name)
     if not table.captions:
-        raise ValueError(f"{file} holds no captions.")
+        raise ValueError(f"{file} has no captions.")
     return table
 
 
 def match_captions(predictions: CaptionTable, references: CaptionTable) -> MatchedCaptions:
-    """Bring predictions and references together.
+    """Match predictions and references.
 
-    A predicted image belongs to the references of the same name; where there are none, to those of the same file
-    name without folders (what `hf-captioners caption` writes has paths).
+    A predicted image is matched with the references of the same name; if there are none, with those of the same file
+    name without folders (`hf-captioners caption` writes paths).
 
     Raises:
         ValueError: an image has several predictions, two images have the same file name, or none is in both files.
@@ -114,7 +114,7 @@ def match_captions(predictions: CaptionTable, references: CaptionTable) -> Match
 
 
 def _by_any_name(table: CaptionTable) -> dict[str, str]:
-    """Return every name under which an image may be asked for; a file name that is not unique names nothing."""
+    """Return every name of every image; a file name that is not unique is left out."""
     short: dict[str, str | None] = {}
     for image in table.captions:
         name = PurePath(table.file_names.get(image, image)).name
@@ -165,7 +165,7 @@ def _json_rows(file: Path) -> Iterator[Row]:
     elif isinstance(content, dict):
         content = [{"image_id": key, "captions": captions} for key, captions in content.items()]
     if not isinstance(content, list):
-        raise ValueError(f"{file} holds a {type(content).__name__}, expected a list of objects or an object.")
+        raise ValueError(f"{file} contains a {type(content).__name__}, expected a list of objects or an object.")
     yield from ((f"entry {number}", row) for number, row in enumerate(content, 1))
 
 

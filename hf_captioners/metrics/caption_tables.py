@@ -18,7 +18,7 @@ Numbered = tuple[int, dict[str, Any]]
 
 
 class RowReport(Protocol):
-    """Receives the rows that cannot be read, such as `hf_captioners.data.DataReport`."""
+    """Receiver of the rows that cannot be read, such as `hf_captioners.data.DataReport`."""
 
     def add(self, kind: str, file: str | Path, line: int | None, message: str) -> None:
         """Record one bad row: `MALFORMED_ROW` or `MISSING_IMAGE`, its file, its line from 1, and the reason."""
@@ -26,7 +26,7 @@ class RowReport(Protocol):
 
 
 class FirstFault:
-    """A `RowReport` that raises at the first bad row."""
+    """`RowReport` that raises at the first bad row."""
 
     def add(self, kind: str, file: str | Path, line: int | None, message: str) -> None:
         """Raise `ValueError` with file and line."""

@@ -75,5 +75,5 @@ def test_a_captioner_without_vision_part_records_the_extractor(
         writer.add("a", Regions(np.ones((1, 3), np.float32)))
     with pytest.raises(OtherExtractorError, match=r"of mean colours \(revision 2\).* trained on .*revision 1"):
         require_own_features(saved, processor, FeatureStore(tmp_path / "newer"))
-    with pytest.raises(ValueError, match="3 features a region, the captioner reads 7"):
+    with pytest.raises(ValueError, match="3 features per region, the captioner reads 7"):
         require_own_features(make_captioner(vision_model=None, region_feature_size=7), processor, store)

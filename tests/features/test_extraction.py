@@ -165,7 +165,7 @@ def test_a_classifier_is_no_detector(scenes):
         ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, image_size=32)
     )
     extractor.__init__(vit, ViTImageProcessor(size={"height": 32, "width": 32}), "vit")
-    with pytest.raises(ValueError, match="vit .ViTModel. gives no query states"):
+    with pytest.raises(ValueError, match="vit .ViTModel. returns no query states"):
         extractor(extractor.prepare(scenes["train"]["image"][:1]))
 
 

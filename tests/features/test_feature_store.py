@@ -133,7 +133,7 @@ def test_killed_at_twenty_moments_and_resumed(tmp_path):
 
 
 def test_images_computed_together_lie_in_one_shard(tmp_path):
-    """So that whoever goes on after a kill forms the same batches."""
+    """A resumed run forms the same batches."""
     with FeatureStoreWriter(tmp_path, SMALL, shard_bytes=1) as writer:
         for first in range(0, 10, 4):
             writer.add_batch((str(number), regions_of(number)) for number in range(first, min(first + 4, 10)))
@@ -141,7 +141,7 @@ def test_images_computed_together_lie_in_one_shard(tmp_path):
     assert shards == [["0", "1", "2", "3"], ["4", "5", "6", "7"], ["8", "9"]]
 
 
-def test_a_lost_shard_is_written_anew_without_touching_others(tmp_path):
+def test_a_lost_shard_is_written_again_without_changing_others(tmp_path):
     write(tmp_path, range(6), shard_bytes=1)
     (tmp_path / "regions-000-00002.safetensors").unlink()
     assert "2" not in FeatureStore(tmp_path)
@@ -163,12 +163,12 @@ def test_more_shards_than_files_may_be_open(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_full_disk_is_said_and_the_store_can_be_completed(tmp_path):
+def test_a_full_disk_is_reported_and_the_store_can_be_completed(tmp_path):
     write(tmp_path / "whole", range(50), shard_bytes=2000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))  # no file may become larger
     try:
-        with pytest.raises(OSError, match=r"regions-000-00000\.safetensors could not be written .*Make room"):
+        with pytest.raises(OSError, match=r"regions-000-00000\.safetensors could not be written .*Free some space"):
             write(tmp_path / "store", range(50), shard_bytes=2000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -198,7 +198,7 @@ def test_scores_are_kept_where_the_store_has_them(tmp_path):
         assert found.scores.tobytes() == scores.tobytes() and found.boxes.tobytes() == given.boxes.tobytes()
 
 
-def test_stored_features_are_looked_at_without_a_copy(tmp_path):
+def test_stored_features_are_read_without_a_copy(tmp_path):
     write(tmp_path, range(5), StoreDescription("x", "r", 16, "float16"))
     store = FeatureStore(tmp_path)
     found = store.stored("3")
@@ -216,7 +216,7 @@ def test_several_writers_fill_one_store(tmp_path):
     assert store["17"].features.tobytes() == regions_of(17).features.tobytes()
 
 
-def test_features_of_another_extractor_are_refused(tmp_path):
+def test_features_of_a_different_extractor_are_refused(tmp_path):
     write(tmp_path, range(3))
     assert len(FeatureStore(tmp_path, "resnet/layer4", "r1")) == len(FeatureStore(tmp_path, "resnet/layer4")) == 3
     with pytest.raises(
@@ -225,7 +225,7 @@ def test_features_of_another_extractor_are_refused(tmp_path):
         FeatureStore(tmp_path, "vit")
     with pytest.raises(OtherExtractorError, match=r"revision r2"):
         FeatureStore(tmp_path, "resnet/layer4", "r2")
-    with pytest.raises(ValueError, match="holds StoreDescription.*Use another folder"):
+    with pytest.raises(ValueError, match="holds StoreDescription.*Use a different folder"):
         FeatureStoreWriter(tmp_path, StoreDescription("vit", "r1", 16))
 
 
@@ -249,7 +249,7 @@ def test_wrong_regions_and_missing_images(tmp_path):
         store.read_batch(["0", "1"], 3)
     with pytest.raises(ValueError, match=r"`out` is float32 \(1, 2, 3\); expected float32 \(1, 3, 16\)"):
         store.read_batch(["0"], 3, out=np.zeros((1, 2, 3), np.float32))
-    with pytest.raises(FileNotFoundError, match="is no feature store"):
+    with pytest.raises(FileNotFoundError, match="is not a feature store"):
         FeatureStore(tmp_path / "nowhere")
     large = StoreDescription("x", "r", 16, "float16", boxes=False)
     with (
