@@ -16,7 +16,7 @@ def load_vision_part(source: str, image_size: int | None = None) -> tuple[Any, C
 
     Args:
         source: name or directory of a vision model, or `timm:ARCHITECTURE[:FILE]`.
-        image_size: side of the images in pixels: the shorter side is resized to it, then the central square is cropped.
+        image_size: side of the images in pixels: the shorter side is resized to it, the central square cropped.
             Default: the preparation of the vision model.
 
     Raises:
@@ -91,9 +91,7 @@ def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
         if "configuration class" not in str(error) and "model_type" not in str(error):
             raise
         reason = str(error).splitlines()[0][:200]
-        raise ValueError(
-            f"{source} is no captioner ({reason}). Pass a checkpoint that generates captions."
-        ) from error
+        raise ValueError(f"{source} is no captioner ({reason}). Pass a checkpoint that generates captions.") from error
     return model, load_processor(source, options.get("trust_remote_code", False))
 
 

@@ -187,7 +187,7 @@ class DetectorExtractor:
         return Regions(states[kept].numpy(), boxes[kept].numpy(), scores=scores[kept].numpy())
 
     def description(self, kind: StoredKind) -> StoreDescription:
-        """Return a description with detector and choice; the revision is a digest of weights, choice and preparation."""
+        """Return detector and choice of queries; the revision is a digest of weights, choice and preparation."""
         name = f"{self.name}, best {self.top_k} queries of score >= {self.score_threshold:g}"
         config = {name: value for name, value in self.model.config.to_dict().items() if name not in UNRELATED}
         digest = weights_digest(

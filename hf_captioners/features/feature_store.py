@@ -4,8 +4,8 @@
     store/regions-00000.safetensors    `features` [N, D] of all images one after the other, `boxes` [N, 4],
                                        `scores` [N], `counts` [P] regions per image, and the ids in the header
 
-A safetensors shard is one block of numbers after a short header. The position of an image is computed, and its regions
-are read by one copy from the page cache, which all processes share. A shard appears under its name when it is complete;
+A safetensors shard is one block of numbers after a short header. The position of an image is computed; one copy
+reads its regions from the page cache, which all processes share. A shard appears under its name when it is complete;
 a writer that was killed resumes with the next one. torch maps the files: it converts half precision several times as
 fast as numpy and, unlike `mmap`, keeps no file open, so a store may have more shards than a process may open files.
 """
@@ -45,8 +45,8 @@ class StoreDescription:
         extractor: name of the model that computed the features, with the settings that change them (layer, grid, ...).
         revision: revision of that model, or a digest of it.
         feature_size: D.
-        kind: data type of stored features. `float16` rounds by at most 2^-11 of a value; `int8` by at most half a step,
-            1/254 of the largest value of the region.
+        kind: stored data type. `float16` rounds by at most 2^-11 of a value; `int8` by at most half a step, 1/254
+            of the largest value of the region.
         boxes: whether regions have boxes.
         scores: whether regions have scores.
     """

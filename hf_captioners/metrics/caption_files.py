@@ -7,8 +7,8 @@
 | `.csv`, `.tsv` | named columns, one row per caption or per image; TSV without quoting |
 | `.txt` | lines of `image TAB caption`, `image#0 TAB caption` or `image,caption` |
 
-For a folder, its `metadata.jsonl` (or `.csv`) is read. An image is named by `image_id`, `image`, `file_name` or `id`; a
-caption by `caption`, `captions`, `text`, `generated_text` or `references`.
+For a folder, its `metadata.jsonl` (or `.csv`) is read. The column of images is `image_id`, `image`,
+`file_name` or `id`; the column of captions `caption`, `captions`, `text`, `generated_text` or `references`.
 """
 
 import os
