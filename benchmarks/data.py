@@ -153,11 +153,11 @@ def page(figures: dict[str, Any]) -> str:
             "",
             f"Random padded reads of up to {REGIONS} x {SIZE} regions, both warm, one core, {figures['hardware']}:",
             "",
-            "| reader | images a CPU second | times the released loader | largest error (values up to 5) |",
+            "| reader | images per CPU second | times the released loader | largest error (values up to 5) |",
             "|---|---|---|---|",
             *rows,
             "",
-            f"Photographs from file to 224 x 224: {paths['exact']:.0f} a CPU second by `CaptioningImageProcessor`, "
+            f"Photographs from file to 224 x 224: {paths['exact']:.0f} per CPU second by `CaptioningImageProcessor`, "
             f"{paths['fast']:.0f} by `CaptioningImageProcessorFast`; largest difference of their values "
             f"{images['largest_difference']:.2g}. COCO's {coco['train_captions']:,.0f} + "
             f"{coco['validation_captions']:,.0f} captions load in {coco['cpu_seconds']:.1f} CPU seconds and "

@@ -1,4 +1,4 @@
-"""A name for the contents of a data set, so that a stored copy is never served after an edit."""
+"""Fingerprints of data sets, so that a cached copy is not used after an edit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .reader import CaptionReader
 
 
 def fingerprint(reader: CaptionReader) -> str:
-    """Hash everything that decides about the rows of a reader.
+    """Return a hash of everything that determines the rows of a reader.
 
-    That is: its options, the contents of its annotation files, names, sizes and times of its images, and the code
-    of this package's readers (a new version of a reader never meets rows of an old one).
+    These are its options, the contents of its annotation files, names, sizes and times of its images, and the code of
+    this package's readers.
 
     Returns:
         32 hexadecimal digits.
@@ -44,7 +44,7 @@ def _parts(reader: CaptionReader) -> Iterator[str]:
 
 
 def content_hash(file: Path) -> str:
-    """Hash the contents of a file."""
+    """Return a hash of the contents of a file."""
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

@@ -131,6 +131,17 @@ class FeatureStore(RegionSource):
         FileNotFoundError: there is no store.
         OtherExtractorError: the features come from a different extractor.
         ValueError: an image occurs twice.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from hf_captioners.features.feature_store import FeatureStore, StoreDescription
+    >>> from hf_captioners.features.feature_store_writer import FeatureStoreWriter
+    >>> from hf_captioners.features.region_source import Regions
+    >>> with FeatureStoreWriter("features", StoreDescription("ones", "1", 8, boxes=False)) as writer:
+    ...     writer.add("photo", Regions(np.ones((5, 8), np.float32)))
+    >>> FeatureStore("features", extractor="ones")["photo"].features.shape
+    (5, 8)
     """
 
     def __init__(self, folder: str | Path, extractor: str | None = None, revision: str | None = None) -> None:

@@ -209,7 +209,7 @@ BAD_ROWS = {
     "malformed row": (["no json"], "not JSON"),
     "missing caption": (jsonl([{"file_name": "b.png", "captions": ["  "]}]), "expected text in captions, found '  '"),
     "missing image": (jsonl([{"file_name": "gone.png", "captions": ["x"]}]), "there is no file .*gone.png"),
-    "duplicate": (jsonl([{"file_name": "a.png", "captions": ["x"]}]), "'a.png' stands in line 1 already"),
+    "duplicate": (jsonl([{"file_name": "a.png", "captions": ["x"]}]), "'a.png' is in line 1 already"),
     "unreadable image": (jsonl([{"file_name": "cut.jpg", "captions": ["x"]}]), "cut.jpg is empty, corrupt"),
 }
 
