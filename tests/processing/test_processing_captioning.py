@@ -99,7 +99,7 @@ class TestDecoding:
         [
             ([BOS, TWO, DOGS, EOS, PAD, PAD], "two dogs"),
             ([BOS, TWO, DOGS, EOS, EOS, EOS], "two dogs"),
-            ([BOS, TWO, DOGS, EOS, A, MAN], "two dogs"),  # what a bookkeeping left behind the end does not count
+            ([BOS, TWO, DOGS, EOS, A, MAN], "two dogs"),  # tokens after the end token are ignored
             ([PAD, PAD, BOS, A, MAN, EOS], "a man"),
             ([TWO, DOGS, EOS, -100, -100], "two dogs"),
             ([BOS, A, MAN], "a man"),
