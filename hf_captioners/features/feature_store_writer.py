@@ -82,6 +82,8 @@ class FeatureStoreWriter:
                 )
         else:
             self.description.write(self.folder)
+        for partial in self.folder.glob(f".{self._prefix}*.tmp"):  # shards that a killed writer left incomplete
+            partial.unlink()
         shards = sorted(self.folder.glob(SHARD_PATTERN))
         self.done = {image_id for path in shards for image_id in StoredShard(path).ids}
         own = [path.stem.removeprefix(self._prefix) for path in shards if path.name.startswith(self._prefix)]

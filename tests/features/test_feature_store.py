@@ -130,6 +130,7 @@ def test_killed_at_twenty_moments_and_resumed(tmp_path):
     )
     write(tmp_path / "killed", range(200), shard_bytes=2000)
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    assert list((tmp_path / "killed").glob(".regions-*")) == [], "incomplete shards are removed"
 
 
 def test_images_computed_together_lie_in_one_shard(tmp_path):
