@@ -1,4 +1,4 @@
-"""Captioners, vision models and processors from a directory or a name."""
+"""Loading of captioners, vision models and processors from a directory or a name."""
 
 import os
 from collections.abc import Iterator
@@ -12,15 +12,15 @@ from hf_captioners.processing.image_processing_captioning import CaptioningImage
 
 
 def load_vision_part(source: str, image_size: int | None = None) -> tuple[Any, CaptioningImageProcessor]:
-    """A vision model and the image processor that belongs to it.
+    """Load a vision model and the image processor that belongs to it.
 
     Args:
         source: name or directory of a vision model, or `timm:ARCHITECTURE[:FILE]`.
-        image_size: side of the images in pixels: the shorter side is scaled to it and the middle square is used.
-            Default: as the vision model's own preparation says.
+        image_size: side of the images in pixels: the shorter side is resized to it, the central square cropped.
+            Default: the preparation of the vision model.
 
     Raises:
-        ValueError: it is no vision model.
+        ValueError: `source` is not a vision model.
         FileNotFoundError: it cannot be read.
     """
     settings: dict[str, Any] = {}
@@ -33,7 +33,7 @@ def load_vision_part(source: str, image_size: int | None = None) -> tuple[Any, C
 
 
 def image_settings_source(name: Any, vision: Any) -> Any:
-    """Where the preparation of images for a vision model is written down: its directory, or timm's settings."""
+    """Return the source of a vision model's image settings: its directory, or the data configuration of timm."""
     if not str(name).startswith(TIMM_PREFIX):
         return name
     from timm.data import resolve_model_data_config
@@ -43,7 +43,7 @@ def image_settings_source(name: Any, vision: Any) -> Any:
 
 @contextmanager
 def reading(source: str) -> Iterator[None]:
-    """Name the checkpoint that cannot be read; the libraries' own messages often do not.
+    """Name the checkpoint in errors of reading it, which the messages of the libraries often omit.
 
     Raises:
         FileNotFoundError: instead of an `OSError` inside.
@@ -52,14 +52,16 @@ def reading(source: str) -> Iterator[None]:
         yield
     except OSError as error:
         reason = str(error).splitlines()[0]
-        raise FileNotFoundError(f"{source} is no checkpoint that can be read here or on the Hub ({reason})") from error
+        raise FileNotFoundError(
+            f"{source} is no checkpoint that can be read locally or from the Hub ({reason})"
+        ) from error
 
 
 def changed_config(source: str, fields: dict[str, Any]) -> Any:
-    """The configuration of a captioner with other values in some fields.
+    """Return the configuration of a captioner with different values in some fields.
 
     Raises:
-        ValueError: it has no such field.
+        ValueError: the configuration has no such field.
         FileNotFoundError: it cannot be read.
     """
     with reading(source):
@@ -76,11 +78,11 @@ def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
 
     Args:
         source: name or directory.
-        **options: of `from_pretrained`.
+        **options: arguments of `from_pretrained`.
 
     Raises:
-        ValueError: the checkpoint is no captioner.
-        OSError: it cannot be read.
+        ValueError: the checkpoint is not a captioner.
+        FileNotFoundError: it cannot be read.
     """
     try:
         with reading(source):
@@ -89,12 +91,12 @@ def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
         if "configuration class" not in str(error) and "model_type" not in str(error):
             raise
         reason = str(error).splitlines()[0][:200]
-        raise ValueError(f"{source} is no captioner ({reason}). Pass a checkpoint that writes captions.") from error
+        raise ValueError(f"{source} is no captioner ({reason}). Pass a checkpoint that generates captions.") from error
     return model, load_processor(source, options.get("trust_remote_code", False))
 
 
 def load_processor(source: str, trust_remote_code: bool = False) -> Any:
-    """The processor of a captioner; image processor and tokenizer together where they were saved apart."""
+    """Load the processor of a captioner; join image processor and tokenizer if they were saved separately."""
     processor = AutoProcessor.from_pretrained(source, trust_remote_code=trust_remote_code)
     if hasattr(processor, "image_processor") and hasattr(processor, "tokenizer"):
         return processor
@@ -105,11 +107,11 @@ def load_processor(source: str, trust_remote_code: bool = False) -> Any:
 
 
 class ImageTextProcessor:
-    """An image processor and a tokenizer that were saved apart, as those of vision-encoder-decoder models.
+    """Image processor and tokenizer that were saved separately, as those of vision-encoder-decoder models.
 
     Args:
-        image_processor: of transformers.
-        tokenizer: of transformers.
+        image_processor: an image processor of transformers.
+        tokenizer: a tokenizer of transformers.
     """
 
     def __init__(self, image_processor: Any, tokenizer: Any) -> None:

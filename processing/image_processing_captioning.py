@@ -1,4 +1,4 @@
-"""Images into `pixel_values`, as the vision backbone was trained: exactly (PIL) or fast (torchvision)."""
+"""Image processors: the preparation of a vision backbone, by an exact path (PIL) or a fast one (torchvision)."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from transformers.image_utils import (
 
 from .image_reading import read_image
 
-try:  # the fast path's own requirement; the exact one does without
+try:  # needed by the fast path only
     from torchvision.io import ImageReadMode, decode_jpeg
 except ImportError:
     decode_jpeg = None
 
 JPEG_BEGIN, JPEG_END = b"\xff\xd8", b"\xff\xd9"
-# The settings that are taken over from a vision model's own processor.
+# The settings that are copied from a vision model's own processor.
 BACKBONE_FIELDS = (
     "do_resize",
     "size",
@@ -47,12 +47,12 @@ BACKBONE_FIELDS = (
     "image_mean",
     "image_std",
 )
-# The steps that must be the library's own for these settings to say everything.
+# Steps that a processor must inherit unchanged; otherwise these settings do not describe it.
 BACKBONE_STEPS = ("resize", "center_crop", "rescale", "normalize", "process_image", "_preprocess")
-# Processors with steps of their own that come down to the settings above (for images, not for segmentation maps).
+# Processors with steps of their own that equal the settings above (for images, not for segmentation maps).
 PLAIN_PROCESSORS = ("BeitImageProcessor", "MobileNetV2ImageProcessor", "SegformerImageProcessor")
 CROP_FRACTION_PROCESSORS = ("ConvNextImageProcessor",)
-# Keys of saved settings that are no settings of images.
+# Keys of saved settings that do not concern images.
 LOADED_KEYS = {"auto_map", "feature_extractor_type", "image_processor_type", "processor_class"}
 TIMM_RESAMPLING = {
     "nearest": PILImageResampling.NEAREST,
@@ -65,7 +65,7 @@ TIMM_RESAMPLING = {
 
 
 def settings_of_backbone(backbone: str | os.PathLike[str] | Mapping[str, Any] | BaseImageProcessor) -> dict[str, Any]:
-    """Read how a vision backbone wants its images.
+    """Return the image settings of a vision backbone.
 
     Args:
         backbone: directory or Hub name of a transformers vision model, its image processor, or the data
@@ -106,7 +106,7 @@ def _settings_of_transformers(processor: Any) -> dict[str, Any]:
 
 
 def _crop_of_fraction(size: Mapping[str, int], fraction: float) -> dict[str, Any]:
-    """ConvNeXt's rule: below 384 a central crop of the given fraction, from 384 on the whole image, warped."""
+    """Return ConvNeXt's rule: below 384 a central crop of the given fraction, from 384 the whole image, stretched."""
     edge = size["shortest_edge"]
     square = {"height": edge, "width": edge}
     if edge >= 384:
@@ -147,7 +147,7 @@ def _settings_of_timm(data_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _ImageSteps:
-    """What the two processors share: what they accept, and where their settings come from."""
+    """Inputs and settings that both processors share."""
 
     valid_kwargs: Any
     do_convert_rgb = True
@@ -171,7 +171,7 @@ class _ImageSteps:
     def from_backbone(
         cls, backbone: str | os.PathLike[str] | Mapping[str, Any] | BaseImageProcessor, **settings: Any
     ) -> _ImageSteps:
-        """Prepare images as a vision backbone was trained on them.
+        """Return a processor with the image settings of a vision backbone.
 
         Args:
             backbone: as in `settings_of_backbone`: a directory or Hub name, an image processor, or the data
@@ -184,7 +184,7 @@ class _ImageSteps:
         return cls(**{**settings_of_backbone(backbone), **settings})
 
     def fetch_images(self, images: Any) -> Any:
-        """Leave reading to `process_image`, which keeps an image's mode, orientation and name."""
+        """Return images unchanged; `process_image` reads them with mode, orientation and name."""
         return images
 
     def _prepare_images_structure(self, images: Any, expected_ndims: int = 3) -> list[Any]:
@@ -195,7 +195,7 @@ class _ImageSteps:
         return [images]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings under the name of the exact class: how to compute is chosen when loading."""
+        """Return the settings under the name of the exact class; the path is chosen when loading."""
         saved = super().to_dict()  # type: ignore[misc]
         saved["image_processor_type"] = saved["image_processor_type"].removesuffix("Fast")
         if "AutoImageProcessor" in (saved.get("auto_map") or {}):
@@ -205,23 +205,31 @@ class _ImageSteps:
 
 
 class CaptioningImageProcessor(_ImageSteps, PilBackend):
-    """Images into `pixel_values` `[B, 3, H, W]`; the exact path, in PIL.
+    """Image processor that returns `pixel_values` `[B, 3, H, W]`; the exact path, in PIL.
 
-    Accepts everything that `read_image` reads: paths, addresses, PIL images of any mode, arrays, tensors, alone,
-    in lists, or arrays `[B, ...]`. Arrays of floats are read as fractions or levels by their values, so `do_rescale`
-    stays on for them too.
+    It accepts everything that `read_image` reads: paths, URLs, PIL images of any mode, arrays and tensors, single, in
+    lists, or as arrays `[B, ...]`. Arrays of floats are read as fractions or as levels by their values, so
+    `do_rescale` applies to them too.
 
     Args:
-        size: `{"height", "width"}` (warped), `{"shortest_edge"}` (proportions kept) or `{"max_height", "max_width"}`
-            (fits within), in pixels. Default 224 x 224.
+        size: `{"height", "width"}` (stretched), `{"shortest_edge"}` (proportions kept) or `{"max_height",
+            "max_width"}` (fits within), in pixels. Default 224 x 224.
         resample: a `PIL.Image.Resampling`. Default bicubic.
-        do_center_crop, crop_size: cut the middle out afterwards. Default off.
-        do_rescale, rescale_factor: levels times 1/255.
+        do_center_crop, crop_size: crop the centre afterwards. Default off.
+        do_rescale, rescale_factor: multiply levels by 1/255.
         do_normalize, image_mean, image_std: per channel; default ImageNet's.
 
-    The result is always RGB. All settings can also be given for one call. `from_backbone` takes them over from a
-    vision model. A timm configuration is followed up to one pixel: where the rim to crop is odd, timm rounds half of
-    it to even, and transformers (and this class) downwards.
+    The result is always RGB. You can pass all settings for a single call too. `from_backbone` copies them from a
+    vision model. With a timm configuration the crop may differ by one pixel: if the margin is odd, timm rounds half of
+    it to even, transformers and this class round down.
+
+    Example:
+
+    >>> import PIL.Image
+    >>> from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
+    >>> prepare = CaptioningImageProcessor(size={"height": 32, "width": 32})
+    >>> prepare(PIL.Image.new("L", (80, 60)), return_tensors="pt")["pixel_values"].shape
+    torch.Size([1, 3, 32, 32])
     """
 
     def process_image(
@@ -236,23 +244,23 @@ class CaptioningImageProcessor(_ImageSteps, PilBackend):
 
 
 class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
-    """The same as `CaptioningImageProcessor` on torch tensors, and on an accelerator with `device="cuda"`.
+    """Image processor equal to `CaptioningImageProcessor` on torch tensors; on an accelerator with `device="cuda"`.
 
-    JPEG files are decoded by torchvision, which uses the same library as Pillow and gives the same values.
+    torchvision decodes JPEG files, with the same library and the same values as Pillow.
 
-    In memory of the CPU results are equal. On an accelerator, where Pillow cannot resize, torchvision does, and
-    results differ by grey levels (torchvision rounds once, Pillow after each axis).
+    On the CPU, results are equal. On an accelerator, torchvision resizes instead of Pillow, and results differ by grey
+    levels (torchvision rounds once, Pillow after each axis).
 
-    Saved settings name the exact class; load them into this one by
+    Saved settings name the exact class; load them into this one with
     `CaptioningImageProcessorFast.from_pretrained(directory)`.
     """
 
     def resize(  # type: ignore[override]
         self, image: torch.Tensor, size: SizeDict, resample: Any = None, **kwargs: Any
     ) -> torch.Tensor:
-        """Resize uint8 `[B, 3, H, W]`, in memory of the CPU by Pillow.
+        """Resize uint8 `[B, 3, H, W]`; on the CPU with Pillow.
 
-        torch's own antialiased kernels are faster, but leave the exact path by several grey levels.
+        torch's own antialiased kernels are faster, but differ from the exact path by several grey levels.
         """
         if image.device.type != "cpu" or image.dtype != torch.uint8:
             return super().resize(image, size, resample, **kwargs)
@@ -262,7 +270,7 @@ class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
         return torch.from_numpy(resized).movedim(-1, -3).contiguous()
 
     def center_crop(self, image: torch.Tensor, size: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
-        """Cut the middle out; where it is larger than the image, put the odd black line above and left."""
+        """Crop the centre; if the crop is larger than the image, pad with black, the odd line above and left."""
         for axis, wanted in ((-2, size.height), (-1, size.width)):
             missing = max(wanted - image.shape[axis], 0)
             rim = [(missing + 1) // 2, missing // 2]
@@ -279,7 +287,7 @@ class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
         image_mean: Any,
         image_std: Any,
     ) -> torch.Tensor:
-        """Compute in the exact path's order and precision; the library's fused form differs in the last bits."""
+        """Compute in the exact path's order and precision; transformers' fused form differs in the last bits."""
         if do_rescale:
             images = (images.double() * rescale_factor).float()
         if do_normalize:
@@ -297,7 +305,7 @@ class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
         device: torch.device | str | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
-        """Read one image into uint8 `[3, H, W]`; tensors of this form stay on their device."""
+        """Read one image into uint8 `[3, H, W]`; such tensors stay on their device."""
         is_tensor = isinstance(image, torch.Tensor) and input_data_format not in (
             ChannelDimension.LAST,
             "channels_last",
@@ -306,21 +314,23 @@ class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
             decoded = decoded_jpeg(image)
             if decoded is None:
                 levels = np.array(read_image(_channels_last(image, input_data_format)))
-                decoded = torch.from_numpy(levels).permute(2, 0, 1)  # a view: what follows wants pixels side by side
+                decoded = torch.from_numpy(levels).permute(
+                    2, 0, 1
+                )  # a view: the next steps read the channels of a pixel together
             image = decoded
         return image if device is None else image.to(device)
 
 
 def decoded_jpeg(source: Any) -> torch.Tensor | None:
-    """Decode a JPEG into uint8 `[3, H, W]`, or leave it to `read_image`, which knows every case and names faults.
+    """Decode a JPEG into uint8 `[3, H, W]`, or return None: `read_image` handles every other case and reports errors.
 
     Args:
-        source: a path or the bytes of a file; of anything else, of images that lie on their side, of CMYK and of
-            files that are cut off, nothing is made.
+        source: a path or the bytes of a file. The result is None for any other source, for rotated images, for CMYK
+            and for truncated files.
     """
     if isinstance(source, (str, os.PathLike)) and os.path.isfile(source):
         source = Path(source).read_bytes()
-    # Pillow refuses files that are cut off; the library itself fills them up with grey.
+    # Pillow refuses truncated files; the decoder fills the missing part with grey.
     if not (isinstance(source, bytes) and source.startswith(JPEG_BEGIN) and source.endswith(JPEG_END)):
         return None
     try:
@@ -334,7 +344,7 @@ def decoded_jpeg(source: Any) -> torch.Tensor | None:
 
 
 def _resized(shape: Sequence[int], size: SizeDict) -> tuple[int, int]:
-    """Height and width after resizing, by the rules of transformers."""
+    """Return height and width after resizing, by the rules of transformers."""
     height, width = shape
     if size.shortest_edge and size.longest_edge:
         return get_size_with_aspect_ratio((height, width), size.shortest_edge, size.longest_edge)
@@ -351,7 +361,7 @@ def _resized(shape: Sequence[int], size: SizeDict) -> tuple[int, int]:
 
 
 def _channels_last(image: Any, input_data_format: str | ChannelDimension | None) -> Any:
-    """Order the axes as told; without being told, `read_image` finds out."""
+    """Move channels last if `input_data_format` states them first; otherwise `read_image` infers the axes."""
     if input_data_format in (ChannelDimension.FIRST, "channels_first") and isinstance(
         image, (np.ndarray, torch.Tensor)
     ):

@@ -1,4 +1,4 @@
-"""Any image a person may have, turned into upright RGB with 8 bits a channel."""
+"""Reading of images of any mode and source as upright RGB with 8 bits per channel."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ import PIL.ImageOps
 import torch
 
 WHITE = (255, 255, 255, 255)
-# Pillow modes that hold more than 8 bits a pixel; `convert("RGB")` would clip them to white.
+# Pillow modes with more than 8 bits per pixel; `convert("RGB")` would clip them to white.
 DEEP_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 def read_image(source: Any, timeout: float | None = None) -> PIL.Image.Image:
     """Read one image as upright RGB.
 
-    The EXIF orientation is applied, transparency is laid over white, greyscale, palette, CMYK, 1-bit and 16-bit
-    images become RGB, and of an animation the first frame counts
-    (of an animation that was opened and moved by the caller: the frame it stands at).
+    The EXIF orientation is applied, transparency is composed over white, and greyscale, palette, CMYK, 1-bit and
+    16-bit images are converted to RGB. Of an animation the first frame is read; of an opened animation, the current
+    frame.
 
     Args:
         source: a path, an `http(s)://` address, a `data:image/...` address or base64 text, the bytes of an image
             file, an open binary file, a `PIL.Image.Image`, or an array or tensor `[H, W]`, `[H, W, C]` or `[C, H, W]`
             with 1, 2 (grey, alpha), 3 or 4 (red, green, blue, alpha) channels. See `grey_levels` for its values.
-        timeout: seconds to wait for an address; None waits for ever.
+        timeout: seconds to wait for an address; None waits without limit.
 
     Returns:
         A `PIL.Image.Image` of mode RGB.
 
     Raises:
         FileNotFoundError: no file has this path.
-        ValueError: the image is empty, corrupt, or no image; the message names it where a name is known.
-        TypeError: `source` is of another type.
+        ValueError: the image is empty, corrupt, or no image; the message contains its name if it has one.
+        TypeError: `source` has a different type.
     """
     if isinstance(source, torch.Tensor):
         source = source.detach().cpu().numpy()
@@ -55,7 +55,7 @@ def read_image(source: Any, timeout: float | None = None) -> PIL.Image.Image:
 
 
 def over_white(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Convert an 8-bit image of any mode to RGB, with whatever is transparent laid over white."""
+    """Convert an 8-bit image of any mode to RGB, with transparency composed over white."""
     if "A" in image.getbands() or image.info.get("transparency") is not None:
         image = image.convert("RGBA")
         return PIL.Image.alpha_composite(PIL.Image.new("RGBA", image.size, WHITE), image).convert("RGB")
@@ -65,7 +65,7 @@ def over_white(image: PIL.Image.Image) -> PIL.Image.Image:
 def grey_levels(values: np.ndarray) -> np.ndarray:
     """Scale the values of an image to 0..255.
 
-    Booleans become 0 and 255; unsigned 16-bit values are divided by 257; other integers and floats are taken, by
+    Booleans become 0 and 255; unsigned 16-bit values are divided by 257; other integers and floats are read, by
     their largest value, as fractions (floats up to 1), as levels up to 255, or as 16-bit levels.
 
     Args:
@@ -97,7 +97,7 @@ def grey_levels(values: np.ndarray) -> np.ndarray:
 
 
 def image_from_array(array: np.ndarray) -> PIL.Image.Image:
-    """Make an image of an array `[H, W]`, `[H, W, C]` or `[C, H, W]`, C from 1 to 4."""
+    """Make an image from an array `[H, W]`, `[H, W, C]` or `[C, H, W]`, C from 1 to 4."""
     if array.ndim == 3 and array.shape[-1] not in (1, 2, 3, 4) and array.shape[0] in (1, 2, 3, 4):
         array = np.moveaxis(array, 0, -1)
     if array.ndim == 3 and array.shape[-1] == 1:
@@ -114,7 +114,7 @@ def image_from_array(array: np.ndarray) -> PIL.Image.Image:
 
 
 def _open(source: Any, timeout: float | None) -> tuple[PIL.Image.Image, str]:
-    """Open what is not yet an image; return it with the name to use in messages."""
+    """Open a source; return the image with its name for messages."""
     if isinstance(source, (str, os.PathLike)):
         content, name = _locate(os.fspath(source), timeout)
     elif isinstance(source, (bytes, bytearray)):
@@ -135,7 +135,7 @@ def _open(source: Any, timeout: float | None) -> tuple[PIL.Image.Image, str]:
 
 
 def _locate(text: str, timeout: float | None) -> tuple[Any, str]:
-    """Find what a text stands for: a file, an address, or base64."""
+    """Return the content of a file, an address or base64 text, with its name for messages."""
     if text.startswith(("http://", "https://")):
         request = urllib.request.Request(text, headers={"User-Agent": "hf-captioners"})
         with urllib.request.urlopen(request, timeout=timeout) as response:
@@ -145,7 +145,7 @@ def _locate(text: str, timeout: float | None) -> tuple[Any, str]:
     is_address = text.startswith("data:image/") and "," in text
     encoded = text.split(",", 1)[1] if is_address else text
     try:
-        if len(encoded) < 64 and not is_address:  # the smallest image files are longer; a mistyped path is likelier
+        if len(encoded) < 64 and not is_address:  # shorter than any image file: a mistyped path
             raise binascii.Error
         return io.BytesIO(base64.b64decode("".join(encoded.split()), validate=True)), "given as base64"
     except binascii.Error:

@@ -1,4 +1,4 @@
-"""Images or regions, prompts and captions into what a captioner reads; its tokens back into captions."""
+"""Processors of captioners: images, regions, prompts and captions to model inputs, and tokens to captions."""
 
 from __future__ import annotations
 
@@ -16,34 +16,48 @@ IGNORED_LABEL = -100
 
 
 class CaptioningProcessor(ProcessorMixin):
-    """Everything that goes into a captioner, and its captions out.
+    """Processor of a captioner: image processor and tokenizer in one object.
 
     ```python
     processor(images="photo.jpg", return_tensors="pt")                       # to caption
     processor(images="photo.jpg", text="a photo of", return_tensors="pt")    # to continue a prompt
     processor(images=images, text_target=captions, return_tensors="pt")    # to train
     processor(regions=[features_1, features_2], return_tensors="pt")         # regions instead of images
-    processor(images=[[frontal, lateral], [frontal]], return_tensors="pt")   # several views of one thing
+    processor(images=[[frontal, lateral], [frontal]], return_tensors="pt")   # several views of one object
     ```
 
     Args:
         image_processor: prepares images, for instance `CaptioningImageProcessor`.
-        tokenizer: must have a begin, an end and a padding token, and is used without adding any by itself.
-        chat_template: a Jinja template, as in any processor.
-        lowercase: write captions and prompts in lower case. Default True: captions are judged in lower case, and a
-            model that need not spend words on it learns from fewer captions. Set False for names or acronyms.
-        drop_final_punctuation: take full stops and other marks off the end of a caption. Default True, as above.
-        drop_punctuation: take marks that stand alone between blanks out of a caption (`a dog , running` becomes
-            `a dog running`), as the tokenizers of the caption metrics do. Default False.
-        merge_repeated_words: when decoding, write a word that follows itself only once (`a a dog` becomes `a dog`).
+        tokenizer: has a begin, an end and a padding token; it is called without adding special tokens.
+        chat_template: a Jinja template, as in every processor.
+        lowercase: convert captions and prompts to lower case. Default True: metrics compare captions in lower case,
+            and a smaller vocabulary needs fewer captions. Set False for names or acronyms.
+        drop_final_punctuation: remove full stops and other punctuation at the end of a caption. Default True.
+        drop_punctuation: remove punctuation between spaces from a caption (`a dog , running` becomes `a dog running`),
+            as the tokenizers of the caption metrics do. Default False.
+        merge_repeated_words: when decoding, merge equal adjacent words (`a a dog` becomes `a dog`).
             Default False; the evaluation of several published captioners does it.
 
     Raises:
         ValueError: the tokenizer lacks one of the three tokens.
+
+    Example:
+
+    >>> import PIL.Image
+    >>> from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
+    >>> from hf_captioners.processing.processing_captioning import CaptioningProcessor
+    >>> from hf_captioners.processing.word_tokenizer import build_word_tokenizer
+    >>> tokenizer = build_word_tokenizer(["A dog runs.", "A cat sits."], at_least=1)
+    >>> processor = CaptioningProcessor(CaptioningImageProcessor(size={"height": 32, "width": 32}), tokenizer)
+    >>> batch = processor(images=PIL.Image.new("RGB", (80, 60)), text_target="A dog sits.", return_tensors="pt")
+    >>> batch["pixel_values"].shape, batch["labels"].shape
+    (torch.Size([1, 3, 32, 32]), torch.Size([1, 4]))
+    >>> processor.decode(batch["labels"][0])
+    'a dog sits'
     """
 
-    # Columns of a data set that the model reads beside images: ids, a list a row, as of attributes. An architecture
-    # names its own; training pads each and adds a mask.
+    # Columns of a data set that the model reads besides images: a list of ids per row, such as attributes. An
+    # architecture names its own; training pads each and adds a mask.
     row_inputs: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
@@ -89,27 +103,28 @@ class CaptioningProcessor(ProcessorMixin):
         """Prepare a batch of B images (or of their regions) and T tokens.
 
         Args:
-            images: images, in any form that the image processor reads. A list of which an entry is a list itself
-                has one entry a study: its views, of which the captioner makes one set of regions.
-            text: prompts to continue: one for all images, or one each. `""` is an empty prompt.
-            regions: one entry per image, see `batch_regions`; takes the place of `images`.
-            text_target: captions to learn: one an image, or the same number for each, those of an image together.
-            return_tensors: `"pt"` or `"np"`; None gives lists.
-            max_length: longest prompt or caption in tokens, with its begin or end token; longer ones are cut and keep
-                that token.
-            padding: rows are always padded to the longest; other values than True or `"longest"` are refused.
+            images: images, in any form that the image processor accepts. In a list that contains lists, every entry is
+                a study: its views, from which the captioner computes one set of regions.
+            text: prompts to continue: one for all images, or one per image. `""` is an empty prompt.
+            regions: one entry per image, see `batch_regions`; replaces `images`.
+            text_target: captions to learn: one per image, or the same number for each, with the captions of an image
+                adjacent.
+            return_tensors: `"pt"` or `"np"`; None returns lists.
+            max_length: longest prompt or caption in tokens, with its begin or end token; longer ones are truncated and
+                keep that token.
+            padding: rows are always padded to the longest; values other than True or `"longest"` raise.
             **images_kwargs: settings of the image processor for this call.
 
         Returns:
-            Of `images`: `pixel_values` `[B, C, H, W]`; if a study has several views, `[B, V, C, H, W]`, filled up with
-            zeros, and `view_mask` `[B, V]` bool, True at real views. Of `regions`: `region_features`, `region_mask`
-            and perhaps `region_boxes`. Of `text`: `decoder_input_ids` `[B, T]`, begin token and prompt without end
-            token, and, if prompts differ in length, padding on the left with `decoder_attention_mask` `[B, T]`. Of
-            `text_target`: `labels` `[B, T]`, caption and end token, filled up with -100.
+            From `images`: `pixel_values` `[B, C, H, W]`; if a study has several views, `[B, V, C, H, W]`, padded with
+            zeros, and `view_mask` `[B, V]` bool, True at real views. From `regions`: `region_features`, `region_mask`
+            and perhaps `region_boxes`. From `text`: `decoder_input_ids` `[B, T]`, begin token and prompt without end
+            token, and, if prompts differ in length, padding on the left with `decoder_attention_mask` `[B, T]`. From
+            `text_target`: `labels` `[B, T]`, caption and end token, padded with -100.
 
         Raises:
-            ValueError: nothing was given, both images and regions were, or their number does not fit the texts.
-            TypeError: a keyword is no setting of the image processor.
+            ValueError: nothing was given, both images and regions were, or their number does not match the texts.
+            TypeError: a keyword is not a setting of the image processor.
         """
         known = set(self.image_processor.valid_kwargs.__annotations__)
         if unknown := sorted(images_kwargs.keys() - known):
@@ -118,7 +133,7 @@ class CaptioningProcessor(ProcessorMixin):
                 f"return_tensors, max_length, padding, or a setting of the image processor: {sorted(known)}."
             )
         if images is not None and regions is not None:
-            raise ValueError("Both `images` and `regions` were given; give one: a captioner looks at either.")
+            raise ValueError("Both `images` and `regions` were given; pass one of them.")
         if images is None and regions is None and text is None and text_target is None:
             raise ValueError("Nothing was given; expected `images`, `regions`, `text` or `text_target`.")
         if padding not in (True, "longest"):
@@ -138,9 +153,9 @@ class CaptioningProcessor(ProcessorMixin):
         return BatchFeature(data, tensor_type=return_tensors)
 
     def _encode_images(self, images: Any, return_tensors: str | None, options: dict[str, Any]) -> dict[str, Any]:
-        """`pixel_values` of images, or of studies of several views with their `view_mask`, see `__call__`."""
+        """Return `pixel_values` of images, or of studies with their `view_mask`, see `__call__`."""
         if isinstance(images, Sequence) and not isinstance(images, (str, bytes)):
-            images = list(images)  # a column of a data set is no list
+            images = list(images)  # a column of a data set is not a list
         studies = studies_of(images)
         if studies is not None:
             images = list(itertools.chain.from_iterable(studies))
@@ -159,8 +174,8 @@ class CaptioningProcessor(ProcessorMixin):
         """Encode prompts to continue, padded on the left.
 
         Args:
-            prompts: B texts; `""` is the begin token alone.
-            max_length: longest row, begin token included; the end of longer prompts is cut.
+            prompts: B texts; `""` becomes the begin token alone.
+            max_length: longest row, begin token included; longer prompts are truncated.
 
         Returns:
             `decoder_input_ids` `[B, T]` int64 and, if any row is padded, `decoder_attention_mask` `[B, T]` int64.
@@ -179,10 +194,10 @@ class CaptioningProcessor(ProcessorMixin):
 
         Args:
             captions: B texts.
-            max_length: longest row, end token included; words of longer captions are cut, the end token is kept.
+            max_length: longest row, end token included; longer captions are truncated and keep the end token.
 
         Returns:
-            Labels `[B, T]` int64: tokens and end token, filled up with -100.
+            Labels `[B, T]` int64: tokens and end token, padded with -100.
         """
         rows = [self._tokens_of(self.normalise_caption(text)) for text in captions]
         kept = None if max_length is None else max_length - 1
@@ -193,7 +208,7 @@ class CaptioningProcessor(ProcessorMixin):
         return labels
 
     def normalise_caption(self, caption: str) -> str:
-        """Write a caption as it is learned: blanks evened, case and punctuation by this processor's settings."""
+        """Normalise whitespace, case and punctuation of a caption by this processor's settings."""
         words = (caption.lower() if self.lowercase else caption).split()
         if self.drop_punctuation:
             words = [word for word in words if word.strip(string.punctuation)]
@@ -201,24 +216,24 @@ class CaptioningProcessor(ProcessorMixin):
         return re.sub(r"[\s.,;:!?]+$", "", text) if self.drop_final_punctuation else text
 
     def normalise_prompt(self, prompt: str) -> str:
-        """Write a prompt as captions begin: blanks evened, case by this processor's settings."""
+        """Normalise whitespace and case of a prompt by this processor's settings."""
         return " ".join((prompt.lower() if self.lowercase else prompt).split())
 
     def text_for_tokenizer(self, text: str) -> str:
-        """Give a normalised text the form that the tokenizer wants; an architecture may change it."""
+        """Return a normalised text in the form that the tokenizer expects; an architecture may override it."""
         return text
 
     def _tokens_of(self, text: str) -> list[int]:
         return self.tokenizer(self.text_for_tokenizer(text), add_special_tokens=False)["input_ids"] if text else []
 
     def decode(self, token_ids: Any, skip_special_tokens: bool = True, **kwargs: Any) -> str | list[str]:
-        """Turn generated tokens `[T]` into a caption, or `[B, T]` into B captions.
+        """Decode generated tokens `[T]` to a caption, or `[B, T]` to B captions.
 
-        A caption ends before the first end token. Labels may be given too.
+        A caption ends before the first end token. You can pass labels too.
 
         Args:
-            token_ids: ids, of which leading padding, a begin token and ignored labels are passed over.
-            skip_special_tokens: False shows all tokens as they are, uncut.
+            token_ids: ids; leading padding, a begin token and ignored labels are skipped.
+            skip_special_tokens: False decodes all tokens.
             **kwargs: options of the tokenizer's `decode`.
         """
         if isinstance(token_ids, (int, np.integer)):
@@ -233,7 +248,7 @@ class CaptioningProcessor(ProcessorMixin):
         return self.caption_of(self.after_begin(rows), **kwargs)
 
     def batch_decode(self, sequences: Any, skip_special_tokens: bool = True, **kwargs: Any) -> list[str]:
-        """Turn B rows of generated tokens into B captions, see `decode`."""
+        """Decode B rows of generated tokens to B captions, see `decode`."""
         return [str(self.decode(row, skip_special_tokens=skip_special_tokens, **kwargs)) for row in sequences]
 
     def caption_of(self, tokens: Sequence[int], **kwargs: Any) -> str:
@@ -244,30 +259,30 @@ class CaptioningProcessor(ProcessorMixin):
         return " ".join(without_repetitions(text.split())) if self.merge_repeated_words else text
 
     def after_begin(self, row: Sequence[int]) -> list[int]:
-        """Cut padding, begin token and ignored labels off the front of a row of ids."""
+        """Remove padding, begin token and ignored labels at the start of a row of ids."""
         bos, eos, pad = (getattr(self.tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad"))
         row = [int(token) for token in row if token >= 0]
         start = next((index for index, token in enumerate(row) if token != pad), len(row))
         if start < len(row) and row[start] == bos:
             return row[start + 1 :]
-        # Without a begin token, what looks like padding may be the end token of an empty caption.
+        # Without a begin token, an apparent padding token may be the end token of an empty caption.
         return row if pad == eos != bos else row[start:]
 
     def post_process_image_text_to_text(
         self, generated_outputs: Any, skip_special_tokens: bool = True, **kwargs: Any
     ) -> list[str]:
-        """Turn what `generate()` returned, `[B, T]` or `[T]`, into captions."""
+        """Decode the result of `generate()`, `[B, T]` or `[T]`, to captions."""
         captions = self.decode(generated_outputs, skip_special_tokens=skip_special_tokens, **kwargs)
         return [captions] if isinstance(captions, str) else captions
 
 
 def without_repetitions(words: Sequence[str]) -> list[str]:
-    """Keep one of equal neighbours: `a a dog` becomes `a dog`."""
+    """Return words without repetitions of the previous word: `a a dog` becomes `a dog`."""
     return [word for word, _ in itertools.groupby(words)]
 
 
 def studies_of(images: Any) -> list[list[Any]] | None:
-    """The views of each study, if `images` are studies: a list of which an entry is a list itself.
+    """Return the views of each study if `images` are studies, that is a list that contains a list; otherwise None.
 
     Raises:
         ValueError: a study has no view.
@@ -281,7 +296,7 @@ def studies_of(images: Any) -> list[list[Any]] | None:
 
 
 def _one_each(text: str | Sequence[str], images: int | None) -> list[str]:
-    """One prompt for each image; a single text is for all of them."""
+    """Return one prompt per image; a single text is repeated."""
     if isinstance(text, str):
         return [text] * (images or 1)
     if images not in (None, len(text)):
@@ -290,7 +305,7 @@ def _one_each(text: str | Sequence[str], images: int | None) -> list[str]:
 
 
 def _some_each(captions: str | Sequence[str], images: int | None) -> list[str]:
-    """The same number of captions for each image."""
+    """Return captions after checking that every image has the same number."""
     captions = [captions] if isinstance(captions, str) else list(captions)
     if not captions or (images is not None and len(captions) % images):
         raise ValueError(
@@ -304,7 +319,8 @@ def batch_regions(regions: Any) -> dict[str, np.ndarray]:
 
     Args:
         regions: one entry per image: features `[R, D]`, or `{"features": [R, D], "boxes": [R, 4]}` with boxes as
-            normalised corners x1, y1, x2, y2 in 0..1. An array `[B, R, D]` is B images; a single entry is one.
+            normalised corners x1, y1, x2, y2 in 0..1. An array `[B, R, D]` stands for B images, a single entry for
+            one.
 
     Returns:
         `region_features` `[B, R, D]` float32, zero where padded; `region_mask` `[B, R]` bool, True at real regions;
@@ -312,7 +328,7 @@ def batch_regions(regions: Any) -> dict[str, np.ndarray]:
 
     Raises:
         ValueError: features are not two-dimensional, empty, not finite, or of different sizes; boxes are missing for
-            some images, do not fit the features, or are not normalised corners.
+            some images, do not match the features, or are not normalised corners.
     """
     entries = [_entry(entry, index) for index, entry in enumerate(_images_of(regions))]
     if not entries:
@@ -363,11 +379,11 @@ def _entry(entry: Any, index: int) -> tuple[np.ndarray, np.ndarray | None]:
     if features.ndim != 2:
         raise ValueError(
             f"`regions` of image {index} has the shape {features.shape}; expected features [R, D]: R regions, "
-            "D features a region."
+            "D features per region."
         )
     if features.shape[0] == 0 or features.shape[1] == 0:
         raise ValueError(
-            f"`regions` of image {index} has the shape {features.shape}: there is nothing to look at. Leave the "
+            f"`regions` of image {index} has the shape {features.shape}: it has no features. Leave the "
             "image out, or give it one region that covers the whole image."
         )
     if not np.isfinite(features).all():
@@ -384,7 +400,7 @@ def _checked_boxes(boxes: np.ndarray, count: int, index: int) -> np.ndarray:
             f"Boxes of image {index} have the shape {boxes.shape}; its {count} regions need ({count}, 4): x1, y1, "
             "x2, y2."
         )
-    rim = 1e-4  # of rounding: boxes are often stored in half precision or divided in single precision
+    rim = 1e-4  # tolerance of rounding: boxes are often stored in half precision or divided in single precision
     if not (np.isfinite(boxes).all() and boxes.min() >= -rim and boxes.max() <= 1 + rim):
         raise ValueError(
             f"Boxes of image {index} run from {boxes.min():g} to {boxes.max():g}; expected 0..1. Divide them by the "

@@ -4,8 +4,8 @@ from .processing_captioning import CaptioningProcessor
 
 
 class ShowAttendTellProcessor(CaptioningProcessor):
-    """Everything that goes into Show, Attend and Tell, and its captions out; arguments of `CaptioningProcessor`.
+    """Processor of Show, Attend and Tell, with the arguments of `CaptioningProcessor`.
 
-    The tokenizer has whole words. Its own rule, written in `tokenizer.json`, says what becomes of case and
-    punctuation; a word that it does not know becomes its unknown token.
+    The tokenizer has whole words. Its own rule in `tokenizer.json` decides on case and punctuation; an unknown word
+    becomes its unknown token.
     """

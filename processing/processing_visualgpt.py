@@ -1,10 +1,11 @@
-"""VisualGPT's processor: captions in the word pieces of the GPT-2 that it starts from.
+"""VisualGPT's processor: captions in the word pieces of GPT-2.
 
-The functions `released_*` are the text side exactly as the authors released it, with the defects that its published
-figures contain: the width of a batch is counted in words but cut in word pieces, so that long captions lose their end
-token and their last pieces, depending on what else is in the batch; begin and padding tokens are ordinary word pieces.
-Source: Vision-CAIR/VisualGPT, `data/field.py` (`TextField.preprocess`, `pad`, `numericalize`, `decode`) and the
-decoding of transformers 3.1.
+The functions `released_*` reproduce the text processing of the released code exactly, with the defects that the
+published figures contain: the width of a batch is counted in words but applied to word pieces, so that long captions
+    lose their
+end token and their last pieces, depending on the other captions of the batch; begin and padding tokens are ordinary
+word pieces. Source: Vision-CAIR/VisualGPT, `data/field.py` (`TextField.preprocess`, `pad`, `numericalize`, `decode`)
+and the decoding of transformers 3.1.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ PADDING_TOKEN = "<|pad|>"
 DROPPED_TOKENS = frozenset(
     ["''", "'", "``", "`", "-LRB-", "-RRB-", "-LCB-", "-RCB-", ".", "?", "!", ",", ":", "-", "--", "...", ";"]
 )
-# What transformers 3.1 removes blanks before, in this order.
+# transformers 3.1 removes the space before these, in this order.
 JOINED_TO_THE_LEFT = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 
 
 class VisualGPTProcessor(CaptioningProcessor):
-    """Everything that goes into VisualGPT, and its captions out.
+    """Processor of VisualGPT.
 
-    The tokenizer is that of the language model, made ready by `prepare_gpt2_tokenizer`. A caption is encoded with a
-    blank before its first word: in GPT-2's vocabulary `man` and ` man` are two word pieces, so a word has one form
-    at any place of a caption, and the one that GPT-2 knows from the middle of sentences.
+    The tokenizer is that of the language model, prepared by `prepare_gpt2_tokenizer`. A caption is encoded with a
+    space before its first word: in GPT-2's vocabulary `man` and ` man` are two word pieces. With the space a word has
+    the same form everywhere in a caption, the one that GPT-2 knows from the middle of sentences.
 
     Args:
         image_processor: see `CaptioningProcessor`, as for the other arguments.
         tokenizer: GPT-2's, with begin, end and padding tokens.
         chat_template: a Jinja template.
-        lowercase: write captions and prompts in lower case.
-        drop_final_punctuation: take marks off the end of a caption.
-        drop_punctuation: take marks that stand alone out of a caption.
-        merge_repeated_words: write repeated words once when decoding. The released evaluation does.
-        released_text: encode captions and decode tokens exactly as the released code, with its defects (see
-            `released_rows`): the longest captions of a batch are cut and lose their end token. `lowercase` and the
-            two settings of punctuation have then no effect on captions. Default False; True only to repeat the
+        lowercase: convert captions and prompts to lower case.
+        drop_final_punctuation: remove punctuation at the end of a caption.
+        drop_punctuation: remove punctuation between spaces from a caption.
+        merge_repeated_words: merge equal adjacent words when decoding, as the released evaluation does.
+        released_text: encode captions and decode tokens exactly as the released code does, with its defects (see
+            `released_rows`): the longest captions of a batch are truncated and lose their end token. `lowercase` and
+            the two settings of punctuation then have no effect on captions. Default False; set True to reproduce the
             published training and evaluation.
     """
 
@@ -72,14 +73,14 @@ class VisualGPTProcessor(CaptioningProcessor):
         self.released_text = released_text
 
     def text_for_tokenizer(self, text: str) -> str:
-        """Put a blank before the first word."""
+        """Return the text with a space before the first word."""
         return f" {text}"
 
     def encode_captions(self, captions: Sequence[str], max_length: int | None = None) -> np.ndarray:
         """Encode captions to learn, see `CaptioningProcessor.encode_captions`.
 
         With `released_text`, rows have the released width, `max_length` must be None, and rows that the released rule
-        cuts have no end token.
+        truncates have no end token.
         """
         if not self.released_text:
             return super().encode_captions(captions, max_length)
@@ -108,17 +109,17 @@ def prepare_gpt2_tokenizer(
     eos_token_id: int | None = None,
     pad_token_id: int | None = None,
 ) -> Any:
-    """Give a GPT-2 tokenizer the begin, end and padding tokens of a captioner.
+    """Return a GPT-2 tokenizer with the begin, end and padding tokens of a captioner.
 
-    GPT-2 has `<|endoftext|>` alone. It stays the end token; begin and padding tokens that are missing, or the same as
-    the end token, are added behind the vocabulary as `<|bos|>` and `<|pad|>`. The model's embeddings must then have
+    GPT-2 has `<|endoftext|>` only. It remains the end token; begin and padding tokens that are missing, or equal to
+    the end token, are appended to the vocabulary as `<|bos|>` and `<|pad|>`. The model's embeddings then need
     `len(tokenizer)` rows.
 
     Args:
-        tokenizer: GPT-2's; it is not changed.
-        bos_token_id, eos_token_id, pad_token_id: ids of the vocabulary to use instead, for instance those of a
-            converted checkpoint (the released VisualGPT has 47934, 50256 and 47932 and adds nothing). The same id may
-            be given twice.
+        tokenizer: GPT-2's; it is copied.
+        bos_token_id, eos_token_id, pad_token_id: ids of the vocabulary to use instead, such as those of a
+            converted checkpoint (the released VisualGPT has 47934, 50256 and 47932 and adds no token). Two of them may
+            be equal.
 
     Returns:
         A tokenizer with all three tokens.
@@ -146,10 +147,10 @@ def prepare_gpt2_tokenizer(
 
 
 def released_words(caption: str) -> list[str]:
-    """Split a caption at blanks into the words that are kept: lower case, without the dropped tokens.
+    """Split a caption at spaces into lower-case words, without the dropped tokens.
 
-    The released code splits with spaCy 2.0.11, which also parts `'s` and punctuation from words: give captions split
-    in this way, with blanks between the tokens.
+    The released code splits with spaCy 2.0.11, which also separates `'s` and punctuation from words: pass captions
+    split in this way, with spaces between the tokens.
     """
     return [word for word in caption.rstrip("\n").lower().split() if word not in DROPPED_TOKENS]
 
@@ -160,12 +161,12 @@ def released_rows(
     """Encode a batch of captions as the released code does.
 
     Args:
-        captions: texts, split at blanks.
+        captions: texts with spaces between tokens.
         tokenizer: GPT-2's.
         bos_token_id, eos_token_id, pad_token_id: the released code has 47934 (`<?`), 50256 and 47932 (`+=`).
 
     Returns:
-        Rows before and rows after the cut to the longest number of words plus 2.
+        Rows before and after truncation to the largest number of words plus 2.
     """
     bos, eos, pad = tokenizer.convert_ids_to_tokens([bos_token_id, eos_token_id, pad_token_id])
     words = [released_words(caption) for caption in captions]
@@ -176,9 +177,9 @@ def released_rows(
 
 
 def released_caption_words(row: Sequence[int], tokenizer: Any, eos_token_id: int, pad_token_id: int) -> list[str]:
-    """Decode a row of ids to words as the released code does: the text is cut, not the ids.
+    """Decode a row of ids to words as the released code does, which truncates the text, not the ids.
 
-    Words are kept up to the first that contains the end or the padding text; of that one, what stands before the end
+    Words are kept up to the first that contains the end or the padding text; of that word, the part before the end
     text is kept.
     """
     eos, pad = tokenizer.convert_ids_to_tokens([eos_token_id, pad_token_id])
@@ -192,7 +193,7 @@ def released_caption_words(row: Sequence[int], tokenizer: Any, eos_token_id: int
 
 
 def released_text(row: Sequence[int], tokenizer: Any) -> str:
-    """Decode ids as transformers 3.1 did, blanks before punctuation and English contractions removed."""
+    """Decode ids as transformers 3.1 did, without spaces before punctuation and English contractions."""
     text = tokenizer.decode(list(row), skip_special_tokens=False, clean_up_tokenization_spaces=False)
     for joined in JOINED_TO_THE_LEFT:
         text = text.replace(joined, joined.strip())

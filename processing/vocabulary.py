@@ -1,10 +1,10 @@
-"""Words of captions and vocabularies by the rules of the papers.
+"""Word splitting and vocabularies by the rules of the papers.
 
-| who | words are counted in | kept | rest |
+| model | words are counted in | kept | rest |
 |---|---|---|---|
 | AoANet, Image Transformer, ZoDIAC and their family | all splits, Karpathy's tokens | more than 5 times | `UNK` |
 | M2, Transformer | train and restval | 5 times or more | `<unk>` |
-| R2Gen (IU X-ray) | train, cleaned reports split at blanks | 3 times or more | `<unk>` |
+| R2Gen (IU X-ray) | train, cleaned reports split at spaces | 3 times or more | `<unk>` |
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SEPARATORS = re.compile(r'[,;!?"()\-/\r\n]')
 
 
 def karpathy_words(caption: str) -> list[str]:
-    """Split a caption as Karpathy's files do: lower-case, `'` and `.` deleted, other punctuation made blank.
+    """Split a caption as Karpathy's files do: lower-case, `'` and `.` deleted, other punctuation replaced by spaces.
 
     Returns:
         The words; `&`, `#`, `:` and `$` stay.
@@ -36,10 +36,10 @@ def count_words(captions: Iterable[Sequence[str]]) -> Counter[str]:
 
 
 def vocabulary(counts: Counter[str], at_least: int) -> list[str]:
-    """Return the words that occur at least so many times, the most frequent first, equal ones by the alphabet.
+    """Return the words that occur at least `at_least` times, by descending frequency, then alphabetically.
 
     Raises:
-        ValueError: no word occurs so often.
+        ValueError: no word is that frequent.
     """
     kept = sorted(
         (word for word, count in counts.items() if count >= at_least), key=lambda word: (-counts[word], word)

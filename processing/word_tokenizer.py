@@ -1,6 +1,6 @@
-"""Tokenizers of whole words, built from captions, that AutoTokenizer loads without any code of this library.
+"""Word-level tokenizers, built from captions; AutoTokenizer loads them without code of this library.
 
-| layout | ids | who |
+| layout | ids | used by |
 |---|---|---|
 | `"default"` | `<pad>`, `<bos>`, `<eos>`, `<unk>`, words | this library |
 | `"arctic"` | `<eos>` (also padding), `UNK`, words, `<bos>` | arctic-captions, which begins with a zero vector |
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IdLayout:
-    """Where the special tokens stand: `before` and `after` the words; two roles may share a token."""
+    """Positions of the special tokens, `before` and `after` the words; two roles may share a token."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -41,17 +41,17 @@ LAYOUTS = {
 
 
 def word_tokenizer(words: Sequence[str], layout: str = "default", lowercase: bool = True) -> PreTrainedTokenizerFast:
-    """A tokenizer of the given words.
+    """Return a tokenizer of the given words.
 
     Captions are split by the rule of Karpathy's files (`karpathy_words`).
 
     Args:
         words: the vocabulary in the order of its ids, without special tokens.
-        layout: where the special tokens stand, see the table above.
-        lowercase: read captions in lower case.
+        layout: positions of the special tokens, see the table above.
+        lowercase: convert captions to lower case.
 
     Raises:
-        ValueError: the layout is unknown, or a word occurs twice or is a special token.
+        ValueError: the layout is unknown, or a word occurs twice or equals a special token.
     """
     from tokenizers import Regex, Tokenizer
     from tokenizers.models import WordLevel
@@ -65,7 +65,7 @@ def word_tokenizer(words: Sequence[str], layout: str = "default", lowercase: boo
     ids = {token: index for index, token in enumerate(tokens)}
     if len(ids) != len(tokens):
         double = next(token for token in tokens if tokens.count(token) > 1)
-        raise ValueError(f"{double!r} stands twice among the words and the special tokens of the layout {layout!r}.")
+        raise ValueError(f"{double!r} occurs twice among the words and the special tokens of the layout {layout!r}.")
     tokenizer = Tokenizer(WordLevel(ids, unk_token=chosen.unk))
     steps: list[Any] = [Lowercase()] if lowercase else []
     tokenizer.normalizer = InOrder([*steps, Replace(Regex("['.]"), ""), Replace(Regex(r'[,;!?"()\-/\r\n]'), " ")])
@@ -82,20 +82,27 @@ def word_tokenizer(words: Sequence[str], layout: str = "default", lowercase: boo
 def build_word_tokenizer(
     captions: Iterable[str], at_least: int = 5, size: int | None = None, layout: str = "default"
 ) -> PreTrainedTokenizerFast:
-    """A tokenizer of the words of captions.
+    """Return a tokenizer of the words of captions.
 
     Rules of the papers: Show, Attend and Tell `at_least=1, size=10000` (section 5.1); its re-implementation
     `at_least=6` ("more than 5"); AoANet and Image Transformer `at_least=6` with the captions of all splits; M2 and
     Transformer `at_least=5` with those of train and restval.
 
     Args:
-        captions: texts to learn.
+        captions: training captions.
         at_least: a word that occurs less often becomes the unknown token.
-        size: keep only the most frequent words, so that there are at most so many tokens, special ones included.
+        size: largest number of tokens, special ones included; the most frequent words are kept.
         layout: see `word_tokenizer`.
 
     Raises:
         ValueError: no word is left.
+
+    Example:
+
+    >>> from hf_captioners.processing.word_tokenizer import build_word_tokenizer
+    >>> tokenizer = build_word_tokenizer(["A dog runs.", "A cat sits."], at_least=1)
+    >>> tokenizer.tokenize("A dog sits.")
+    ['a', 'dog', 'sits']
     """
     words = vocabulary(count_words(karpathy_words(caption) for caption in captions), at_least)
     if size is not None:

@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
 def _captioned(args: argparse.Namespace) -> "MatchedCaptions":
     from tqdm.auto import tqdm
 
+    from hf_captioners.data.schema import IMAGE, image_column
     from hf_captioners.metrics.caption_files import MatchedCaptions
 
     from .caption import load_pipeline
@@ -57,7 +58,7 @@ def _captioned(args: argparse.Namespace) -> "MatchedCaptions":
     matched = MatchedCaptions([], [], [], [], [])
     with tqdm(total=len(rows), desc="captions", unit="image", disable=None) as progress:
         for batch in _batches(rows, args.batch_size):
-            images = [row["images"] if "images" in row else row["image"] for row in batch]
+            images = [row[image_column(row) or IMAGE] for row in batch]
             results = captioner(images, batch_size=len(batch), **options)
             for row, best in zip(batch, results, strict=True):
                 if row["captions"]:

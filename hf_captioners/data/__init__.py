@@ -1,4 +1,4 @@
-"""Captioned data sets behind one function, `load_captions`."""
+"""Captioned data sets, loaded by `load_captions`."""
 
 from .loading import list_datasets, load_captions
 from .report import BadRowsError, DataReport, Problem, ProblemKind

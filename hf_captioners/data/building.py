@@ -1,4 +1,4 @@
-"""A builder of `datasets` around a reader: Arrow files in the cache, or a stream of the same rows."""
+"""Builder of `datasets` for a reader: Arrow files in the cache, or a stream of the same rows."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .report import DataReport, first_lines
 from .schema import caption_features
 
 REPORT_FILE = "report.json"
-# A streamed split is cut into this many parts, which are dealt to processes and loader workers.
+# A streamed split has this many parts, which are distributed to processes and loader workers.
 STREAMED_PARTS = 64
 ROWS_AT_ONCE = 256
 
 
 class CaptionBuilder(ArrowBasedBuilder):
-    """Builds a data set from a reader.
+    """Builder of a data set from a reader.
 
     Args:
         reader: reads the annotations.
-        report: gets what was wrong and how many rows were kept.
+        report: receives the problems and the number of kept rows.
         strict: whether any problem is an error.
-        cache_dir: where Arrow files are kept (default: the cache of `datasets`).
+        cache_dir: folder of the Arrow files (default: the cache of `datasets`).
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class CaptionBuilder(ArrowBasedBuilder):
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        # Loader workers read the annotations themselves: that is faster than sending millions of rows.
+        # Loader workers read the annotations themselves, which is faster than sending millions of rows.
         return {**super().__getstate__(), "_annotations": None}
 
     @property
     def annotations(self) -> Annotations:
-        """What the reader found; read once."""
+        """Annotations of the reader; read once."""
         if self._annotations is None:
             self.report.begin(self.reader.name)
             self._annotations = self.reader.read(self.report)
         return self._annotations
 
     def split_names(self) -> list[str]:
-        """Return the names of the splits without building anything that is not yet built."""
+        """Return the names of the splits without building the data set."""
         return list(self.info.splits or self.annotations.splits)
 
     def _split_generators(self, dl_manager: Any) -> list[SplitGenerator]:
@@ -103,29 +103,29 @@ class CaptionBuilder(ArrowBasedBuilder):
                     f"{first_lines(self.report.problems, 10)}"
                 )
         self._check_counts(self.report.kept)
-        # Inside the folder that is moved into place when it is complete: a stored data set never lacks its report.
+        # In the folder that is renamed when it is complete, so a stored data set always has its report.
         Path(self._output_dir, REPORT_FILE).write_text(self.report.to_json(), encoding="utf-8")
 
     def _check_counts(self, counts: Mapping[str, int]) -> None:
-        """See that splits are neither short nor missing where the reader knows their size."""
+        """Raise if a split whose size the reader knows has a different size or is missing."""
         expected = self.annotations.expected
         if any(counts.get(split, 0) != count for split, count in expected.items()):
             raise ValueError(
                 f"{self.reader.name!r} should have {dict(expected)} rows and has "
                 f"{ {split: counts.get(split, 0) for split in expected} }. Complete the data, or pass "
-                f"allow_partial=True to take what is there.\n{first_lines(self.report.problems, 10)}"
+                f"allow_partial=True to load the available part.\n{first_lines(self.report.problems, 10)}"
             )
 
     def prepare(self) -> None:
-        """Build the Arrow files, or find them, with the report of what was wrong when they were built.
+        """Build the Arrow files or find them in the cache, with the report of their build.
 
         Raises:
-            BadRowsError: `strict` and there is a problem.
+            BadRowsError: `strict` is set and there is a problem.
             ValueError: a split has no usable rows, or the annotations cannot be read.
         """
         try:
             self.download_and_prepare()
-        except DatasetGenerationError as error:  # says nothing; what happened is its cause
+        except DatasetGenerationError as error:  # the reason is its cause
             raise error.__cause__ or error from None
         self.report.update_from_json(Path(self.cache_dir, REPORT_FILE).read_text(encoding="utf-8"))
         if self.strict:

@@ -1,11 +1,11 @@
-"""`by_columns`: whatever `datasets.load_dataset` opens, by naming its image and caption columns.
+"""`by_columns`: every data set that `datasets.load_dataset` opens, by its image and caption columns.
 
     load_captions("by_columns", path="owner/name", image_column="image", caption_columns=["caption"])
     load_captions("by_columns", path="webdataset", data_files={"train": "shards/*.tar"}, image_column="jpg",
                   caption_columns=["txt"], streaming=True)
     load_captions("by_columns", path="parquet", data_dir="shards", image_column="image", caption_columns=["text"])
 
-So data sets of the Hub, WebDataset shards and Parquet shards are read, streamed too; nothing is copied.
+It reads data sets of the Hub, WebDataset shards and Parquet shards, also streamed, without copying them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from .schema import CAPTIONS, IMAGE, IMAGE_ID, SPLIT
 
 @dataclass(kw_only=True)
 class ByColumns(HubDatasetReader):
-    """Brings a data set into the schema.
+    """Reader that renames columns to the schema.
 
     Attributes:
-        path: a data set of the Hub, or a form that `datasets` knows: `webdataset`, `parquet`, `json`, ...
+        path: a data set of the Hub, or a format that `datasets` knows: `webdataset`, `parquet`, `json`, ...
         config_name: configuration of the data set.
-        data_files: files of the form, by split.
+        data_files: files of this format, by split.
         revision: revision of the data set on the Hub.
         image_column: the column of images.
         caption_columns: the columns of captions, each a string or a list of strings.
-        id_column: the column that tells images apart; None: the split and the number of the row.
+        id_column: the column with a unique id per image; None: the split and the number of the row.
     """
 
     name: ClassVar[str] = "by_columns"
@@ -64,7 +64,7 @@ class ByColumns(HubDatasetReader):
 
         Raises:
             ValueError: a column is missing, or no row has an image and a caption.
-            BadRowsError: a row lacks its image or captions and `strict`.
+            BadRowsError: a row lacks its image or captions and `strict` is set.
         """
         report.begin(f"{self.name} {self.path}")
         loaded = load_dataset(
@@ -79,8 +79,8 @@ class ByColumns(HubDatasetReader):
         )
         if isinstance(loaded, (Dataset, IterableDataset)):
             return self._to_schema(loaded, str(split), strict, report)
-        brought = {name: self._to_schema(part, name, strict, report) for name, part in loaded.items()}
-        return IterableDatasetDict(brought) if streaming else DatasetDict(brought)
+        renamed = {name: self._to_schema(part, name, strict, report) for name, part in loaded.items()}
+        return IterableDatasetDict(renamed) if streaming else DatasetDict(renamed)
 
     def _to_schema(
         self, dataset: Dataset | IterableDataset, split: str, strict: bool, report: DataReport
@@ -94,7 +94,7 @@ class ByColumns(HubDatasetReader):
         return self._stored(dataset, split, strict, report)
 
     def _renamed(self, dataset: Any) -> Any:
-        """Keep the image and the columns that say more."""
+        """Keep the image and the additional columns."""
         columns = list(dataset.features)
         others = [name for name in columns if name in (*self.caption_columns, IMAGE_ID, CAPTIONS, SPLIT)]
         others += [IMAGE] if self.image_column != IMAGE and IMAGE in columns else []
@@ -108,11 +108,11 @@ class ByColumns(HubDatasetReader):
             _gathered(values) for values in zip(*(dataset[name][:] for name in self.caption_columns), strict=True)
         ]
         empty = dataset.with_format("arrow")[self.image_column][:].is_null().to_pylist()
-        for number, (said, none) in enumerate(zip(captions, empty, strict=True), 1):
-            self._report(said, none, split, number, report)
+        for number, (texts, none) in enumerate(zip(captions, empty, strict=True), 1):
+            self._report(texts, none, split, number, report)
         if strict:
             report.raise_if_bad()
-        kept = [index for index, (said, none) in enumerate(zip(captions, empty, strict=True)) if said and not none]
+        kept = [index for index, (texts, none) in enumerate(zip(captions, empty, strict=True)) if texts and not none]
         if not kept:
             raise ValueError(f"No row of the split {split!r} of {self.path!r} has an image and a caption.")
         ids = dataset[self.id_column][:] if self.id_column else range(len(dataset))
@@ -121,7 +121,7 @@ class ByColumns(HubDatasetReader):
             features=_ADDED,
         )
         report.kept[split] += len(kept)
-        # Side by side and by an index of rows: the images are not written again.
+        # Columns are joined and rows selected by index, so images are not written again.
         whole = concatenate_datasets([self._renamed(dataset), added], axis=1)
         return whole if len(kept) == len(whole) else whole.select(kept)
 
@@ -131,21 +131,21 @@ class ByColumns(HubDatasetReader):
         features = Features({**self._renamed(dataset).features, **_ADDED})
 
         def add(row: dict[str, Any], index: int) -> dict[str, Any]:
-            said = _gathered([row[name] for name in self.caption_columns])
+            texts = _gathered([row[name] for name in self.caption_columns])
             value = row[self.id_column] if self.id_column else index
             none = row[self.image_column] is None
-            self._report(said, none, split, index + 1, report)
+            self._report(texts, none, split, index + 1, report)
             if strict:
                 report.raise_if_bad()
-            report.kept[split] += bool(said) and not none
+            report.kept[split] += bool(texts) and not none
             others = {name: row[name] for name in features if name in row and name not in _ADDED and name != IMAGE}
-            added = {IMAGE_ID: self._id(split, value), CAPTIONS: said, SPLIT: split}
+            added = {IMAGE_ID: self._id(split, value), CAPTIONS: texts, SPLIT: split}
             return {IMAGE: row[self.image_column], **others, **added}
 
         raw = dataset.cast_column(self.image_column, Image(decode=False))
         mapped = raw.map(add, with_indices=True, remove_columns=list(raw.features))
         usable = mapped.filter(lambda row: row[CAPTIONS] and row[IMAGE] is not None)
-        return usable.cast(features)  # images are decoded here, so those of bad rows never are
+        return usable.cast(features)  # images are decoded here, after bad rows are removed
 
     def _id(self, split: str, value: Any) -> str:
         return str(value) if self.id_column else f"{split}-{value:09d}"
@@ -162,6 +162,6 @@ _ADDED = Features({IMAGE_ID: Value("string"), CAPTIONS: List(Value("string")), S
 
 
 def _gathered(values: Sequence[Any]) -> list[str]:
-    """Put strings and lists of strings into one list, without what is empty."""
+    """Return strings and lists of strings as one list, without empty ones."""
     flat = [text for value in values for text in (value if isinstance(value, (list, tuple)) else [value])]
     return [text for text in flat if isinstance(text, str) and text.strip()]

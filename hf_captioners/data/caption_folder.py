@@ -1,14 +1,14 @@
-"""Somebody's own images: a folder with images and a table of captions.
+"""`caption_folder`: your own images, as a folder with images and a table of captions.
 
     images/metadata.jsonl            {"file_name": "a.jpg", "captions": ["...", "..."]}
     images/a.jpg
 
 or with a folder for each split (`train`, `validation` or `val`, `valid`, `dev`, and `test`), each with its own table,
-or with nested folders that have one each, or with one table above them.
+or with nested folders that have one table each, or with one table in the parent folder.
 
 Tables: `metadata`, `captions` or `annotations` with the ending `.jsonl`, `.csv`, `.tsv`, `.parquet`, `.json` (COCO's
-own form, or a list of objects) or `.txt` (`name#k TAB caption`, `name TAB caption`, `name,caption`). A table has a
-list of captions in one row, or one caption a row and a row for each caption, or several caption columns. Without any
+format, or a list of objects) or `.txt` (`name#k TAB caption`, `name TAB caption`, `name,caption`). A table has a
+list of captions per row, or one caption per row and several rows per image, or several caption columns. Without any
 table, the captions of `a.jpg` are the lines of `a.txt`.
 """
 
@@ -38,14 +38,14 @@ IMAGE_FOLDERS = ("", "images", "Images")
 
 @dataclass(kw_only=True)
 class CaptionFolder(CaptionReader):
-    """Reads a folder of images with captions.
+    """Reader of a folder of images with captions.
 
     Attributes:
         metadata_file: name of the table inside each folder; None finds `metadata.*` or `captions.*`.
         file_column: the column with file names, relative to the table's folder; None finds a usual name.
         caption_columns: the columns with captions, each a string or a list of strings; None finds a usual name.
         image_dir: the folder of the images, relative to the table's; None tries the table's own and `images` there.
-        check_images: decode every image once to find those that cannot be read.
+        check_images: decode every image once to find unreadable ones.
     """
 
     name: ClassVar[str] = "caption_folder"
@@ -62,17 +62,17 @@ class CaptionFolder(CaptionReader):
         return find_tables(self.folder, self.metadata_file)
 
     def annotation_files(self) -> list[Path]:
-        """Return the files that hold captions."""
+        """Return the files with captions."""
         return [file for table in self.tables() for file in table.files()]
 
     def image_places(self) -> Iterable[Path]:
-        """Return the folder, and `image_dir` where it lies elsewhere."""
+        """Return the folder, and `image_dir` if it is given."""
         yield self.folder
         if self.image_dir is not None:
             yield from {table.folder / self.image_dir: None for table in self.tables()}
 
     def read(self, report: DataReport) -> Annotations:
-        """Read the tables, gather the captions of each image, sort by split."""
+        """Read the tables, collect the captions of each image, and sort by split."""
         splits: dict[str, list[CaptionRow]] = {}
         for table in self.tables():
             named: set[str] = set()
@@ -105,7 +105,7 @@ class CaptionFolder(CaptionReader):
                 known.captions += captions
             else:
                 what = f"the image {name!r}" if name in images else f"the image_id {row.image_id!r}"
-                report.add(ProblemKind.DUPLICATE, table.path, line, f"{what} stands in line {known.line} already")
+                report.add(ProblemKind.DUPLICATE, table.path, line, f"{what} is in line {known.line} already")
         return [row for row in images.values() if row.captions]
 
     def _row(
@@ -119,7 +119,7 @@ class CaptionFolder(CaptionReader):
         return CaptionRow(image_id, image, captions, str(table.path), line, extra)
 
     def _columns(self, record: dict[str, Any], table: Path, line: int) -> tuple[str, list[str]]:
-        """Choose the columns of a row; JSON rows may differ, so every row is asked."""
+        """Choose the columns of a row; JSON rows may have different columns."""
         files = [self.file_column] if self.file_column else [name for name in FILE_COLUMNS if name in record][:1]
         captions = list(self.caption_columns or [name for name in CAPTION_COLUMNS if name in record][:1])
         missing = [name for name in (*files, *captions) if name not in record]
@@ -148,7 +148,7 @@ def extra_features(rows: Sequence[CaptionRow]) -> Features:
     """Infer the features of the source's own columns from all rows.
 
     Raises:
-        ValueError: a column has values of several types; names the first two rows that differ.
+        ValueError: a column has values of several types; the message names the first row of each type.
     """
     names = dict.fromkeys(name for row in rows for name in row.extra)
     return Features({name: _feature_of(name, rows) for name in names if name != SPLIT})
@@ -162,15 +162,17 @@ def _feature_of(name: str, rows: Sequence[CaptionRow]) -> Any:
         for row in rows:
             if row.extra.get(name) is not None:
                 first.setdefault(type(row.extra[name]), row)
-        seen = ", ".join(f"{kind.__name__} in {row.file}:{row.line}" for kind, row in first.items())
-        raise ValueError(f"The column {name!r} mixes types: {seen}. Give it one type or leave it out.") from error
+        types = ", ".join(f"{kind.__name__} in {row.file}:{row.line}" for kind, row in first.items())
+        raise ValueError(
+            f"The column {name!r} mixes types: {types}. Use one type, or leave the column out."
+        ) from error
     return generate_from_arrow_type(pyarrow.string() if pyarrow.types.is_null(kind) else kind)
 
 
 def _captions_of(
     record: dict[str, Any], columns: Sequence[str], table: Path, line: int, report: DataReport
 ) -> list[str]:
-    """Return the captions of a row, without those that are empty or no text; they are reported."""
+    """Return the captions of a row, and report those that are empty or not text."""
     found: list[Any] = []
     for column in columns:
         value = record[column]
@@ -185,7 +187,7 @@ def _captions_of(
 
 
 def _list_in_text(text: str) -> Any:
-    """Read the list that a CSV field holds as JSON; other text is a caption."""
+    """Return the list that a CSV field contains as JSON; other text is a caption."""
     try:
         return json.loads(text)
     except ValueError:
@@ -197,10 +199,10 @@ def _one_a_row(record: dict[str, Any], columns: Sequence[str]) -> bool:
 
 
 def _split_of(row: CaptionRow) -> str:
-    """Return the split that a row or its first folder names; other names of a `split` column are kept."""
-    said = row.extra.get(SPLIT)
-    if said is not None:
-        return SPLIT_NAMES.get(str(said).lower(), str(said))
+    """Return the split that a row or its first folder names; unknown names in a `split` column are kept."""
+    split = row.extra.get(SPLIT)
+    if split is not None:
+        return SPLIT_NAMES.get(str(split).lower(), str(split))
     return SPLIT_NAMES.get(Path(row.extra["file_name"]).parts[0].lower(), "train")
 
 
@@ -209,7 +211,7 @@ def _split_rank(split: str) -> tuple[int, str]:
 
 
 def _report_shared(splits: dict[str, list[CaptionRow]], report: DataReport) -> None:
-    """Report images that have the same id in two splits: evaluation on them would be flattered."""
+    """Report images that have the same id in two splits: they make evaluation too optimistic."""
     first: dict[str, tuple[str, CaptionRow]] = {}
     for split, rows in splits.items():
         for row in rows:

@@ -1,4 +1,4 @@
-"""Look through a data set without building it."""
+"""Checks of a data set without building it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from .report import DataReport
 
 @dataclass
 class DataCheck:
-    """What was found.
+    """Result of `check_dataset`.
 
     Attributes:
-        report: kept rows and everything that is wrong.
-        captions: number of captions of each image, by how often (`{5: 998, 4: 2}`).
-        words: number of words (split at blanks) of each caption, by how often.
+        report: kept rows and all problems.
+        captions: histogram of the captions per image (`{5: 998, 4: 2}`).
+        words: histogram of the words per caption, split at spaces.
     """
 
     report: DataReport
@@ -32,10 +32,10 @@ class DataCheck:
     words: Counter[int] = field(default_factory=Counter)
 
     def lines(self) -> list[str]:
-        """Say it for people."""
+        """Return the result as lines of text."""
         found = [f"{split}: {count:,} images" for split, count in self.report.kept.items()]
         found += [f"{count:,} x {note}" for note, count in self.report.notes.items()]
-        for what, counts in (("captions per image", self.captions), ("words a caption", self.words)):
+        for what, counts in (("captions per image", self.captions), ("words per caption", self.words)):
             if counts:
                 mean = statistics.fmean(counts.elements())
                 found.append(f"{what}: {min(counts)} to {max(counts)}, mean {mean:.2f}")
@@ -43,7 +43,7 @@ class DataCheck:
 
 
 def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any) -> DataCheck:
-    """Read a data set and decode all its images, building nothing.
+    """Read a data set and decode all its images, without building it.
 
     Args:
         name: one of `list_datasets()` that is read from files.
@@ -51,7 +51,7 @@ def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any)
         options: its own options.
 
     Raises:
-        ValueError: it cannot be read at all, or an option is unknown.
+        ValueError: it cannot be read, or an option is unknown.
         FileNotFoundError: its folder or annotations are missing.
     """
     reader = make_reader(name, data_dir, {"check_images": True, **options})

@@ -1,14 +1,15 @@
-"""`coco`: Microsoft COCO captions, by Karpathy's split or by the official one.
+"""`coco`: Microsoft COCO captions, with Karpathy's split or the official one.
 
 Lin et al., "Microsoft COCO: Common Objects in Context", ECCV 2014; Chen et al., "Microsoft COCO Captions", 2015.
 
-What is read, from `data_dir` or its folder `annotations` (each also as `.gz`):
+Files read from `data_dir` or its folder `annotations` (each also as `.gz`):
 
 - `dataset_coco.json`: Karpathy's split, complete in itself.
-- `captions_train2014.json`, `captions_val2014.json`: the official files; with `split_lists` they too give Karpathy's.
+- `captions_train2014.json`, `captions_val2014.json`: the official files; with `split_lists` they give Karpathy's split
+  too.
 - `image_info_test2014.json`: the test images, whose captions are not public.
 
-Images are looked for in `train2014/`, `val2014/` and `test2014/` of `image_dir`, of `data_dir` or of its `images/`.
+Images are searched in `train2014/`, `val2014/` and `test2014/` of `image_dir`, of `data_dir` or of its `images/`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import Any, ClassVar
 import numpy as np
 from datasets import Features, List, Value
 
+from hf_captioners.metrics.caption_tables import read_json
+
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard
 from .references import check_max_captions, shaped_rows
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
-from .tables import read_json
 
 OFFICIAL_FEATURES = Features(
     {
@@ -44,19 +46,19 @@ LIST_NAMES = {"train": ("train",), "restval": ("restval",), "val": ("val", "dev"
 
 @dataclass(kw_only=True)
 class Coco(CaptionReader):
-    """Reads COCO captions.
+    """Reader of COCO captions.
 
     Attributes:
-        official: take the official division (train, validation, and test without captions) instead of Karpathy's.
-        split_lists: makes Karpathy's split of the official files: a JSON file `{"val": [image ids], "test": [...]}`
+        official: use the official split (train, validation, and test without captions) instead of Karpathy's.
+        split_lists: derive Karpathy's split from the official files: a JSON file `{"val": [image ids], "test": [...]}`
             (the other images of val2014 are restval), or a folder with `coco_{train,restval,val,test}.txt` (file
-            names) or with M2's `coco_{train,restval,dev,test}_ids.npy` (which hold *annotation* ids).
+            names) or with M2's `coco_{train,restval,dev,test}_ids.npy` (which contain *annotation* ids).
         year: of the official files: 2014 or 2017.
-        restval_in_train: put restval into train, as all published figures do; False makes it a split of its own.
-        max_captions: keep the first so many references of an image; None keeps all.
-        row_per_caption: give each caption a row.
-        image_dir: folder that holds `train2014` and the others.
-        with_images: False gives captions without looking for images (`image` is None).
+        restval_in_train: merge restval into train, as all published results do; False keeps it as a separate split.
+        max_captions: keep at most this many references per image; None keeps all.
+        row_per_caption: one row per caption.
+        image_dir: folder with `train2014` and the other image folders.
+        with_images: False loads captions only (`image` is None).
     """
 
     name: ClassVar[str] = "coco"
@@ -91,7 +93,7 @@ class Coco(CaptionReader):
         return None if self.official or self.split_lists else self._find("dataset_coco.json")
 
     def _official_files(self) -> dict[str, Path]:
-        """Return the annotation file of each part that is there."""
+        """Return the annotation file of each available part."""
         names = {part: f"captions_{part}{self.year}.json" for part in ("train", "val")}
         if self.official:
             names["test"] = f"image_info_test{self.year}.json"
@@ -103,8 +105,8 @@ class Coco(CaptionReader):
             )
         if not self.official and self.split_lists is None:
             raise FileNotFoundError(
-                f"{self.folder} has no dataset_coco.json, which says what Karpathy's split is. Put it there, or name "
-                "lists of ids with split_lists=..., or take the official split with official=True."
+                f"{self.folder} has no dataset_coco.json, which defines Karpathy's split. Add it, pass "
+                "lists of ids with split_lists=..., or use the official split with official=True."
             )
         return files
 
@@ -146,7 +148,7 @@ class Coco(CaptionReader):
         return find
 
     def read(self, report: DataReport) -> Annotations:
-        """Read the images and their captions, and put them into splits."""
+        """Read the images and their captions, and assign them to splits."""
         split_file = self._by_split_file()
         if split_file:
             rows: Iterable[CaptionRow] = read_karpathy(split_file, self._image_finder(), report)
@@ -182,24 +184,24 @@ class Coco(CaptionReader):
 def read_official(
     path: Path, folder: str, find_image: Callable[[str, str], str | None], captioned: bool, report: DataReport
 ) -> Iterator[CaptionRow]:
-    """Read an annotation file in COCO's own form.
+    """Read an annotation file in COCO's format.
 
     Args:
         path: JSON with `images` and, if `captioned`, `annotations`.
-        folder: name of the images' folder, as `val2014`.
-        find_image: gets folder and file name, returns the path of the image.
+        folder: name of the images' folder, such as `val2014`.
+        find_image: returns the path of an image, given folder and file name.
         captioned: whether captions are expected.
-        report: gets annotations without an image, images without a caption, repeated and malformed entries.
+        report: receives annotations without an image, images without a caption, repeated and malformed entries.
 
     Yields:
         One row per image in the order of `images`; captions by ascending annotation id, which is Karpathy's order.
 
     Raises:
-        ValueError: the file is of another form.
+        ValueError: the file has a different structure.
     """
     content = read_json(path)
     if not isinstance(content, dict) or "images" not in content or (captioned and "annotations" not in content):
-        raise ValueError(f'{path} is not in COCO\'s form: expected {{"images": [...], "annotations": [...]}}.')
+        raise ValueError(f'{path} is not in COCO\'s format: expected {{"images": [...], "annotations": [...]}}.')
     captions = _captions_by_image(content, path, report) if captioned else {}
     seen: set[int] = set()
     for number, image in enumerate(content["images"], 1):
@@ -208,20 +210,20 @@ def read_official(
         except (KeyError, TypeError, ValueError) as error:
             report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `images` lacks {error}")
             continue
-        said = sorted(captions.get(image_id, []))
+        pairs = sorted(captions.get(image_id, []))
         if image_id in seen:
             report.add(ProblemKind.DUPLICATE, path, number, f"the image id {image_id} occurs twice in `images`")
-        elif captioned and not said:
+        elif captioned and not pairs:
             report.add(ProblemKind.MISSING_CAPTION, path, number, f"image {image_id} has no annotation")
         else:
             extra = {
                 "file_name": f"{folder}/{name}",
-                "caption_ids": [caption_id for caption_id, _ in said],
+                "caption_ids": [caption_id for caption_id, _ in pairs],
                 "cocoid": image_id,
                 "height": image.get("height"),
                 "width": image.get("width"),
             }
-            texts = [text for _, text in said]
+            texts = [text for _, text in pairs]
             yield CaptionRow(str(image_id), find_image(folder, name), texts, str(path), number, extra)
         seen.add(image_id)
 
@@ -237,7 +239,7 @@ def _captions_by_image(content: dict[str, Any], path: Path, report: DataReport) 
             report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `annotations` lacks {error}")
             continue
         if image_id not in known:
-            message = f"annotation {caption_id} is of image {image_id}, which `images` does not have"
+            message = f"annotation {caption_id} belongs to image {image_id}, which `images` lacks"
             report.add(ProblemKind.MISSING_IMAGE, path, number, message)
         elif caption_id in seen:
             report.add(ProblemKind.DUPLICATE, path, number, f"the annotation id {caption_id} occurs twice")
@@ -251,18 +253,18 @@ def _captions_by_image(content: dict[str, Any], path: Path, report: DataReport) 
 
 @dataclass(frozen=True)
 class SplitLists:
-    """Which images or captions belong to which part of Karpathy's split.
+    """Lists of the images or captions of each part of Karpathy's split.
 
     Attributes:
         parts: the ids of each part.
-        column: what the ids are: `cocoid`, `file_name` or `caption_ids`.
+        column: kind of the ids: `cocoid`, `file_name` or `caption_ids`.
     """
 
     parts: dict[str, Collection[Any]]
     column: str
 
     def assign(self, row: CaptionRow, official_part: str) -> Iterator[CaptionRow]:
-        """Give a row its part; with lists of captions, the captions of an image that are in no list are left out."""
+        """Yield a row with its part; with lists of captions, without the captions that are in no list."""
         if self.column == "caption_ids":
             yield from self._by_captions(row)
             return
@@ -284,15 +286,15 @@ class SplitLists:
 
 
 def read_split_lists(files: list[Path]) -> SplitLists:
-    """Read the lists of ids that make Karpathy's split, in any of the forms of `Coco.split_lists`.
+    """Read the lists of ids that define Karpathy's split, in any format of `Coco.split_lists`.
 
     Raises:
-        ValueError: a list is of another form.
+        ValueError: a list has a different structure.
     """
     if len(files) == 1 and files[0].suffix in (".json", ".gz"):
         ids = read_json(files[0])
         if not isinstance(ids, dict) or not {"val", "test"} <= set(ids):
-            raise ValueError(f'{files[0]} is no split list: expected {{"val": [image ids], "test": [image ids]}}.')
+            raise ValueError(f'{files[0]} is not a split list: expected {{"val": [image ids], "test": [image ids]}}.')
         return SplitLists({part: set(ids[part]) for part in ("val", "test")}, "cocoid")
     if all(file.suffix == ".npy" for file in files):
         kind, column = "_ids.npy", "caption_ids"

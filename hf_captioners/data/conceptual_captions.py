@@ -1,15 +1,15 @@
-"""`conceptual_captions`: captions and addresses of images on the web (CC3M).
+"""`conceptual_captions`: captions and URLs of images on the web (CC3M).
 
 Sharma et al., "Conceptual Captions: A Cleaned, Hypernymed, Image Alt-text Dataset for Automatic Image Captioning",
 ACL 2018.
 
-What is read, from `data_dir` (each also as `.gz`): `Train_GCC-training.tsv` and `Validation_GCC-1.1.0-Validation.tsv`,
-lines of `caption TAB address` without header and without quoting. Nothing is fetched while loading: images come from
-folders `train` and `validation` in which `hf_captioners.data.image_download` (or another program) put them, named by
-the number of their line or by the MD5 or SHA-1 of their address. Lines without an image are left out and counted in
-`DataReport.notes`: most addresses die over the years.
+Files read from `data_dir` (each also as `.gz`): `Train_GCC-training.tsv` and `Validation_GCC-1.1.0-Validation.tsv`,
+lines of `caption TAB address` without header and without quoting. Loading does not download: images are read
+from the folders `train` and `validation` that `hf_captioners.data.image_download` (or a different program) filled,
+named by the number of their line or by the MD5 or SHA-1 of their address. Lines without an image are left out and
+counted in `DataReport.notes`: many addresses are no longer valid.
 
-Captions stay as they are: lower-case, words separated by blanks, names replaced by "person", "actor" and the like.
+Captions are unchanged: lower-case, words separated by spaces, names replaced by "person", "actor" and the like.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from typing import ClassVar
 
 from datasets import Features, Value
 
+from hf_captioners.metrics.caption_tables import open_annotation
+
 from .images import list_images
 from .reader import Annotations, CaptionReader, LazyRows, SourceCard
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
-from .tables import open_annotation
 
 PATTERNS = {"train": "*rain*GCC*.tsv*", "validation": "*alidation*GCC*.tsv*"}
 NOT_FETCHED = "line whose image was not fetched"
@@ -36,16 +37,16 @@ NOT_FETCHED = "line whose image was not fetched"
 
 @dataclass(kw_only=True)
 class ConceptualCaptions(CaptionReader):
-    """Reads Conceptual Captions.
+    """Reader of Conceptual Captions.
 
     Attributes:
         image_dir: folder with the folders `train` and `validation` of fetched images; None: `data_dir`.
-        first_number: the number that the image of the first line bears in its name.
-        held_out: take this many random pairs of the training lines as validation, and the public validation lines as
-            test, as VisualGPT does with 5,000 (section 4.1 of its paper); 0 keeps the published division.
-        held_out_seed: which pairs these are; drawn before looking which images were fetched.
-        lower_case: make captions lower-case (the official files are).
-        with_images: False gives all captions with `image` None.
+        first_number: the number in the name of the first line's image.
+        held_out: use this many random training lines as validation split, and the public validation lines as test
+            split, as VisualGPT does with 5,000 (section 4.1 of its paper); 0 keeps the published splits.
+        held_out_seed: seed of the held-out split, which is drawn from all lines, with and without images.
+        lower_case: convert captions to lower case (the official files are).
+        with_images: False loads all captions with `image` None.
     """
 
     name: ClassVar[str] = "conceptual_captions"
@@ -64,7 +65,7 @@ class ConceptualCaptions(CaptionReader):
     with_images: bool = True
 
     def tables(self) -> dict[str, Path]:
-        """Return the file of each split that is there."""
+        """Return the file of each available split."""
         found: dict[str, Path] = {}
         for split, pattern in PATTERNS.items():
             paths = sorted(self.folder.glob(pattern))
@@ -84,7 +85,7 @@ class ConceptualCaptions(CaptionReader):
         return list(self.tables().values())
 
     def image_folder(self, split: str) -> Path:
-        """Return the folder of the fetched images of a file."""
+        """Return the folder of the downloaded images of a split."""
         return Path(self.image_dir or self.folder) / split
 
     def image_places(self) -> Iterable[Path]:
@@ -92,7 +93,7 @@ class ConceptualCaptions(CaptionReader):
         return [self.image_folder(split) for split in PATTERNS] if self.with_images else []
 
     def read(self, report: DataReport) -> Annotations:
-        """Find the lines, and among them those with images."""
+        """Find the lines, and select those with images."""
         splits: dict[str, Sequence[CaptionRow]] = {}
         for split, path in self.tables().items():
             lines = TsvLines(path, report)
@@ -124,7 +125,7 @@ class ConceptualCaptions(CaptionReader):
 
 
 def images_to_fetch(data_dir: str | Path, split: str, first_number: int = 0) -> Iterator[tuple[str, str]]:
-    """Name the images of a file and where they are, for `download_images`.
+    """Yield names and addresses of the images of a split, for `download_images`.
 
     Args:
         data_dir: folder of the TSV files.
@@ -141,11 +142,11 @@ def images_to_fetch(data_dir: str | Path, split: str, first_number: int = 0) -> 
 
 
 class TsvLines:
-    """The well-formed lines of a file of captions and addresses, found by their offsets: millions need little memory.
+    """Well-formed lines of a file of captions and addresses, stored as offsets to save memory.
 
     Args:
         path: the file.
-        report: gets the lines that are malformed.
+        report: receives the malformed lines.
     """
 
     def __init__(self, path: Path, report: DataReport) -> None:
@@ -191,7 +192,7 @@ def _fault(line: bytes) -> str | None:
 
 
 class PairRows(LazyRows):
-    """The rows of a split: some of the lines, with their images or without any."""
+    """Rows of a split: selected lines, with or without images."""
 
     def __init__(self, lines: TsvLines, indices: Sequence[int], images: list[str] | None, lower_case: bool) -> None:
         self.lines, self.indices, self.images, self.lower_case = lines, indices, images, lower_case
@@ -218,7 +219,7 @@ def _held_out(count: int, held_out: int, seed: int) -> dict[str, Sequence[int]]:
 
 
 def _hashes(url: str) -> tuple[str, str]:
-    """Return the names of an image by its address, without leading zeros as all names are compared."""
+    """Return the names of an image by its address, without leading zeros, as names are compared."""
     data = url.encode("utf-8")
     digests = (hashlib.md5(data, usedforsecurity=False), hashlib.sha1(data, usedforsecurity=False))
     first, second = (digest.hexdigest().lstrip("0") for digest in digests)

@@ -1,4 +1,4 @@
-"""A name for the contents of a data set, so that a stored copy is never served after an edit."""
+"""Fingerprints of data sets, so that a cached copy is not used after an edit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 
 import PIL
 
+from hf_captioners.metrics import caption_tables
+
 from .reader import CaptionReader
 
 
 def fingerprint(reader: CaptionReader) -> str:
-    """Hash everything that decides about the rows of a reader.
+    """Return a hash of everything that determines the rows of a reader.
 
-    That is: its options, the contents of its annotation files, names, sizes and times of its images, and the code
-    of this package's readers (a new version of a reader never meets rows of an old one).
+    These are its options, the contents of its annotation files, names, sizes and times of its images, and the code of
+    this package's readers.
 
     Returns:
         32 hexadecimal digits.
@@ -35,13 +37,14 @@ def _parts(reader: CaptionReader) -> Iterator[str]:
     for option in dataclasses.fields(reader):
         value = getattr(reader, option.name)
         yield f"{option.name}={os.path.abspath(value) if isinstance(value, Path) else value!r}"
-    for file in [*sorted(Path(__file__).parent.glob("*.py")), *reader.annotation_files()]:
+    code = [*sorted(Path(__file__).parent.glob("*.py")), Path(caption_tables.__file__)]
+    for file in [*code, *reader.annotation_files()]:
         yield f"{os.path.abspath(file)} {content_hash(file)}"
     yield from _stamps(reader.image_places())
 
 
 def content_hash(file: Path) -> str:
-    """Hash the contents of a file."""
+    """Return a hash of the contents of a file."""
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 

@@ -3,13 +3,13 @@
 Hodosh, Young, Hockenmaier, "Framing Image Description as a Ranking Task", JAIR 47 (2013); Young et al., "From Image
 Descriptions to Visual Denotations", TACL 2 (2014).
 
-What is read, from `data_dir`:
+Files read from `data_dir`:
 
 - `dataset_flickr8k.json` or `dataset_flickr30k.json`: Karpathy's split, complete in itself.
 - the original token file (`Flickr8k.token.txt`, `results_20130124.token`; lines `name#k TAB caption`) with the lists
   `Flickr_8k.trainImages.txt`, `.devImages.txt`, `.testImages.txt`, or `train.txt`, `val.txt`, `test.txt`.
 
-Images are looked for in `image_dir`, or in `data_dir` and its usual folders.
+Images are searched in `image_dir`, or in `data_dir` and its usual folders.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from typing import Any, ClassVar
 
 from datasets import Features, List, Value
 
+from hf_captioners.metrics.caption_tables import NUMBERED, text_lines
+
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard
 from .references import check_max_captions, shaped_rows
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
-from .tables import NUMBERED, text_lines
 
 IMAGE_FOLDERS = ("images", "Images", "Flicker8k_Dataset", "Flickr8k_Dataset", "flickr30k-images", "flickr30k_images")
 LISTS = {
@@ -39,14 +40,14 @@ TOKEN_FEATURES = Features({"file_name": Value("string"), "caption_ids": List(Val
 
 @dataclass(kw_only=True)
 class Flickr(CaptionReader):
-    """Reads Flickr8k or Flickr30k.
+    """Reader of Flickr8k or Flickr30k.
 
     Attributes:
         token_file: name of the token file in `data_dir`; None finds it by its usual name.
-        max_captions: keep the first so many references of an image; None keeps all.
-        row_per_caption: give each caption a row.
+        max_captions: keep at most this many references per image; None keeps all.
+        row_per_caption: one row per caption.
         image_dir: folder of the images.
-        with_images: False gives captions without looking for images (`image` is None).
+        with_images: False loads captions only (`image` is None).
     """
 
     token_file: str | None = None
@@ -68,11 +69,11 @@ class Flickr(CaptionReader):
         patterns = (self.token_file,) if self.token_file else ("*.token*", "results.csv.token")
         found = [path for pattern in patterns for path in sorted(self.folder.glob(pattern))]
         if len(found) != 1:
-            seen = ", ".join(path.name for path in found)
+            names = ", ".join(path.name for path in found)
             raise FileNotFoundError(
                 f"{self.folder} has no dataset_{self.name}.json and "
-                f"{f'several token files ({seen})' if found else 'no token file such as Flickr8k.token.txt'}. "
-                "Name it: token_file='...'."
+                f"{f'several token files ({names})' if found else 'no token file such as Flickr8k.token.txt'}. "
+                "Pass token_file='...'."
             )
         return found[0]
 
@@ -110,7 +111,7 @@ class Flickr(CaptionReader):
         return str(next((path for path in candidates if path.is_file()), candidates[0]))
 
     def read(self, report: DataReport) -> Annotations:
-        """Read the images and their captions, and put them into splits."""
+        """Read the images and their captions, and assign them to splits."""
         split_file = self._split_file()
         splits: dict[str, list[CaptionRow]] = {split: [] for split in LISTS}
         if split_file:
@@ -154,7 +155,7 @@ class Flickr(CaptionReader):
 
 
 def _listed(path: Path, by_name: dict[str, CaptionRow], report: DataReport) -> Iterator[CaptionRow]:
-    """Return the rows that a list names, in its order; images that no list names are in no split."""
+    """Return the rows that a list names, in its order; an image that is in no list is in no split."""
     for line, text in text_lines(path, report):
         name = text.strip()
         row = by_name.get(name) or by_name.get(f"{name}.jpg")
@@ -165,7 +166,7 @@ def _listed(path: Path, by_name: dict[str, CaptionRow], report: DataReport) -> I
 
 
 class Flickr8k(Flickr):
-    """Reads Flickr8k: 6,000 training, 1,000 validation and 1,000 test photographs."""
+    """Reader of Flickr8k: 6,000 training, 1,000 validation and 1,000 test photographs."""
 
     name: ClassVar[str] = "flickr8k"
     card: ClassVar[SourceCard] = SourceCard(
@@ -176,7 +177,7 @@ class Flickr8k(Flickr):
 
 
 class Flickr30k(Flickr):
-    """Reads Flickr30k: 31,014 photographs, of which Karpathy's split takes 1,014 for validation and 1,000 for test."""
+    """Reader of Flickr30k: 31,014 photographs; Karpathy's split has 1,014 for validation and 1,000 for test."""
 
     name: ClassVar[str] = "flickr30k"
     card: ClassVar[SourceCard] = SourceCard(

@@ -1,4 +1,4 @@
-"""Where the tables of a folder of images lie, and which split each of them is of."""
+"""Tables of a folder of images, and the split of each."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hf_captioners.metrics.caption_tables import TABLE_KINDS, Numbered, table_rows
+
 from .images import list_images
 from .report import DataReport
-from .tables import TABLE_KINDS, Numbered, table_rows
 
 SPLIT_NAMES = {
     "train": "train",
@@ -29,8 +30,8 @@ class FolderTable:
     """A table of captions, or a folder whose images have a text file each.
 
     Attributes:
-        path: the table; a folder where every `a.jpg` has its captions in `a.txt`, one a line.
-        split: the split that the folders say; None where rows say it.
+        path: the table; a folder where every `a.jpg` has its captions in `a.txt`, one per line.
+        split: the split named by the folder; None if rows name it.
         prefix: path of the table's folder inside its split, which makes names unique.
     """
 
@@ -44,7 +45,7 @@ class FolderTable:
         return self.path if self.path.is_dir() else self.path.parent
 
     def files(self) -> list[Path]:
-        """Return the files that hold captions."""
+        """Return the files with captions."""
         return [text for _, text in _sidecars(self.path)] if self.path.is_dir() else [self.path]
 
     def rows(self, report: DataReport) -> Iterator[Numbered]:
@@ -58,15 +59,15 @@ class FolderTable:
 
 
 def find_tables(root: Path, metadata_file: str | None) -> list[FolderTable]:
-    """Find the tables of a folder: one above all, or one in each split folder, or one in each of nested folders.
+    """Find the tables of a folder: one in the folder itself, or one per split folder or nested folder.
 
     Args:
         root: the folder.
         metadata_file: the name of the tables; None: `metadata`, `captions` or `annotations` with any known ending.
 
     Raises:
-        FileNotFoundError: the folder is empty, or there are images and no table.
-        ValueError: a folder has several tables, or two folders are of one split.
+        FileNotFoundError: the folder is empty, or there are images but no table.
+        ValueError: a folder has several tables, or two folders belong to one split.
     """
     if table := _table_in(root, metadata_file):
         return [FolderTable(table, None)]
@@ -88,14 +89,14 @@ def find_tables(root: Path, metadata_file: str | None) -> list[FolderTable]:
         place = bare[0] if bare else root
         raise FileNotFoundError(
             f"{place} has {len(list_images(place)):,} images and no "
-            f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}. Put images there, and one line a "
-            'image into metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
+            f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}. Add images, and one line per "
+            'image to metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
         )
     return sorted(tables, key=lambda table: SPLIT_ORDER.index(table.split or "train"))
 
 
 def _nested_tables(folder: Path, metadata_file: str | None) -> Iterator[Path]:
-    """Yield the tables in and under a folder; below a table there is no other."""
+    """Yield the tables in and under a folder; folders below a table are not searched."""
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if table := _table_in(Path(parent), metadata_file):
@@ -109,13 +110,13 @@ def _table_in(folder: Path, metadata_file: str | None) -> Path | None:
     if len(found) > 1:
         raise ValueError(
             f"{folder} has several tables: {', '.join(path.name for path in found)}. "
-            f"Say which one counts: metadata_file={found[0].name!r}."
+            f"Choose one: metadata_file={found[0].name!r}."
         )
     return found[0] if found else None
 
 
 def _sidecars(folder: Path) -> list[tuple[Path, Path]]:
-    """Return the images that have a text file of the same name beside them, with it."""
+    """Return the images that have a text file of the same name next to them, with that file."""
     pairs = [(image, image.with_suffix(".txt")) for image in list_images(folder)]
     return [(image, text) for image, text in pairs if text.is_file()]
 

@@ -1,4 +1,4 @@
-"""Fetch images from addresses: many at a time, resumable, with a report of what could be had."""
+"""Resumable download of images, many at a time, with a report of the outcomes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import http.client
 import io
 import itertools
 import json
-import os
 import time
 import urllib.error
 import urllib.request
@@ -17,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import PIL.Image
+
+from hf_captioners.output_files import atomic_file
 
 from .images import why_undecodable
 
@@ -36,15 +37,15 @@ WAITING_PER_WORKER = 4
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadSettings:
-    """How to fetch.
+    """Settings of a download.
 
     Attributes:
-        workers: images fetched at the same time.
-        timeout: seconds that one try may take from beginning to end.
-        retries: further tries after a timeout, a broken connection or a server that is out of order.
-        max_bytes: larger files are given up.
-        min_side: images with a shorter side in pixels are refused (tracking dots and the like).
-        user_agent: what we call ourselves.
+        workers: images downloaded at the same time.
+        timeout: total seconds per try.
+        retries: further tries after a timeout, a broken connection or a server error.
+        max_bytes: larger files are not downloaded.
+        min_side: images with a shorter side in pixels are refused (such as tracking pixels).
+        user_agent: the `User-Agent` header.
     """
 
     workers: int = 32
@@ -57,7 +58,7 @@ class DownloadSettings:
 
 @dataclass
 class DownloadReport:
-    """How many images ended how.
+    """Number of images by outcome.
 
     Attributes:
         outcomes: number of images by outcome: `fetched`, `http 404`, `timeout`, `no connection`, `too large`,
@@ -68,11 +69,11 @@ class DownloadReport:
 
     @property
     def coverage(self) -> float:
-        """Share of the images that are here, 0..1."""
+        """Share of the images that are available, 0..1."""
         return self.outcomes[FETCHED] / max(1, self.outcomes.total())
 
     def summary(self) -> str:
-        """Say it in one line."""
+        """Return a summary in one line."""
         others = ", ".join(
             f"{count:,} x {outcome}" for outcome, count in self.outcomes.most_common() if outcome != FETCHED
         )
@@ -80,8 +81,8 @@ class DownloadReport:
         return f"{counts}; {others}" if others else counts
 
 
-class _NotToBeHadError(Exception):
-    """The image cannot be had; the message is the outcome."""
+class _DownloadError(Exception):
+    """The image cannot be downloaded; the message is the outcome."""
 
     def __init__(self, outcome: str, again: bool = False) -> None:
         super().__init__(outcome)
@@ -94,19 +95,19 @@ def download_images(
     settings: DownloadSettings | None = None,
     retry_failed: bool = False,
 ) -> DownloadReport:
-    """Fetch images into a folder.
+    """Download images into a folder.
 
-    Every finished image is noted in `downloads.jsonl` there; a later call goes on where a killed one stopped. An
-    image file is moved into place when it is complete and decodes.
+    Every finished image is recorded in `downloads.jsonl` there; a later call resumes where a killed one stopped. An
+    image file appears under its name when it is complete and decodes.
 
     Args:
         wanted: name without suffix, and address, of each image; may be a generator over millions.
-        folder: where they go; made if missing.
-        settings: how to fetch.
-        retry_failed: try those again that failed in an earlier call.
+        folder: the folder of the images; made if missing.
+        settings: settings of the download.
+        retry_failed: retry images that failed in an earlier call.
 
     Returns:
-        The outcomes of all images wanted, earlier calls included.
+        The outcomes of all wanted images, earlier calls included.
     """
     settings = settings or DownloadSettings()
     folder = Path(folder)
@@ -133,7 +134,7 @@ def download_images(
 def _fetch_all(
     wanted: Iterator[tuple[str, str]], folder: Path, settings: DownloadSettings
 ) -> Iterator[tuple[str, str, str]]:
-    """Fetch with a bounded number of images under way; yield name, address and outcome as they end."""
+    """Download with a bounded number of pending images; yield name, address and outcome as they end."""
     with ThreadPoolExecutor(settings.workers) as workers:
         under_way: dict[Future[str], tuple[str, str]] = {}
         while True:
@@ -147,62 +148,61 @@ def _fetch_all(
 
 
 def _fetch(name: str, url: str, folder: Path, settings: DownloadSettings) -> str:
-    """Fetch one image and return the outcome."""
+    """Download one image and return the outcome."""
     for tries_left in range(settings.retries, -1, -1):
         try:
             content = _content(url, settings)
             _store(content, name, folder, settings)
             return FETCHED
-        except _NotToBeHadError as error:
+        except _DownloadError as error:
             if not (error.again and tries_left):
                 return error.outcome
     raise AssertionError("unreachable: the last try returns")
 
 
 def _content(url: str, settings: DownloadSettings) -> bytes:
-    """Read the bytes behind an address within the time and size allowed."""
+    """Return the bytes at an address, within the limits of time and size."""
     deadline = time.monotonic() + settings.timeout
     try:
         request = urllib.request.Request(url, headers={"User-Agent": settings.user_agent})
         with urllib.request.urlopen(request, timeout=settings.timeout) as response:
             parts, size = [], 0
-            # read1 returns what one packet brought, so a server that drips cannot hold us beyond the deadline.
+            # read1 returns after one packet, so a slow server cannot exceed the deadline.
             while part := response.read1(2**16):
                 size += len(part)
                 if size > settings.max_bytes:
-                    raise _NotToBeHadError("too large")
+                    raise _DownloadError("too large")
                 if time.monotonic() > deadline:
-                    raise _NotToBeHadError("timeout", again=True)
+                    raise _DownloadError("timeout", again=True)
                 parts.append(part)
             return b"".join(parts)
     except urllib.error.HTTPError as error:
-        raise _NotToBeHadError(f"http {error.code}", again=error.code >= 500 or error.code == 429) from error
+        raise _DownloadError(f"http {error.code}", again=error.code >= 500 or error.code == 429) from error
     except TimeoutError as error:
-        raise _NotToBeHadError("timeout", again=True) from error
+        raise _DownloadError("timeout", again=True) from error
     except urllib.error.URLError as error:
         outcome = "timeout" if isinstance(error.reason, TimeoutError) else "no connection"
-        raise _NotToBeHadError(outcome, again=True) from error
-    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an address that is none
-        raise _NotToBeHadError("no connection", again=not isinstance(error, ValueError)) from error
+        raise _DownloadError(outcome, again=True) from error
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: not an address
+        raise _DownloadError("no connection", again=not isinstance(error, ValueError)) from error
 
 
 def _store(content: bytes, name: str, folder: Path, settings: DownloadSettings) -> None:
-    """Write an image if it is one; the suffix follows what it is, not what its address says."""
+    """Write the content if it is an image; the suffix follows its format, not its address."""
     if why_undecodable({"bytes": content, "path": name}) is not None:
-        raise _NotToBeHadError("not an image")
+        raise _DownloadError("not an image")
     with PIL.Image.open(io.BytesIO(content)) as image:
         suffix = SUFFIXES.get(image.format or "")
         if suffix is None:
-            raise _NotToBeHadError("not an image")
+            raise _DownloadError("not an image")
         if min(image.size) < settings.min_side:
-            raise _NotToBeHadError("too small")
-    unfinished = folder / f".{name}.unfinished"
-    unfinished.write_bytes(content)
-    os.replace(unfinished, folder / f"{name}{suffix}")
+            raise _DownloadError("too small")
+    with atomic_file(folder / f"{name}{suffix}", "wb") as file:
+        file.write(content)
 
 
 def _read_log(path: Path) -> dict[str, str]:
-    """Read outcomes of earlier calls; a line that was cut off by a kill is ignored, and mended by a line feed."""
+    """Read outcomes of earlier calls; a line that a kill truncated is ignored and terminated."""
     if not path.is_file():
         return {}
     text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Whether image files are there and can be decoded."""
+"""Checks that image files exist and can be decoded."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ IMAGE_SUFFIXES = frozenset(
 
 
 def is_image_name(name: str) -> bool:
-    """Tell whether a file name ends like that of an image."""
+    """Return whether a file name has the suffix of an image."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 def list_images(folder: Path) -> list[Path]:
-    """List the image files of a folder and the folders in it, sorted; hidden ones are left out."""
+    """List the image files of a folder and the folders in it, sorted; hidden ones are omitted."""
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -33,7 +33,7 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def why_undecodable(image: Any) -> str | None:
-    """Decode an image coarsely and say what went wrong, or return None.
+    """Decode an image at low resolution; return the error, or None.
 
     Args:
         image: a path, or `{"bytes": ..., "path": ...}`.
@@ -41,7 +41,7 @@ def why_undecodable(image: Any) -> str | None:
     source = io.BytesIO(image["bytes"]) if isinstance(image, dict) else image
     try:
         with PIL.Image.open(source) as opened:
-            # A JPEG is decoded at an eighth of its size: still every byte is read, so a truncated file is noticed.
+            # A JPEG is decoded at an eighth of its size: every byte is still read, so a truncated file is detected.
             opened.draft(opened.mode, (max(1, opened.width // 8), max(1, opened.height // 8)))
             opened.load()
     except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
@@ -50,13 +50,13 @@ def why_undecodable(image: Any) -> str | None:
 
 
 def usable_rows(rows: list[CaptionRow], report: DataReport, decode: bool, workers: Executor) -> list[CaptionRow]:
-    """Return the rows whose images are there; report the others.
+    """Return the rows whose images exist; report the others.
 
     Args:
-        rows: rows with paths, bytes, lists of these, or None as images.
-        report: gets one problem for each missing or unreadable image.
-        decode: whether images are decoded to see whether they are whole; otherwise only looked for.
-        workers: threads that decode several images at a time.
+        rows: rows whose images are paths, bytes, lists of these, or None.
+        report: receives one problem per missing or unreadable image.
+        decode: whether to decode images; otherwise only their existence is checked.
+        workers: threads that decode images.
     """
     usable = []
     faults = workers.map(_decoding_fault, rows) if decode else map(_missing_fault, rows)

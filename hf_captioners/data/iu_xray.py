@@ -1,13 +1,13 @@
-"""`iu_xray`: chest X-rays with reports (Demner-Fushman et al., JAMIA 2016), by named protocols.
+"""`iu_xray`: chest X-rays with reports (Demner-Fushman et al., JAMIA 2016), with named protocols.
 
-What is read, from `data_dir` (first found, or named by `reports`):
+Files read from `data_dir` (the first found, or `reports`):
 
 - `annotation.json`: R2Gen's file (Chen et al., EMNLP 2020), findings only.
 - `indiana_reports.csv` with `indiana_projections.csv`.
-- `NLMCXR_reports.tgz`, or a folder `ecgen-radiology` of XML files, as the National Library of Medicine ships them.
+- `NLMCXR_reports.tgz`, or a folder `ecgen-radiology` of XML files, as distributed by the National Library of Medicine.
 
-Images are looked for in `image_dir`, or in `data_dir` and its usual folders. A row has all views of a study in
-`images`, frontal first where the source knows; with `max_views=1` it has one image in `image`.
+Images are searched in `image_dir`, or in `data_dir` and its usual folders. A row has all views of a study in
+`images`, frontal first if the source states it; with `max_views=1` it has one image in `image`.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ STUDY_FEATURES = Features(
 
 @dataclass(kw_only=True)
 class IuXray(CaptionReader):
-    """Reads IU X-ray.
+    """Reader of IU X-ray.
 
     Attributes:
         protocol: `r2gen`: the 2,069 / 296 / 590 studies of `annotation.json`; `visualgpt`: 2,770 training reports as
-            that paper counts them, drawn by seed and study because its list was never published, a third of the
+            in that paper, drawn by seed and study because its list was never published, a third of the
             others for validation and two thirds for test; `all-as-test`: every study, in `test`.
         reports: file or folder of the reports, relative to `data_dir`; None finds one.
-        sections: which sections make the reference: `findings`, `impression` or both (files of R2Gen's form have one
-            text, taken as it is).
-        clean: give R2Gen's token strings, see `iu_xray_cleaning.clean_report`.
-        keep_marks: keep the marks XXXX of removed words, which are part of everybody's references.
+        sections: the sections of the reference: `findings`, `impression` or both (files in R2Gen's format have one
+            text, which is used unchanged).
+        clean: return R2Gen's token strings, see `iu_xray_cleaning.clean_report`.
+        keep_marks: keep the marks XXXX of removed words, which published references contain.
         min_views: leave out studies with fewer images.
-        max_views: keep the first so many images of a study (frontal first); None keeps all; 1 gives `image`.
-        seed: which studies are drawn for `visualgpt`.
-        allow_partial: take what is there where a protocol's counts are not met.
+        max_views: keep at most this many images per study (frontal first); None keeps all; 1 returns `image`.
+        seed: seed of the split of `visualgpt`.
+        allow_partial: accept splits with fewer studies than the protocol has.
         image_dir: folder of the images.
-        with_images: False gives reports without looking for images.
+        with_images: False loads reports only.
     """
 
     name: ClassVar[str] = "iu_xray"
@@ -140,11 +140,11 @@ class IuXray(CaptionReader):
         return xml_studies(source, report)
 
     def read(self, report: DataReport) -> Annotations:
-        """Read the studies, leave out those without text or views, and divide them by the protocol."""
+        """Read the studies, leave out those without text or views, and split them by the protocol."""
         studies: list[Study] = []
-        seen: set[str] = set()
+        known: set[str] = set()
         for study in self._studies(report):
-            if study.study_id in seen:
+            if study.study_id in known:
                 report.add(ProblemKind.DUPLICATE, study.file, study.line, f"{study.study_id} occurs twice")
             elif not study.text(tuple(self.sections)):
                 report.notes[NO_TEXT] += 1
@@ -152,7 +152,7 @@ class IuXray(CaptionReader):
                 report.notes[FEW_VIEWS] += 1
             else:
                 studies.append(study)
-            seen.add(study.study_id)
+            known.add(study.study_id)
         divided = self._divide(studies, report)
         splits = {split: [self._row(study) for study in part] for split, part in divided.items() if part}
         expected = {} if self.allow_partial else self._expected(divided)
@@ -168,7 +168,7 @@ class IuXray(CaptionReader):
             if study.split in R2GEN_SPLITS:
                 parts[R2GEN_SPLITS[study.split]].append(study)
             else:
-                message = f"{study.study_id} is of the split {study.split!r}; expected train, val or test"
+                message = f"{study.study_id} has the split {study.split!r}; expected train, val or test"
                 report.add(ProblemKind.MALFORMED_ROW, study.file, study.line, message)
         return parts
 
@@ -205,7 +205,7 @@ class IuXray(CaptionReader):
         return CaptionRow(study.study_id, image, [text], study.file, study.line, extra)
 
     def _image(self, name: str) -> str:
-        # The CSVs and the original archive call the same image 1_IM-0001-4001.dcm.png and CXR1_1_IM-0001-4001.png.
+        # The CSVs and the original archive name the same image 1_IM-0001-4001.dcm.png and CXR1_1_IM-0001-4001.png.
         stem = name.removesuffix(".png").removesuffix(".dcm")
         names = (name, f"{stem}.png", f"CXR{stem}.png")
         candidates = [root / other for root in self._image_roots() for other in names]

@@ -1,6 +1,6 @@
-"""Radiology reports as token strings by the rule of R2Gen (Chen et al., EMNLP 2020), and without their marks.
+"""Cleaning of radiology reports by the rule of R2Gen (Chen et al., EMNLP 2020).
 
-Scores of that field are those of the cleaned strings split at blanks, full stops included, without a PTB tokenizer.
+Published scores use the cleaned strings split at spaces, full stops included, without a PTB tokenizer.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ import re
 
 LIST_NUMBERS = range(2, 6)
 QUOTES_AND_SLASHES = re.compile(r"[\"'/\\]")
-# Everything from ":" to "[" of ASCII goes, which takes < = > ? @ along; a hyphen stays.
+# The range from ":" to "[" of ASCII includes < = > ? @ and A to Z; a hyphen is kept.
 SIGNS = re.compile(r"[.,?;*!%^&_+():-\[\]{}]")
 MARKS = re.compile(r"\s*\bX{2,}\b")
 
 
 def clean_report(report: str) -> str:
-    """Turn a report into R2Gen's token string.
+    """Return R2Gen's token string of a report.
 
-    Repeated full stops become one, numbers of lists go, everything becomes lower-case; within sentences punctuation
-    goes, a decimal point too ("3.7 cm" becomes "37 cm"); sentences are joined by " . ". Empty sentences stay.
+    Repeated full stops become one, list numbers are removed, and all text becomes lower-case. Within sentences
+    punctuation is removed, decimal points too ("3.7 cm" becomes "37 cm"). Sentences are joined by " . "; empty
+    sentences are kept.
 
     Returns:
-        The string whose words, split at blanks, are the tokens.
+        The string whose words, split at spaces, are the tokens.
     """
     for _ in range(3):
         report = report.replace("..", ".")
@@ -35,8 +36,8 @@ def clean_report(report: str) -> str:
 
 
 def without_marks(report: str) -> str:
-    """Remove the marks (XXXX) that stand for words taken out to protect patients.
+    """Return a report without the marks (XXXX) of words that were removed to protect patients.
 
-    Everybody's references hold them; scores of texts without them are not comparable.
+    Published references contain them; scores of texts without them are not comparable.
     """
     return " ".join(MARKS.sub("", report).split())

@@ -1,4 +1,4 @@
-"""The studies of IU X-ray, from any of the three forms in which they are handed round."""
+"""Studies of IU X-ray, from any of the three formats in which they are distributed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hf_captioners.metrics.caption_tables import read_json, separated_rows
+
 from .report import DataReport, ProblemKind
-from .tables import read_json, separated_rows
 
 SECTIONS = ("findings", "impression", "indication", "comparison")
 UID = re.compile(r"^(?:CXR)?(\d+)(?:_|$)")
@@ -18,18 +19,18 @@ UID = re.compile(r"^(?:CXR)?(\d+)(?:_|$)")
 
 @dataclass
 class Study:
-    """One examination: images and what the radiologist wrote.
+    """Examination: images and the radiologist's report.
 
     Attributes:
-        study_id: its name in the source.
-        file: the file that it came from.
+        study_id: its id in the source.
+        file: the file that contains it.
         line: line or entry there.
-        sections: the texts by section (`SECTIONS`); empty where there is none.
-        report: the whole report where the source does not tell sections apart.
+        sections: the texts by section (`SECTIONS`); empty if there is none.
+        report: the whole report if the source does not separate sections.
         mesh: MeSH terms.
         images: file names of the views.
-        projections: `Frontal` or `Lateral` of each image where the source says it; else empty.
-        split: the split that the source says.
+        projections: `Frontal` or `Lateral` of each image if the source states it; otherwise empty.
+        split: the split that the source states.
     """
 
     study_id: str
@@ -43,13 +44,13 @@ class Study:
     split: str | None = None
 
     def text(self, sections: tuple[str, ...]) -> str:
-        """Return the report: the sections asked for that are there, joined by a blank."""
+        """Return the report: the available ones of the given sections, joined by a space."""
         if self.report is not None:
             return self.report.strip()
         return " ".join(self.sections[name].strip() for name in sections if self.sections.get(name, "").strip())
 
     def frontal_first(self) -> None:
-        """Order the views: the first frontal, the first lateral, then the others; as they are if nothing is said."""
+        """Reorder the views: first frontal, first lateral, then the others; no change without projections."""
         if self.projections:
             pairs = list(zip(self.images, self.projections, strict=True))
             leaders = [next((p for p in pairs if p[1] == kind), None) for kind in ("Frontal", "Lateral")]
@@ -58,17 +59,18 @@ class Study:
 
 
 def r2gen_studies(path: Path, report: DataReport) -> Iterator[Study]:
-    """Read R2Gen's `annotation.json` and files of its form: any number of images, any form of id.
+    """Read R2Gen's `annotation.json` and files in its format, with any number of images and any format of id.
 
-    The part of an entry is its own `split`, or the key of the list that it stands in: copies are around whose keys
-    are damaged.
+    The part of an entry is its own `split`, or else the key of its list, because some copies have damaged keys.
 
     Raises:
-        ValueError: the file is of another form.
+        ValueError: the file has a different structure.
     """
     content = read_json(path)
     if not isinstance(content, dict) or not all(isinstance(part, list) for part in content.values()):
-        raise ValueError(f'{path} is not in R2Gen\'s form: expected {{"train": [...], "val": [...], "test": [...]}}.')
+        raise ValueError(
+            f'{path} is not in R2Gen\'s format: expected {{"train": [...], "val": [...], "test": [...]}}.'
+        )
     number = 0
     for key, entries in content.items():
         for entry in entries:
@@ -108,7 +110,7 @@ def csv_studies(reports: Path, projections: Path, report: DataReport) -> Iterato
 
 
 def xml_studies(source: Path, report: DataReport) -> Iterator[Study]:
-    """Read the reports of the National Library of Medicine, a folder of XML files or the `.tgz` as it ships."""
+    """Read the reports of the National Library of Medicine, a folder of XML files or the original `.tgz`."""
     for name, content in _xml_files(source):
         try:
             yield _xml_study(ElementTree.fromstring(content), name)
@@ -153,7 +155,7 @@ def _xml_study(root: ElementTree.Element, name: str) -> Study:
 
 
 def uid_of(study_id: str) -> int | None:
-    """Return the number of a study from any of the forms of its id (`CXR1234_IM-0001-0001`, `CXR1_1_IM-0001`, `1`)."""
+    """Return the number of a study from any format of its id (`CXR1234_IM-0001-0001`, `CXR1_1_IM-0001`, `1`)."""
     found = UID.match(study_id)
     return int(found[1]) if found else None
 

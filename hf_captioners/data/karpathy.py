@@ -9,9 +9,10 @@ from typing import Any
 
 from datasets import Features, List, Value
 
+from hf_captioners.metrics.caption_tables import read_json
+
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
-from .tables import read_json
 
 # Files without `cocoid` have it in the names of the images.
 COCO_NAME = re.compile(r"COCO_\w+_0*(\d+)\.jpg$")
@@ -33,21 +34,21 @@ def read_karpathy(
 
     Args:
         path: the JSON file.
-        find_image: gets `filepath` (empty in Flickr's files) and `filename`, returns the path of the image.
-        report: gets entries that lack something, and repeated images.
+        find_image: returns the path of an image, given `filepath` (empty in Flickr's files) and `filename`.
+        report: receives incomplete entries and repeated images.
 
     Yields:
-        One row per image, with `source_split` as the file says it (COCO's `restval` included), `caption_ids`
-        (`sentid`), the `tokens` of each caption, and `cocoid` where the file has it. `image_id` is the `cocoid`, or
+        One row per image, with `source_split` as in the file (COCO's `restval` included), `caption_ids`
+        (`sentid`), the `tokens` of each caption, and `cocoid` if the file has it. `image_id` is the `cocoid`, or
         the file name.
 
     Raises:
-        ValueError: the file is of another form.
+        ValueError: the file has a different structure.
     """
     content = read_json(path)
     if not isinstance(content, dict) or not isinstance(content.get("images"), list):
         raise ValueError(
-            f'{path} is no split file: expected {{"images": [{{"filename", "split", "sentences"}}, ...]}}.'
+            f'{path} is not a split file: expected {{"images": [{{"filename", "split", "sentences"}}, ...]}}.'
         )
     seen: dict[str, int] = {}
     for number, entry in enumerate(content["images"], 1):

@@ -1,4 +1,4 @@
-"""`load_captions`: the one door to every data set."""
+"""`load_captions` loads every captioned data set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ READERS = {
 
 
 def list_datasets() -> list[str]:
-    """Return the names that `load_captions` knows."""
+    """Return the names that `load_captions` accepts."""
     return sorted(READERS)
 
 
@@ -71,21 +71,30 @@ def load_captions(
     Args:
         name: one of `list_datasets()`.
         data_dir: the folder of the data set.
-        split: one split (`"train"`; slices as `"train[:10%]"` too unless streaming); None gives all of them.
-        streaming: return iterable data sets that read rows when they are drawn, in the same order.
-        strict: raise if any row is wrong, instead of warning.
-        report: an empty `DataReport` to be filled with every bad row (file, line, reason) and the counts.
-        cache_dir: where Arrow files are kept (default: the cache of `datasets`). They are built anew when an
+        split: one split (`"train"`; slices as `"train[:10%]"` too unless streaming); None loads all of them.
+        streaming: return iterable data sets, which read rows on access, in the same order.
+        strict: raise if any row is bad, instead of warning.
+        report: an empty `DataReport`, which receives every bad row (file, line, reason) and the counts.
+        cache_dir: folder of the Arrow files (default: the cache of `datasets`). They are rebuilt when an
             annotation, an image, an option or the reader's code changes.
-        options: the data set's own options, see its reader; an unknown one is an error.
+        options: options of the data set, see its reader; an unknown one raises.
 
     Returns:
         A `Dataset` if `split` is given, else a `DatasetDict`; their iterable counterparts when streaming.
 
     Raises:
-        ValueError: name, split or option are unknown, or no usable row was found.
+        ValueError: name, split or option is unknown, or there is no usable row.
         FileNotFoundError: the folder or its annotations are missing.
-        BadRowsError: a row is wrong and `strict`.
+        BadRowsError: a row is bad and `strict` is set.
+
+    Example:
+
+    >>> from hf_captioners.data import load_captions
+    >>> scenes = load_captions("scenes", split="train", num_images={"train": 4}, image_size=32)
+    >>> scenes.column_names
+    ['image_id', 'image', 'captions', 'split', 'scene']
+    >>> scenes[0]["image"].size, len(scenes[0]["captions"])
+    ((32, 32), 5)
     """
     report = DataReport() if report is None else report
     reader = make_reader(name, data_dir, options)
@@ -103,10 +112,10 @@ def load_captions(
 
 
 def make_reader(name: str, data_dir: str | Path | None, options: dict[str, Any]) -> CaptionReader | HubDatasetReader:
-    """Make the reader of a data set, with its options checked.
+    """Make the reader of a data set after checking its options.
 
     Raises:
-        ValueError: an option is unknown, or one that has no default is not given.
+        ValueError: an option is unknown, or an option without default is missing.
     """
     cls = reader_class(name)
     unknown = sorted(set(options) - set(option_names(name)))

@@ -1,4 +1,4 @@
-"""What every data set's reader offers; one reader a file, found through `load_captions`."""
+"""Interface of the readers of data sets; one reader per file, selected by `load_captions`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CaptionDatasets: TypeAlias = Dataset | DatasetDict | IterableDataset | IterableD
 
 @dataclass(frozen=True)
 class SourceCard:
-    """What a data card says of a source: description, citation, licence and address."""
+    """Description, citation, licence and address of a source, for cards."""
 
     description: str = ""
     citation: str = ""
@@ -27,7 +27,7 @@ class SourceCard:
 
 
 class LazyRows(abc.ABC, Sequence[CaptionRow]):
-    """Rows that are made when they are asked for, so that millions of them, or their images, need no memory."""
+    """Rows that are made on access, so that millions of rows or their images need no memory."""
 
     @abc.abstractmethod
     def row(self, index: int) -> CaptionRow:
@@ -45,13 +45,13 @@ class LazyRows(abc.ABC, Sequence[CaptionRow]):
 
 @dataclass
 class Annotations:
-    """What a reader found.
+    """Annotations of a data set.
 
     Attributes:
         splits: the rows of each split, in order: a list, or `LazyRows`.
-        extra: features of the source's own columns.
-        views: whether rows hold lists of images.
-        expected: how many rows splits must have in the end, where a protocol says so; fewer or more is an error.
+        extra: features of the additional columns of the source.
+        views: whether rows have lists of images.
+        expected: number of rows of splits, if a protocol defines it; a different number raises.
     """
 
     splits: Mapping[str, Sequence[CaptionRow]]
@@ -62,14 +62,14 @@ class Annotations:
 
 @dataclass(kw_only=True)
 class CaptionReader(abc.ABC):
-    """Reads one kind of data set. The fields of a reader are the options of `load_captions`.
+    """Reader of one data set format. Its fields are the options of `load_captions`.
 
     Attributes:
-        generation: class attribute; how captions of this kind are decoded (`max_new_tokens`, `num_beams`) where the
-            usual limits would cut them.
+        generation: class attribute; data-set-specific generation defaults (`max_new_tokens`, `num_beams`), if the
+            usual limits would truncate captions.
         data_dir: the folder of the data set.
-        check_images: whether every image is decoded once to find truncated and corrupt ones (about 1 ms an
-            image; remembered until a file changes). Missing images are found in any case.
+        check_images: whether to decode every image once to find truncated and corrupt ones (about 1 ms per image;
+            repeated only when a file changes). Missing images are always found.
     """
 
     name: ClassVar[str]
@@ -80,7 +80,7 @@ class CaptionReader(abc.ABC):
     check_images: bool = False
 
     def __post_init__(self) -> None:
-        """Make a path of the folder and see that it is there."""
+        """Expand the path of the folder."""
         if self.data_dir is not None:
             self.data_dir = Path(self.data_dir).expanduser()
 
@@ -100,23 +100,23 @@ class CaptionReader(abc.ABC):
 
     @abc.abstractmethod
     def annotation_files(self) -> Iterable[Path]:
-        """Return the files whose contents decide about the rows; an edit of one of them makes a new data set."""
+        """Return the files whose contents determine the rows; an edit of one of them causes a rebuild."""
 
     def image_places(self) -> Iterable[Path]:
-        """Return the files and folders of images; a changed size, time or name makes a new data set."""
+        """Return the files and folders of images; a changed size, time or name causes a rebuild."""
         return ()
 
     @abc.abstractmethod
     def read(self, report: DataReport) -> Annotations:
-        """Read the annotations; note bad rows in the report. Images are looked at later, by the builder."""
+        """Read the annotations; add bad rows to the report. The builder checks images later."""
 
 
 @dataclass(kw_only=True)
 class HubDatasetReader(abc.ABC):
-    """A data set that `datasets` itself opens and that only has to be brought into the schema.
+    """Reader of a data set that `datasets` opens, and that only needs the columns of the schema.
 
     Attributes:
-        data_dir: a folder, where that makes sense.
+        data_dir: the folder of the data set, if it has one.
     """
 
     name: ClassVar[str]
@@ -127,4 +127,4 @@ class HubDatasetReader(abc.ABC):
     def load(
         self, split: str | None, streaming: bool, strict: bool, report: DataReport, cache_dir: str | Path | None
     ) -> CaptionDatasets:
-        """Load it; arguments and result as those of `load_captions`."""
+        """Load the data set; arguments and result as in `load_captions`."""

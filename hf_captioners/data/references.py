@@ -1,4 +1,4 @@
-"""How the references of an image are handed out: all or some of them, together or one a row."""
+"""Layout of references: all or some of them, together or one per row."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import replace
 
 from .schema import CaptionRow
 
-# Columns that hold one value a caption.
+# Columns with one value per caption.
 PER_CAPTION = ("caption_ids", "tokens")
 
 
 def shaped_rows(rows: Iterable[CaptionRow], max_captions: int | None, row_per_caption: bool) -> Iterator[CaptionRow]:
-    """Cut references and lay them out.
+    """Yield rows with at most `max_captions` references, one row per image or per caption.
 
     Args:
         rows: one row per image.
-        max_captions: keep the first so many references; None keeps all (some COCO images have six or seven, and
+        max_captions: keep at most this many references; None keeps all (some COCO images have six or seven, and
             published scores use them).
-        row_per_caption: give a row to every caption, as the released training scripts count them. Rows of one image
-            then share their `image_id`; an image without captions keeps its one row.
+        row_per_caption: one row per caption, as the released training scripts count them. Rows of one image
+            then share their `image_id`; an image without captions keeps its row.
     """
     for row in rows:
         if max_captions is not None:

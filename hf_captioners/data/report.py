@@ -1,4 +1,4 @@
-"""What was wrong with a data set: every bad row with its file and line."""
+"""Reports of data sets: every bad row with its file and line."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class ProblemKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Problem:
-    """One bad row.
+    """Bad row.
 
     Attributes:
-        kind: what is wrong.
-        file: the file that holds the row.
-        line: its line or record number, from 1; None where there is none.
-        message: what was found, with the value seen.
+        kind: kind of the problem.
+        file: the file that contains the row.
+        line: its line or record number, from 1; None if there is none.
+        message: description, with the value found.
         dropped: whether the row was left out (otherwise it is only reported).
     """
 
@@ -45,21 +45,21 @@ class Problem:
 
 
 class BadRowsError(ValueError):
-    """Rows are wrong and `strict=True` was given."""
+    """Rows are bad and `strict=True` was given."""
 
 
 @dataclass
 class DataReport:
-    """Counts of rows and the list of what was wrong.
+    """Counts of rows and the list of problems.
 
-    Pass an empty one to `load_captions(..., report=report)` and look at it afterwards. When streaming it fills while
-    rows are drawn, and in the process that draws them.
+    Pass an empty report to `load_captions(..., report=report)` and read it afterwards. When streaming, it fills while
+    rows are read, in the process that reads them.
 
     Attributes:
         name: the name of the data set.
-        kept: rows (one an image) that are in the data set, by split; of a stream, those handed out.
+        kept: rows of the data set (one per image) by split; of a stream, the rows read so far.
         problems: all problems in the order in which they were found.
-        notes: counts of what is normal and yet should be known, such as dead links.
+        notes: counts of expected losses, such as dead links.
     """
 
     name: str = ""
@@ -68,15 +68,17 @@ class DataReport:
     notes: Counter[str] = field(default_factory=Counter)
     _known: set[Problem] = field(default_factory=set, repr=False, compare=False)
 
-    def add(self, kind: ProblemKind, file: str | Path, line: int | None, message: str, dropped: bool = True) -> None:
-        """Note one problem; one that is known, from an earlier pass over a stream, is not noted again."""
-        problem = Problem(kind, str(file), line, message, dropped)
+    def add(
+        self, kind: ProblemKind | str, file: str | Path, line: int | None, message: str, dropped: bool = True
+    ) -> None:
+        """Add one problem, unless it is known from an earlier pass over a stream."""
+        problem = Problem(ProblemKind(kind), str(file), line, message, dropped)
         if problem not in self._known:
             self._known.add(problem)
             self.problems.append(problem)
 
     def begin(self, name: str) -> None:
-        """Empty the report for the data set `name`."""
+        """Clear the report for the data set `name`."""
         self.name = name
         self.kept.clear()
         self.problems.clear()
@@ -88,13 +90,13 @@ class DataReport:
         return dict(Counter(problem.kind.value for problem in self.problems))
 
     def summary(self, shown: int = 10) -> str:
-        """Say what was kept and what was wrong, with the first `shown` problems."""
+        """Return the counts of kept rows and problems, with the first `shown` problems."""
         kept = ", ".join(f"{count:,} {split}" for split, count in self.kept.items()) or "no rows"
         kept += "".join(f"; {count:,} x {note}" for note, count in self.notes.items())
         if not self.problems:
             return f"{self.name}: kept {kept}. Nothing is wrong."
         counts = ", ".join(f"{count:,} x {kind}" for kind, count in self.counts().items())
-        advice = "\nPass report=DataReport() to have the whole list, strict=True to stop here."
+        advice = "\nPass report=DataReport() to get the whole list, strict=True to raise."
         return f"{self.name}: kept {kept}. Problems: {counts}.\n{first_lines(self.problems, shown)}{advice}"
 
     def raise_if_bad(self) -> None:
@@ -102,7 +104,7 @@ class DataReport:
         if self.problems:
             raise BadRowsError(
                 f"{self.name} has {len(self.problems):,} bad rows:\n{first_lines(self.problems, 20)}\n"
-                "Repair them, or pass strict=False to go on without the unusable ones."
+                "Repair them, or pass strict=False to leave out the unusable ones."
             )
 
     def to_json(self) -> str:
@@ -121,7 +123,7 @@ class DataReport:
 
 
 def first_lines(problems: Iterable[Problem], shown: int) -> str:
-    """Return the first problems, one a line, and how many more there are."""
+    """Return the first problems, one per line, and the number of further ones."""
     lines = [f"  {problem}" for problem in problems]
     more = [f"  ... and {len(lines) - shown:,} more"] if len(lines) > shown else []
     return "\n".join(lines[:shown] + more)

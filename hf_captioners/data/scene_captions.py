@@ -1,4 +1,4 @@
-"""Scenes in words: five people look at an image, each says it in another way."""
+"""Captions of scenes: five different sentences per scene."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PLACE_WORDS = {
     "middle": ("in the middle", "in the center", "at the center"),
 }
 BACKGROUND_WORDS = ("on a {} background", "against a {} background", "on {} ground")
-# {a}: the things with their verb's number in mind, {is}: is or are, {where}: place or relation and the other things,
+# {a}: the objects, {is}: is or are, {where}: place, or relation and the other objects,
 # {ground}: the background.
 FRAMES = (
     "{a} {is} {where}",
@@ -49,14 +49,14 @@ FRAMES = (
 
 
 def caption_scene(scene: Scene, rng: random.Random, captions: int = 5) -> list[str]:
-    """Say what a scene shows, in different ways.
+    """Return different captions of a scene.
 
-    Every caption tells counts, colours, shapes and where things are; some tell sizes and the background.
+    Every caption states counts, colours, shapes and positions; some state sizes and the background.
 
     Args:
-        scene: what the image shows.
+        scene: the content of the image.
         rng: chooses words, order and details.
-        captions: how many, at most `len(FRAMES)`.
+        captions: number of captions, at most `len(FRAMES)`.
 
     Returns:
         `captions` different sentences.
@@ -70,7 +70,7 @@ def _sentence(frame: str, scene: Scene, rng: random.Random) -> str:
         place = rng.choice(PLACE_WORDS[where])
     else:
         other = scene.groups[1]
-        if rng.random() < 0.5:  # the other way round: what is left of a thing has that thing on its right
+        if rng.random() < 0.5:  # inverted: A is left of B, so B is right of A
             subject, other, where = other, subject, INVERSE[where]
         place = f"{rng.choice(RELATION_WORDS[where])} {_things(other, rng)}"
     text = frame.format(
@@ -83,7 +83,7 @@ def _sentence(frame: str, scene: Scene, rng: random.Random) -> str:
 
 
 def _things(group: Group, rng: random.Random) -> str:
-    """Name a group: a small red circle, two blue stars."""
+    """Return the words for a group: a small red circle, two blue stars."""
     size = [rng.choice(SIZE_WORDS[group.size])] if rng.random() < 0.6 else []
     shape = rng.choice(SHAPE_WORDS[group.shape])
     words = [*size, group.colour, shape if group.count == 1 else PLURALS.get(shape, f"{shape}s")]

@@ -1,4 +1,4 @@
-"""Scenes as images, drawn with PIL."""
+"""Drawing of scenes with PIL."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PAINT = {
     "grey": (150, 150, 150),
     "black": (16, 16, 16),
 }
-FINER = 4  # images are drawn at four times their size and averaged down, which smooths edges
-TILT = 12  # degrees that shapes may lean
+FINER = 4  # images are drawn at four times their size and downsampled, which smooths edges
+TILT = 12  # largest rotation of shapes in degrees
 DIAMETER = {"small": 0.165, "large": 0.30}  # of the image's side
-OUTER = 0.56  # diameter of the object that holds another
+OUTER = 0.56  # diameter of the object around a second one
 Box = tuple[float, float, float, float]  # x1, y1, x2, y2 as shares of the side
 PLACE_BOXES: dict[str, Box] = {
     "left": (0.02, 0.02, 0.45, 0.98),
@@ -45,8 +45,8 @@ def draw_scene(scene: Scene, rng: random.Random, image_size: int) -> PIL.Image.I
     """Draw a scene.
 
     Args:
-        scene: what to draw.
-        rng: decides places, sizes, angles and shades within what the scene leaves open.
+        scene: the scene to draw.
+        rng: chooses positions, sizes, angles and shades that the scene does not fix.
         image_size: side of the square image in pixels.
 
     Returns:
@@ -69,7 +69,7 @@ def draw_scene(scene: Scene, rng: random.Random, image_size: int) -> PIL.Image.I
 
 
 def _draw_group(pen: PIL.ImageDraw.ImageDraw, group: Group, box: Box, side: int, rng: random.Random) -> None:
-    """Draw a group into a box: one object a cell, moved about in it."""
+    """Draw a group into a box: one object per cell, at a random position in it."""
     for left, top, right, bottom in _cells(box, group.count, rng):
         room = min(right - left, bottom - top)
         diameter = min(DIAMETER[group.size] * rng.uniform(0.94, 1.06), room)
@@ -79,7 +79,7 @@ def _draw_group(pen: PIL.ImageDraw.ImageDraw, group: Group, box: Box, side: int,
 
 
 def _cells(box: Box, count: int, rng: random.Random) -> list[Box]:
-    """Cut a box into `count` cells along its longer side; a square box into quarters, of which `count` are used."""
+    """Return a box divided into `count` cells along its longer side; of a square box, `count` quarters."""
     x1, y1, x2, y2 = box
     width, height = x2 - x1, y2 - y1
     if count == 1:

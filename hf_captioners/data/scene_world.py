@@ -1,4 +1,4 @@
-"""What scenes are made of, and which scenes belong to which split."""
+"""Scenes: their objects, relations and splits."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ INVERSE = {"left of": "right of", "right of": "left of", "above": "below", "belo
 HOLLOW_OR_WIDE = ("circle", "square", "ring")
 MAX_COUNT = 4
 MAX_COUNT_OF_TWO = 3
-# Of 100 scenes: where each split begins.
+# Buckets of 100 that belong to each split.
 SPLIT_SHARES = {"train": range(80), "validation": range(80, 90), "test": range(90, 100)}
 
 
 @dataclass(frozen=True)
 class Group:
-    """Objects of one kind.
+    """Group of equal objects.
 
     Attributes:
-        count: how many there are, from 1 to 4.
+        count: number of objects, from 1 to 4.
         size: one of `SIZES`.
         colour: one of `COLOURS`.
         shape: one of `SHAPES`.
@@ -39,10 +39,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Scene:
-    """One group at a place, or two groups in a relation.
+    """Scene: one group at a place, or two groups in a relation.
 
     Attributes:
-        groups: one or two groups; of two, no two are of the same colour and shape.
+        groups: one or two groups; two groups differ in colour or shape.
         where: one of `PLACES` for one group; one of `RELATIONS` of the first to the second group for two.
         background: one of `BACKGROUNDS`.
     """
@@ -52,19 +52,20 @@ class Scene:
     background: str
 
     def describe(self) -> str:
-        """Return all that is drawn, in fixed words, for people and for comparisons."""
+        """Return a description of the scene in fixed words."""
         things = [f"{group.count} {group.size} {group.colour} {group.shape}" for group in self.groups]
         return f"{' '.join([things[0], self.where, *things[1:]])} on {self.background}"
 
     def contents(self) -> str:
-        """Return the counts, colours and shapes alone, without order: what every caption tells.
+        """Return the counts, colours and shapes without order, which every caption states.
 
-        Splits are made by this, not by the whole description, so that no caption of one split can occur in another.
+        Splits depend on this and not on the whole description, so no caption of one split can occur in a different
+        one.
         """
         return " + ".join(sorted(f"{group.count} {group.colour} {group.shape}" for group in self.groups))
 
     def split(self) -> str:
-        """Return the split that the scene belongs to, whatever the seed."""
+        """Return the split that the scene belongs to, for every seed."""
         digest = hashlib.sha256(self.contents().encode()).digest()
         bucket = int.from_bytes(digest[:4], "big") % 100
         return next(split for split, share in SPLIT_SHARES.items() if bucket in share)
@@ -74,7 +75,7 @@ def sample_scene(rng: random.Random, split: str, groups: int | None = None) -> S
     """Draw scenes until one belongs to the split.
 
     Args:
-        rng: where chance comes from.
+        rng: the random generator.
         split: `train` (80 of 100 contents), `validation` or `test` (10 each).
         groups: 1 or 2 groups; None: one in three scenes has one group.
     """

@@ -1,9 +1,8 @@
-"""`scenes`: images drawn by code, with five captions each; nothing is downloaded and nobody's rights are touched.
+"""`scenes`: images drawn by code, with five captions each; no download and no third-party rights.
 
-Objects of six shapes in six colours and two sizes stand alone at some place of the image, or two groups of them in a
-relation. A model that does not look cannot do well: nearly every image shows something else. What an image shows
-decides about its split, whatever the seed, so nothing that is said of an evaluation image is ever said in training,
-nor in the texts of `caption_texts`.
+Objects of six shapes in six colours and two sizes form one group at a place of the image, or two groups in a
+relation. A model that ignores the image scores badly, because nearly all images differ. The content of an image
+determines its split for every seed, so no caption of an evaluation image occurs in training or in `caption_texts`.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ IMAGE_SIZES = range(32, 513)
 
 @dataclass(kw_only=True)
 class Scenes(CaptionReader):
-    """Draws scenes.
+    """Reader of drawn scenes.
 
     Attributes:
         num_images: number of images of each split: `train`, `validation`, `test`.
         image_size: side of the square images in pixels, 32 to 512; 64 to 128 is usual.
-        seed: another seed draws other images; the division of scenes into splits stays.
+        seed: seed of the images; the split of a scene does not depend on it.
     """
 
     name: ClassVar[str] = "scenes"
@@ -59,11 +58,11 @@ class Scenes(CaptionReader):
             )
 
     def annotation_files(self) -> tuple[()]:
-        """Return nothing: scenes come from code alone."""
+        """Return no files: scenes are made by code."""
         return ()
 
     def read(self, report: DataReport) -> Annotations:
-        """Return rows that are drawn when they are asked for."""
+        """Return rows that are drawn on access."""
         splits = {
             split: _DrawnRows(split, count, self.image_size, self.seed) for split, count in self.num_images.items()
         }
@@ -71,7 +70,7 @@ class Scenes(CaptionReader):
 
 
 class _DrawnRows(LazyRows):
-    """The rows of a split, each drawn anew from its seed and index."""
+    """Rows of a split, each drawn from its seed and index."""
 
     def __init__(self, split: str, num_images: int, image_size: int, seed: int) -> None:
         self.split, self.num_images, self.image_size, self.seed = split, num_images, image_size, seed
@@ -108,12 +107,12 @@ def draw_example(
 
 
 def draw_labelled(num_images: int, image_size: int = 96, seed: int = 0) -> Dataset:
-    """Draw images of one kind of object each, with labels and without captions, to train a backbone that sees.
+    """Draw images of one kind of object each, with labels and without captions, to train a backbone.
 
     Only scenes of the training split are drawn.
 
     Args:
-        num_images: how many.
+        num_images: number of images.
         image_size: side of the images in pixels, 32 to 512.
         seed: seed of the images; they differ from those of `load_captions("scenes", seed=seed)`.
 
@@ -148,12 +147,12 @@ def _labelled(seed: str, image_size: int) -> dict[str, Any]:
 
 
 def caption_texts(num_scenes: int, seed: int = 0) -> Iterator[str]:
-    """Write captions of scenes that nobody draws, to pretrain a language model.
+    """Yield captions of scenes without drawing them, to pretrain a language model.
 
     Only scenes of the training split are described, so no caption of an evaluation image occurs.
 
     Args:
-        num_scenes: number of scenes; each gives five captions.
+        num_scenes: number of scenes; each has five captions.
         seed: seed of the texts; they differ from those of `load_captions("scenes", seed=seed)`.
     """
     for index in range(num_scenes):

@@ -1,20 +1,20 @@
-"""The one schema of every captioned data set.
+"""Schema of every captioned data set.
 
 | column | type | meaning |
 |---|---|---|
-| `image_id` | string | unique within a split; a file name, or the number that the data set gave the image |
-| `image` | `Image` | the image, decoded when it is looked at; None where it was not asked for |
-| `images` | list of `Image` | instead of `image` where one row has several views |
-| `captions` | list of string | the references, in the order of the source; empty where a split hides them |
+| `image_id` | string | unique within a split; a file name, or the number of the image in the data set |
+| `image` | `Image` | the image, decoded on access; None with `with_images=False` |
+| `images` | list of `Image` | instead of `image` if a row has several views |
+| `captions` | list of string | the references, in the order of the source; empty if they are not public |
 | `split` | string | the split the row belongs to |
 
-Columns of the source that say more follow under their own names.
+Additional columns of the source follow under their own names.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,19 +22,34 @@ from datasets import Features, Image, List, Value
 
 IMAGE_ID, IMAGE, IMAGES, CAPTIONS, SPLIT = "image_id", "image", "images", "captions", "split"
 SCHEMA_COLUMNS = (IMAGE_ID, IMAGE, IMAGES, CAPTIONS, SPLIT)
+REGIONS = "regions"
+IMAGE_COLUMNS = (IMAGE, IMAGES, REGIONS)
+
+
+def image_column(names: Iterable[str]) -> str | None:
+    """Return the column that stands for the image of a row: `image`, `images` (several views) or `regions`.
+
+    Args:
+        names: the columns of a data set, or the keys of one row.
+
+    Returns:
+        The first of these columns that exists; None if there is none.
+    """
+    known = set(names)
+    return next((name for name in IMAGE_COLUMNS if name in known), None)
 
 
 @dataclass(slots=True)
 class CaptionRow:
-    """One row before it is stored.
+    """Row before it is stored.
 
     Attributes:
         image_id: unique within its split.
         image: path of the image, `{"bytes": ..., "path": ...}`, a list of these (views), or None.
         captions: the references; one row of a finished data set has all captions of an image.
-        file: the file that the row came from, for reports.
-        line: its line or record number there, from 1; None where a file has no such thing.
-        extra: values of the source's own columns.
+        file: the file that contains the row, for reports.
+        line: its line or record number there, from 1; None if the file has none.
+        extra: values of the additional columns of the source.
     """
 
     image_id: str
@@ -64,15 +79,15 @@ def caption_features(extra: Features | None = None, views: bool = False) -> Feat
     """Return the features of a captioned data set.
 
     Args:
-        extra: features of the source's own columns.
+        extra: features of the additional columns of the source.
         views: whether a row has a list of images (`images`) instead of one (`image`).
 
     Raises:
-        ValueError: a column of the source bears a name of the schema.
+        ValueError: a column of the source has a name of the schema.
     """
     clashes = sorted(set(extra or {}) & set(SCHEMA_COLUMNS))
     if clashes:
-        raise ValueError(f"The source columns {clashes} bear names of the schema {list(SCHEMA_COLUMNS)}; rename them.")
+        raise ValueError(f"The source columns {clashes} have names of the schema {list(SCHEMA_COLUMNS)}; rename them.")
     image = {IMAGES: List(Image())} if views else {IMAGE: Image()}
     return Features(
         {

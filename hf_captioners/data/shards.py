@@ -1,28 +1,29 @@
-"""Parquet shards that hold the images themselves, to be carried elsewhere and streamed.
-
-`Dataset.to_parquet` would write the paths of images, which mean nothing on another machine.
-"""
+"""Parquet shards that contain the images themselves, to copy to a different machine and to stream from."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-import pyarrow.parquet
 from datasets import Dataset
 from datasets.table import embed_table_storage
 
-ROWS_A_GROUP = 100  # what is read at once by whoever streams
+from hf_captioners.output_files import atomic_file
+
+ROWS_PER_GROUP = 100  # rows that are read at once when streaming
 
 
 def write_parquet_shards(dataset: Dataset, folder: str | Path, split: str, rows_per_shard: int = 5000) -> list[Path]:
-    """Write a split as `<split>-00000-of-00012.parquet` and so on; shards that are there are not written again.
+    """Write a split as `<split>-00000-of-00012.parquet` and so on.
+
+    `Dataset.to_parquet` alone writes the paths of images, which do not exist on a different machine. A shard appears
+    under its name when it is complete; a later call with the same arguments writes the missing shards only.
 
     Args:
         dataset: rows with images.
-        folder: where the shards go; made if missing.
-        split: name of the split, which begins the names of the files.
-        rows_per_shard: images a file.
+        folder: the folder of the shards; made if missing.
+        split: name of the split, with which the file names begin.
+        rows_per_shard: rows per file.
 
     Returns:
         The files in order. `load_captions("by_columns", path="parquet", data_dir=folder, image_column="image",
@@ -45,9 +46,11 @@ def write_parquet_shards(dataset: Dataset, folder: str | Path, split: str, rows_
 
 
 def _write(rows: Dataset, path: Path) -> None:
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    schema = rows.features.arrow_schema
-    with pyarrow.parquet.ParquetWriter(unfinished, schema) as writer:
-        for table in rows.with_format("arrow").iter(ROWS_A_GROUP):
-            writer.write_table(embed_table_storage(table.cast(schema)))
-    os.replace(unfinished, path)
+    with TemporaryDirectory() as scratch, atomic_file(path, "wb") as file:
+        embedded = rows.with_format("arrow").map(
+            embed_table_storage,
+            batched=True,
+            batch_size=ROWS_PER_GROUP,
+            cache_file_name=str(Path(scratch, "embedded.arrow")),  # on disk: a shard may exceed the memory
+        )
+        embedded.to_parquet(file, batch_size=ROWS_PER_GROUP)

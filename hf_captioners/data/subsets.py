@@ -1,16 +1,15 @@
-"""Low-data subsets: some captions or images of a training split, drawn by seed, kept as a list that others reuse.
+"""Low-data subsets: some captions or images of a training split, drawn by seed, stored as a list for reuse.
 
     subset = draw_subset(dataset, share=0.01, unit="caption", seed=42)
     subset.save("coco-1-percent-seed-42.json")
     small = CaptionSubset.load("coco-1-percent-seed-42.json").of(dataset)
 
-A subset names captions or images; the data set stays where it is.
+A subset stores the ids of captions or images, not the data.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,25 +18,27 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Dataset
 
+from hf_captioners.output_files import write_text
+
 from .references import PER_CAPTION
 from .schema import CAPTIONS, IMAGE_ID
 
-# What the papers use: VisualGPT 0.1, 0.5 and 1 % (and 5 to 100 % in its Figure 7).
+# Shares in the papers: VisualGPT 0.1, 0.5 and 1 % (and 5 to 100 % in its Figure 7).
 PUBLISHED_SHARES = (0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 Unit = Literal["caption", "image"]
 
 
 @dataclass(frozen=True)
 class CaptionSubset:
-    """A list of captions or images.
+    """List of captions or images.
 
     Attributes:
         unit: `caption`: pairs of an image and a caption, as VisualGPT counts; `image`: images with all their
             captions, as Kim et al. count.
-        share: the share that was asked for, in (0, 1].
-        seed: the seed it was drawn with.
-        method: how it was drawn, for people.
-        ids: ids of captions (`caption_ids`, or `<image_id>#<number from 0>` where a data set has none) or `image_id`s.
+        share: the requested share, in (0, 1].
+        seed: the seed.
+        method: the drawing method in words.
+        ids: ids of captions (`caption_ids`, or `<image_id>#<number from 0>` if a data set has none) or `image_id`s.
     """
 
     unit: Unit
@@ -48,25 +49,22 @@ class CaptionSubset:
 
     def save(self, path: str | Path) -> None:
         """Write the subset as JSON, atomically."""
-        path = Path(path)
-        unfinished = path.with_name(f".{path.name}.unfinished")
-        unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-        os.replace(unfinished, path)
+        write_text(path, json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> CaptionSubset:
         """Read a subset that `save` wrote.
 
         Raises:
-            ValueError: the file is of another form.
+            ValueError: the file has a different structure.
         """
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(content, dict) or set(content) != {"unit", "share", "seed", "method", "ids"}:
-            raise ValueError(f"{path} is no subset: expected unit, share, seed, method and ids.")
+            raise ValueError(f"{path} is not a subset: expected unit, share, seed, method and ids.")
         return cls(**{**content, "ids": tuple(content["ids"])})
 
     def of(self, dataset: Dataset) -> Dataset:
-        """Return the part of a data set that is in the subset, in the order of the data set.
+        """Return the rows of a data set that are in the subset, in the order of the data set.
 
         Raises:
             ValueError: the data set lacks some of the ids.
@@ -83,7 +81,7 @@ class CaptionSubset:
         if missing := wanted - found:
             raise ValueError(
                 f"The data set lacks {len(missing):,} of the {len(wanted):,} {self.unit}s of the subset, such as "
-                f"{', '.join(sorted(missing)[:3])}. Was the subset drawn from another data set or split?"
+                f"{', '.join(sorted(missing)[:3])}. Was the subset drawn from a different data set or split?"
             )
         chosen = dataset.select(rows)
         if self.unit == "image" or all(wanted.issuperset(keys[row]) for row in rows):
@@ -100,14 +98,22 @@ def draw_subset(
 
     Args:
         dataset: a training split.
-        share: in (0, 1]; `int(count * share)` are taken, at least one.
-        unit: what is counted.
-        seed: which.
-        nested: subsets of the same seed hold each other, the smaller in the larger; otherwise each share is drawn on
-            its own.
+        share: in (0, 1]; `int(count * share)` are drawn, at least one.
+        unit: what the share counts.
+        seed: seed of the choice.
+        nested: a smaller subset is contained in a larger one of the same seed; otherwise each share is drawn
+            independently.
 
     Raises:
         ValueError: `share` or `unit` is out of range.
+
+    Example:
+
+    >>> from hf_captioners.data import load_captions
+    >>> from hf_captioners.data.subsets import draw_subset
+    >>> scenes = load_captions("scenes", split="train", num_images={"train": 10}, image_size=32)
+    >>> len(draw_subset(scenes, share=0.5, unit="image", seed=42).of(scenes))
+    5
     """
     if unit not in ("caption", "image"):
         raise ValueError(f"`unit` is {unit!r}; expected caption or image.")
@@ -126,13 +132,13 @@ def released_subset(
     """Draw captions exactly as VisualGPT's released script does.
 
     One generator shuffles the caption ids of train, then those of restval, and the first `int(count * share)` of each
-    are taken. The order of the ids matters: it is that of `coco_train_ids.npy` and `coco_restval_ids.npy`.
+    are used. The order of the ids matters: it is that of `coco_train_ids.npy` and `coco_restval_ids.npy`.
 
     Args:
         train_ids: annotation ids of train.
         restval_ids: annotation ids of restval.
         share: in (0, 1].
-        seed: the script's default is 42; the seeds of the paper's runs are not known.
+        seed: the script's default is 42; the seeds of the paper's runs are unknown.
 
     Raises:
         ValueError: `share` is out of range.
@@ -164,7 +170,7 @@ def _with_cut_captions(dataset: Dataset, columns: list[str], places: list[list[i
     def cut(row: dict[str, Any], index: int) -> dict[str, Any]:
         return {name: [row[name][place] for place in places[index]] for name in columns}
 
-    # Only the columns of captions are read and written; images stay what they are.
+    # Only the columns of captions are read and written; images are unchanged.
     return dataset.map(
         lambda *values: cut(dict(zip(columns, values[:-1], strict=True)), values[-1]),
         with_indices=True,

@@ -1,1 +1,1 @@
-"""Region features: extraction from images, the stores they are kept in, and other people's files of them."""
+"""Region features: extraction from images, the feature store, and readers of files from other projects."""

@@ -1,4 +1,4 @@
-"""Stored features belong to one extractor: a captioner that was trained on others refuses them."""
+"""Agreement of stored features and captioners: both name the same extractor."""
 
 from typing import Any
 
@@ -10,23 +10,26 @@ from .region_source import RegionSource
 
 
 def require_own_features(model: PreTrainedModel, processor: Any, source: RegionSource) -> None:
-    """Refuse features that a captioner cannot use, and let it remember those that it is trained on.
+    """Refuse features that a captioner cannot use, and record the extractor that it is trained on.
 
-    A captioner with a vision part takes the features of that part only, so that it can caption images afterwards.
-    One without takes any, once: its configuration (`region_extractor`) says which.
+    A captioner with a vision part accepts the features of that part only, so that it can caption images afterwards.
+    One without a vision part accepts any extractor the first time, and records it in its configuration
+    (`region_extractor`).
 
     Args:
         model: a captioner of this library.
         processor: its processor.
-        source: what it is to be trained on. Only a feature store says which extractor made it.
+        source: the regions that it is to be trained on. Only a feature store names its extractor.
 
     Raises:
-        OtherExtractorError: the features are of another extractor, or of an unknown one.
-        ValueError: the features have another size, or the captioner reads none.
+        OtherExtractorError: the features come from a different or an unknown extractor.
+        ValueError: the features have a different size, or the captioner reads no features.
     """
     config, found = model.config, source.description if isinstance(source, FeatureStore) else None
     if not hasattr(model, "get_region_features"):
-        raise ValueError(f"A {type(model).__name__} reads images only; stored features are for this library's own.")
+        raise ValueError(
+            f"A {type(model).__name__} reads images only; stored features need a captioner of this library."
+        )
     if config.vision_config is not None:
         own = vision_part(model, processor)
         if found is None or own.digest != found.revision:
@@ -34,13 +37,13 @@ def require_own_features(model: PreTrainedModel, processor: Any, source: RegionS
             raise OtherExtractorError(
                 f"{source.name} has features of {whose}, which are not those of this captioner's vision part with its "
                 f"image preparation (revision {own.digest[:16]}). Extract them with the same vision model, layer, "
-                "grid and image size, or train a captioner without vision model on them."
+                "grid and image size, or train a captioner without a vision model on them."
             )
     if found is not None and config.region_extractor is not None:
         found.check_extractor(config.region_extractor["name"], config.region_extractor["revision"])
     if source.feature_size != config.region_feature_size:
         raise ValueError(
-            f"{source.name} has {source.feature_size} features a region, the captioner reads "
+            f"{source.name} has {source.feature_size} features per region, the captioner reads "
             f"{config.region_feature_size} (`region_feature_size`)."
         )
     if found is not None:

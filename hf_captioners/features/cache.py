@@ -1,8 +1,8 @@
-"""Features of a frozen vision model, computed once an image and read from a feature store afterwards.
+"""Cache of the features of a frozen vision model: computed once per image, then read from a feature store.
 
-Below the cache's directory lies one store for each extractor (weights, layer, grid, image preparation) and data
-type, whatever data sets its images come from: an image is found by its own bytes, or by path, size and time where
-it is a file. A build that was killed goes on where it stopped.
+The cache's directory has one store per extractor (weights, layer, grid, image preparation) and data type. Data sets
+share it: the key of an image is a digest of its bytes, or of path, size and time if it is a file. A build that was
+killed resumes where it stopped.
 """
 
 import hashlib
@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from datasets import Dataset, Image, List
 from transformers import PreTrainedModel
 from transformers.utils import logging
@@ -19,29 +18,30 @@ from transformers.utils import logging
 from .extraction import GridExtractor
 from .feature_store import STORE_FILE, FeatureStore, StoredKind
 from .feature_store_writer import FeatureStoreWriter
+from .region_rows import RegionRows, require_stored_rows
 from .region_source import Regions
 from .regions_column import store_regions
 
 logger = logging.get_logger(__name__)
 
-# Some forty grids of 7 x 7 x 2048 in half precision: what is computed again after a kill, at most.
+# About 40 grids of 7 x 7 x 2048 in half precision: at most these are computed again after a kill.
 SHARD_BYTES = 8 * 2**20
 
 
 def can_cache(model: PreTrainedModel) -> bool:
-    """Whether a model has a vision part whose output never changes."""
+    """Return whether a model has a frozen vision part."""
     config = model.config
     frozen = getattr(config, "freeze_vision", False) and getattr(config, "vision_config", None) is not None
     return bool(frozen) and hasattr(model, "get_region_features")
 
 
 def vision_part(model: PreTrainedModel, processor: Any) -> GridExtractor:
-    """The vision part of a captioner of this library, with its image preparation."""
+    """Return the vision part of a captioner of this library, with its image preparation."""
     return GridExtractor(model.model.encoder.vision, processor.image_processor, model.config.vision_config.model_type)
 
 
 def image_keys(rows: Dataset) -> list[str]:
-    """A digest of the image (or views) of every row: of its bytes, or of path, size and time where it is a file."""
+    """Return a digest of each row's image (or views): of its bytes, or of path, size and time if it is a file."""
     (column,) = rows.column_names
     kind = Image(decode=False)
     undecoded = rows.cast_column(column, List(kind) if isinstance(rows.features[column], List) else kind)
@@ -59,52 +59,17 @@ def _key(views: Sequence[dict[str, Any]]) -> str:
     return digest.hexdigest()
 
 
-class StoredFeatures:
-    """Features of the images of one data set, by row.
-
-    Args:
-        folder: a feature store.
-        extractor: `GridExtractor.digest` of the model that wants to read it.
-        keys: the image of every row, as `image_keys` names it.
-
-    Raises:
-        ValueError: the features are of another extractor, or some are not there.
-    """
-
-    def __init__(self, folder: str | os.PathLike[str], extractor: str, keys: Sequence[str]) -> None:
-        self.folder, self.keys = Path(folder), list(keys)
-        self.store = FeatureStore(self.folder)
-        found = self.store.description
-        if found.revision != extractor:
-            raise ValueError(
-                f"The features in {folder} are of the extractor {found.revision[:16]}, this model's vision part with "
-                f"its image preparation is {extractor[:16]}. Delete the folder, or pass another `feature_cache_dir`."
-            )
-        there = sum(key in self.store for key in self.keys)
-        if there < len(self.keys):
-            raise ValueError(f"The features in {folder} are unfinished: {there} of {len(self.keys)} rows.")
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
-        """`region_features` `[R, D]` as they are stored, and `region_boxes` `[R, 4]` of one row."""
-        regions = self.store.stored(self.keys[row])
-        assert regions.boxes is not None
-        return {"region_features": regions.features, "region_boxes": regions.boxes}
-
-
 class FeatureCache:
-    """Builds and finds stored features of one captioner's vision part.
+    """Cache of the features of one captioner's vision part.
 
     Args:
-        directory: where they lie; made when needed.
+        directory: the directory of the stores; made when needed.
         model: a captioner for which `can_cache` is True.
         processor: its processor.
         dtype: `"float16"` or `"float32"`.
-        batch_size: images at a time; on CPU few are faster, because their maps stay in its caches.
+        batch_size: images at a time; on CPU a small batch is faster, because its feature maps fit the CPU's caches.
         workers: processes that decode images.
-        shard_bytes: size of features that is written at once.
+        shard_bytes: size of the features that are written at once.
     """
 
     def __init__(
@@ -122,8 +87,8 @@ class FeatureCache:
         self.extractor = self.vision.digest
         self.folder = Path(directory, f"{self.extractor[:16]}-{dtype}")
 
-    def features_of(self, rows: Dataset) -> StoredFeatures:
-        """Features of the images of a data set, computed if they are not there yet.
+    def features_of(self, rows: Dataset) -> RegionRows:
+        """Return the features of the images of a data set; compute those that are not stored yet.
 
         Args:
             rows: a data set with one column: `image`, or `images` for several views.
@@ -137,11 +102,11 @@ class FeatureCache:
         if missing:
             logger.warning(f"Computing the features of {missing:,} images, to be stored in {self.folder}.")
             self._build(rows, keys)
-        return StoredFeatures(self.folder, self.extractor, keys)
+        return require_stored_rows(FeatureStore(self.folder), self.extractor, keys)
 
     def _build(self, rows: Dataset, keys: list[str]) -> None:
         description = self.vision.description(self.dtype)
-        # Another run may fill the same store: wait for it, and compute what it left.
+        # A second run may fill the same store: wait for it, and compute what is still missing.
         with FeatureStoreWriter(self.folder, description, shard_bytes=self.shard_bytes, patience=-1) as writer:
             store_regions(rows, self._extract, writer, self.batch_size, self.vision.prepare, self.workers, keys)
 

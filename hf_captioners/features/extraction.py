@@ -1,4 +1,4 @@
-"""Regions of images from trained models: grids of vision models, and queries of detectors, to be stored once."""
+"""Feature extractors: grids of vision models, and queries of detectors."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from hf_captioners.processing.image_reading import read_image
 from .feature_store import StoreDescription, StoredKind
 from .region_source import Regions
 
-# What configurations say beside how a model computes.
+# Fields of configurations that do not change the features.
 UNRELATED = ("_name_or_path", "architectures", "dtype", "id2label", "label2id", "transformers_version")
 
 
 class RegionExtractor(Protocol):
-    """Turns images into regions; what it needs is prepared apart, by the processes that decode images."""
+    """Feature extractor. `prepare` runs in the processes that decode images, `__call__` in the main process."""
 
     def prepare(self, images: list[PIL.Image.Image]) -> dict[str, Tensor]:
-        """Inputs of the model for B images."""
+        """Return the inputs of the model for B images."""
         ...
 
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
-        """Regions of B images."""
+        """Return the regions of B images."""
         ...
 
     def description(self, kind: StoredKind) -> StoreDescription:
-        """What a store of these regions says of itself."""
+        """Return the description of a store of these regions."""
         ...
 
 
-def weights_digest(model: nn.Module, *said: Any) -> str:
-    """A digest of everything that features depend on beside the image.
+def weights_digest(model: nn.Module, *settings: Any) -> str:
+    """Return a digest of everything that features depend on, except the image.
 
     Args:
-        model: its weights count, those of a pooler excepted, which regions do not go through.
-        *said: settings, as JSON knows them.
+        model: the digest includes its weights, except those of a pooler, which regions do not pass.
+        *settings: further values, serialisable as JSON.
     """
-    digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode())
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
     for name, weight in sorted(model.state_dict().items()):
         if "pooler" not in name:
             digest.update(name.encode())
@@ -57,7 +57,7 @@ def weights_digest(model: nn.Module, *said: Any) -> str:
 
 
 def image_settings(image_processor: Any) -> dict[str, Any]:
-    """The settings of an image processor that change images."""
+    """Return the settings of an image processor that change images."""
     return {
         name: value
         for name, value in image_processor.to_dict().items()
@@ -66,12 +66,25 @@ def image_settings(image_processor: Any) -> dict[str, Any]:
 
 
 class GridExtractor:
-    """The grid of a vision model, as captioners have it for their vision part.
+    """Extractor of the grid of a vision model, equal to the vision part of a captioner.
 
     Args:
         backbone: the vision part.
-        image_processor: prepares its images.
-        name: what the vision model is called.
+        image_processor: its image processor.
+        name: name of the vision model.
+
+    Example:
+
+    >>> import PIL.Image
+    >>> from transformers import ViTConfig, ViTImageProcessor, ViTModel
+    >>> from hf_captioners.features.extraction import GridExtractor
+    >>> settings = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "patch_size": 8}
+    >>> ViTModel(ViTConfig(hidden_size=16, image_size=32, **settings)).save_pretrained("vit")
+    >>> _ = ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained("vit")
+    >>> extractor = GridExtractor.from_vision_model("vit", grid_size=2)
+    >>> (regions,) = extractor(extractor.prepare([PIL.Image.new("RGB", (80, 60))]))
+    >>> regions.features.shape, regions.boxes.shape
+    ((4, 16), (4, 4))
     """
 
     def __init__(self, backbone: VisionBackbone, image_processor: Any, name: str) -> None:
@@ -81,7 +94,7 @@ class GridExtractor:
     def from_vision_model(
         cls, source: str, feature_layer: int = -1, grid_size: int | None = None, image_size: int | None = None
     ) -> GridExtractor:
-        """Load a vision model, as `load_vision_model` finds it.
+        """Load a vision model, see `load_vision_model`.
 
         Args:
             source: name or directory of a vision model, or `timm:ARCHITECTURE[:FILE]`.
@@ -97,12 +110,12 @@ class GridExtractor:
         return cls(backbone, image_processor, source)
 
     def prepare(self, images: list[PIL.Image.Image]) -> dict[str, Tensor]:
-        """`pixel_values` `[B, 3, H, W]`."""
+        """Return `pixel_values` `[B, 3, H, W]`."""
         return {"pixel_values": self.image_processor(images, return_tensors="pt")["pixel_values"]}
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
-        """Features `[R, D]` and boxes `[R, 4]` of every image; all have the same number of regions."""
+        """Return features `[R, D]` and boxes `[R, 4]` of every image; all have the same number of regions."""
         parameter = next(self.backbone.parameters())
         found = self.backbone(inputs["pixel_values"].to(parameter.device, parameter.dtype))
         features, boxes = found.region_features.float().cpu().numpy(), found.region_boxes.float().cpu().numpy()
@@ -110,7 +123,7 @@ class GridExtractor:
 
     @cached_property
     def digest(self) -> str:
-        """Identifies weights, layer, grid and image preparation."""
+        """Digest of weights, layer, grid and image preparation."""
         config = self.backbone.model.config.to_dict()
         config = {name: value for name, value in config.items() if name not in UNRELATED}
         settings = image_settings(self.image_processor)
@@ -119,21 +132,21 @@ class GridExtractor:
         )
 
     def description(self, kind: StoredKind) -> StoreDescription:
-        """Vision model, layer and grid; the revision is the digest."""
+        """Return a description with vision model, layer and grid; the revision is the digest."""
         grid = self.backbone.grid_size
         name = f"{self.name}, layer {self.backbone.feature_layer}, {f'{grid} x {grid}' if grid else 'own'} grid"
         return StoreDescription(name, self.digest, _feature_size(self), kind)
 
 
 class DetectorExtractor:
-    """The queries of a detector of the DETR family that found something: their states, boxes and scores.
+    """Extractor of the best queries of a detector of the DETR family: their states, boxes and scores.
 
     Args:
-        model: an object detector of transformers with one state and one box a query.
+        model: an object detector of transformers with one state and one box per query.
         image_processor: its image processor.
-        name: what it is called.
-        top_k: keep at most so many regions of an image, those with the best scores.
-        score_threshold: keep those with at least this score, and always the best one: an image needs a region.
+        name: name of the detector.
+        top_k: keep at most this many regions per image, those with the best scores.
+        score_threshold: keep regions with at least this score, and always the best one.
 
     Raises:
         ValueError: a number is outside of its range.
@@ -156,23 +169,23 @@ class DetectorExtractor:
         return cls(model, image_processor, source, top_k, score_threshold)
 
     def prepare(self, images: list[PIL.Image.Image]) -> dict[str, Tensor]:
-        """`pixel_values`, and `pixel_mask` where images are padded."""
+        """Return `pixel_values`, and `pixel_mask` if images are padded."""
         return dict(self.image_processor([read_image(image) for image in images], return_tensors="pt"))
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
-        """States `[R, D]`, boxes `[R, 4]` in normalised xyxy and scores `[R]` of every image, best first.
+        """Return states `[R, D]`, boxes `[R, 4]` in normalised xyxy and scores `[R]` of every image, best first.
 
         Raises:
-            ValueError: the model gives no boxes or no states.
+            ValueError: the model returns no boxes or no states.
         """
         device = self.model.device
         outputs = self.model(**{name: values.to(device) for name, values in inputs.items()})
         boxes, states = getattr(outputs, "pred_boxes", None), getattr(outputs, "last_hidden_state", None)
         if boxes is None or states is None:
             raise ValueError(
-                f"{self.name} ({type(self.model).__name__}) gives no query states with boxes; expected a detector of "
-                "the DETR family."
+                f"{self.name} ({type(self.model).__name__}) returns no query states with boxes; expected a "
+                "detector of the DETR family."
             )
         states = states[:, -boxes.shape[1] :]  # [B, Q, D]; YOLOS has patches before the queries
         scores = object_scores(outputs.logits, self.model.config.num_labels)
@@ -187,7 +200,7 @@ class DetectorExtractor:
         return Regions(states[kept].numpy(), boxes[kept].numpy(), scores=scores[kept].numpy())
 
     def description(self, kind: StoredKind) -> StoreDescription:
-        """Detector and choice of queries; the revision is a digest of weights, choice and image preparation."""
+        """Return detector and choice of queries; the revision is a digest of weights, choice and preparation."""
         name = f"{self.name}, best {self.top_k} queries of score >= {self.score_threshold:g}"
         config = {name: value for name, value in self.model.config.to_dict().items() if name not in UNRELATED}
         digest = weights_digest(
@@ -197,10 +210,10 @@ class DetectorExtractor:
 
 
 def object_scores(logits: Tensor, num_labels: int) -> Tensor:
-    """Probability `[B, Q]` of the most probable class of each query.
+    """Return the probability `[B, Q]` of the most probable class of each query.
 
     Args:
-        logits: `[B, Q, classes]`; one class more than there are labels means "no object" and a softmax over all.
+        logits: `[B, Q, classes]`; one class more than labels stands for "no object", with a softmax over all classes.
         num_labels: labels of the detector.
     """
     if logits.shape[-1] == num_labels + 1:
@@ -209,7 +222,7 @@ def object_scores(logits: Tensor, num_labels: int) -> Tensor:
 
 
 def corners(boxes: Tensor) -> Tensor:
-    """Boxes `[..., 4]` as centre and size to x1, y1, x2, y2, cut at the rim of the image."""
+    """Return boxes `[..., 4]`, given as centre and size, as x1, y1, x2, y2 clipped to the image."""
     centre, size = boxes[..., :2], boxes[..., 2:]
     return torch.cat((centre - size / 2, centre + size / 2), dim=-1).clamp(0, 1)
 

@@ -1,20 +1,18 @@
 """The feature store: regions of many images in memory-mapped safetensors shards, with the name of their extractor.
 
     store/store.json                   extractor and its revision, size and kind of the features
-    store/regions-00000.safetensors    `features` [N, D] of all images one below the other, `boxes` [N, 4],
-                                       `scores` [N], `counts` [P] regions an image, and the ids in the header
+    store/regions-00000.safetensors    `features` [N, D] of all images one after the other, `boxes` [N, 4],
+                                       `scores` [N], `counts` [P] regions per image, and the ids in the header
 
-A safetensors shard is one block of numbers behind a short header, so an image is found by arithmetic and read by one
-copy out of the page cache, which all processes share; no library stands between. Every shard is complete in itself and
-moved into place when it is written: a writer that was killed goes on with the next one. Files are mapped by torch,
-which converts half precision several times as fast as numpy and, unlike `mmap`, keeps no file open: a store may have
-more shards than a process may open files.
+A safetensors shard is one block of numbers after a short header. The position of an image is computed; one copy
+reads its regions from the page cache, which all processes share. A shard appears under its name when it is complete;
+a writer that was killed resumes with the next one. torch maps the files: it converts half precision several times as
+fast as numpy and, unlike `mmap`, keeps no file open, so a store may have more shards than a process may open files.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +21,8 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+
+from hf_captioners.output_files import write_text
 
 from .region_source import MissingRegionsError, Regions, RegionSource
 
@@ -34,19 +34,19 @@ TORCH_KINDS = {"F32": torch.float32, "F16": torch.float16, "I8": torch.int8, "I6
 
 
 class OtherExtractorError(ValueError):
-    """Features come from another extractor than the one that is needed."""
+    """Features come from a different extractor than the one that the model needs."""
 
 
 @dataclass(frozen=True)
 class StoreDescription:
-    """What a store holds.
+    """Description of a feature store.
 
     Attributes:
-        extractor: name of the model that computed the features, with all that changes them (layer, grid, ...).
+        extractor: name of the model that computed the features, with the settings that change them (layer, grid, ...).
         revision: revision of that model, or a digest of it.
         feature_size: D.
-        kind: how features are stored. `float16` rounds by at most 2^-11 of a value; `int8` by at most half a step,
-            1/254 of the largest value of the region.
+        kind: stored data type. `float16` rounds by at most 2^-11 of a value; `int8` by at most half a step, 1/254
+            of the largest value of the region.
         boxes: whether regions have boxes.
         scores: whether regions have scores.
     """
@@ -62,7 +62,7 @@ class StoreDescription:
         """Refuse features that a model was not trained on.
 
         Raises:
-            OtherExtractorError: extractor or (if given) revision differ.
+            OtherExtractorError: the extractor or (if given) the revision differs.
         """
         if self.extractor != extractor or revision not in (None, self.revision):
             wanted = extractor if revision is None else f"{extractor} (revision {revision})"
@@ -73,9 +73,7 @@ class StoreDescription:
 
     def write(self, folder: Path) -> None:
         """Write the description atomically."""
-        unfinished = folder / f".{STORE_FILE}.unfinished"
-        unfinished.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n", encoding="utf-8")
-        os.replace(unfinished, folder / STORE_FILE)
+        write_text(folder / STORE_FILE, json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> StoreDescription:
@@ -83,11 +81,11 @@ class StoreDescription:
 
         Raises:
             FileNotFoundError: there is no store.
-            ValueError: the store has another format.
+            ValueError: the store has a different format.
         """
         path = folder / STORE_FILE
         if not path.is_file():
-            raise FileNotFoundError(f"{folder} is no feature store: there is no {STORE_FILE}.")
+            raise FileNotFoundError(f"{folder} is not a feature store: it has no {STORE_FILE}.")
         content = json.loads(path.read_text(encoding="utf-8"))
         if (found := content.pop("format", None)) != FORMAT:
             raise ValueError(f"{path} has the format {found}; this version reads format {FORMAT}.")
@@ -95,7 +93,7 @@ class StoreDescription:
 
 
 class StoredShard:
-    """One shard, mapped into memory.
+    """Shard, mapped into memory.
 
     Args:
         path: the file.
@@ -105,7 +103,7 @@ class StoredShard:
         with open(path, "rb") as stream:
             header_size = int.from_bytes(stream.read(8), "little")
             header = json.loads(stream.read(header_size))
-        # Mapped privately: who writes into it changes a copy of his own, never the file.
+        # A private mapping: writing to it changes a copy, never the file.
         mapped = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)[
             8 + header_size :
         ]
@@ -122,17 +120,28 @@ class StoredShard:
 
 
 class FeatureStore(RegionSource):
-    """Reads a feature store.
+    """Reader of a feature store.
 
     Args:
         folder: the store.
-        extractor: the extractor that a model needs; None takes any.
-        revision: its revision; None takes any.
+        extractor: the extractor that a model needs; None accepts any.
+        revision: its revision; None accepts any.
 
     Raises:
         FileNotFoundError: there is no store.
-        OtherExtractorError: the features come from another extractor.
-        ValueError: an image is there twice.
+        OtherExtractorError: the features come from a different extractor.
+        ValueError: an image occurs twice.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from hf_captioners.features.feature_store import FeatureStore, StoreDescription
+    >>> from hf_captioners.features.feature_store_writer import FeatureStoreWriter
+    >>> from hf_captioners.features.region_source import Regions
+    >>> with FeatureStoreWriter("features", StoreDescription("ones", "1", 8, boxes=False)) as writer:
+    ...     writer.add("photo", Regions(np.ones((5, 8), np.float32)))
+    >>> FeatureStore("features", extractor="ones")["photo"].features.shape
+    (5, 8)
     """
 
     def __init__(self, folder: str | Path, extractor: str | None = None, revision: str | None = None) -> None:
@@ -167,10 +176,10 @@ class FeatureStore(RegionSource):
         return Regions(features, boxes, scores=scores)
 
     def stored(self, image_id: str) -> Regions:
-        """Look at the regions of an image as they are stored: float16 features stay so, and nothing is copied.
+        """Return the regions of an image as they are stored: float16 features stay float16, and nothing is copied.
 
         Raises:
-            MissingRegionsError: the image is not there.
+            MissingRegionsError: the store does not have the image.
         """
         if self.description.kind == "int8":
             return self[image_id]
@@ -185,16 +194,16 @@ class FeatureStore(RegionSource):
 
         Args:
             image_ids: B ids.
-            max_regions: R; further regions of an image are cut.
-            out: float32 array [B, R, D] that is used again, which saves the system finding memory; None: a new one.
+            max_regions: R; further regions of an image are left out.
+            out: float32 array [B, R, D] to write into, which saves allocating memory; None: a new one.
 
         Returns:
             `region_features` [B, R, D] float32, zero where padded; `region_mask` [B, R] bool; `region_boxes`
             [B, R, 4] if there are boxes.
 
         Raises:
-            MissingRegionsError: an image is not there.
-            ValueError: `out` has another shape or type.
+            MissingRegionsError: the store does not have an image.
+            ValueError: `out` has a different shape or type.
         """
         shape = (len(image_ids), max_regions, self.description.feature_size)
         if out is None:
@@ -218,17 +227,17 @@ class FeatureStore(RegionSource):
         try:
             return self._places[image_id]
         except KeyError:
-            self[image_id]  # raises with the whole message
+            self[image_id]  # raises with the full message
             raise MissingRegionsError(image_id) from None
 
     def _beside_features(self, number: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Boxes [N, 4] and scores [N] of a shard, where it has them."""
+        """Return boxes [N, 4] and scores [N] of a shard, None where it has none."""
         arrays = self._shards[number].arrays
         return arrays.get("boxes"), arrays.get("scores")
 
     def _copy(self, number: int, start: int, stop: int, out: np.ndarray) -> None:
         """Write the features of rows of a shard into float32 `out` [stop - start, D]."""
-        if self.description.kind == "float32":  # a plain copy, which numpy makes faster
+        if self.description.kind == "float32":  # numpy copies faster than torch
             np.copyto(out, self._shards[number].arrays["features"][start:stop])
             return
         tensors, target = self._shards[number].tensors, torch.from_numpy(out)

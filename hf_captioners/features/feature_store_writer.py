@@ -1,9 +1,8 @@
-"""Write a feature store: shard by shard, resumable, in the memory of one shard."""
+"""Writer of feature stores: resumable, one shard in memory at a time."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,6 +12,8 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from hf_captioners.output_files import atomic_file
+
 from .feature_store import SHARD_PATTERN, StoreDescription, StoredShard
 from .region_source import Regions
 
@@ -21,25 +22,25 @@ LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
 class FeatureStoreWriter:
-    """Adds images to a store, new or begun by an earlier writer that was killed.
+    """Writer that adds images to a feature store, a new one or one that an earlier writer left incomplete.
 
-    Use as a context manager; leaving it after an error writes nothing more. The same images added in the same order
-    give the same bytes, with or without interruptions. While it is open, no other process can be the same writer.
+    Use it as a context manager; after an error it writes nothing more. The same images in the same order give the same
+    bytes, with or without interruptions. While it is open, no other process can be the same writer.
 
     Args:
         folder: the store; made if missing.
-        description: what it holds.
-        writer: number of this writer, where several processes write one store, each its own images.
+        description: extractor, size and data type of the features.
+        writer: number of this writer, if several processes write one store, each its own images.
         shard_bytes: size of features at which a shard is closed.
-        patience: seconds to wait for another process that is this writer; negative: as long as it takes.
+        patience: seconds to wait for a different process that is this writer; negative: without limit.
 
     Raises:
-        ValueError: the store that is there holds something else.
-        BlockingIOError: another process is this writer.
+        ValueError: the existing store has a different description.
+        BlockingIOError: a different process is this writer.
 
     Attributes:
         done: ids that are stored already; `add` refuses them.
-        largest_error: largest difference between a value given and stored, of the shards that this writer closed.
+        largest_error: largest difference between a given and a stored value in the shards that this writer closed.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class FeatureStoreWriter:
         self.description, self.writer, self.shard_bytes = description, writer, shard_bytes
         self._lock = self._locked(patience)
         try:
-            self._go_on()
+            self._resume()
         except BaseException:
             self._lock.release()
             raise
@@ -67,20 +68,22 @@ class FeatureStoreWriter:
         except Timeout:
             raise BlockingIOError(
                 f"Another process is writing {self.folder} (writer {self.writer}). Wait for its end, or write to "
-                "another folder."
+                "a different folder."
             ) from None
         return lock
 
-    def _go_on(self) -> None:
-        """See what the store has already."""
+    def _resume(self) -> None:
+        """Read which images the store has already."""
         if (self.folder / "store.json").is_file():
             found = StoreDescription.read(self.folder)
             if found != self.description:
                 raise ValueError(
-                    f"{self.folder} holds {found}; you want to add {self.description}. Use another folder."
+                    f"{self.folder} holds {found}; you want to add {self.description}. Use a different folder."
                 )
         else:
             self.description.write(self.folder)
+        for partial in self.folder.glob(f".{self._prefix}*.tmp"):  # shards that a killed writer left incomplete
+            partial.unlink()
         shards = sorted(self.folder.glob(SHARD_PATTERN))
         self.done = {image_id for path in shards for image_id in StoredShard(path).ids}
         own = [path.stem.removeprefix(self._prefix) for path in shards if path.name.startswith(self._prefix)]
@@ -109,12 +112,11 @@ class FeatureStoreWriter:
         self.add_batch([(image_id, regions)])
 
     def add_batch(self, entries: Iterable[tuple[str, Regions]]) -> None:
-        """Add images that were computed together, which go into one shard: so that whoever goes on after a kill
-        forms the same batches, and computes the same numbers to the last bit.
+        """Add images that were computed together to one shard, so that a resumed run forms the same batches.
 
         Raises:
-            ValueError: the image is there already, or its regions do not fit the store or are not finite.
-            OSError: the shard that they fill cannot be written.
+            ValueError: the store has the image already, or its regions do not fit the store or are not finite.
+            OSError: the shard cannot be written.
         """
         for image_id, regions in entries:
             self._check(image_id, regions)
@@ -157,8 +159,8 @@ class FeatureStoreWriter:
         if not self._ids:
             return
         path = self.folder / f"{self._prefix}{self._next_shard:05d}.safetensors"
-        # A file is written in the order of the memory, so rows must lie one behind the other: those of a convolution
-        # come column by column.
+        # A file is written in the order of the memory, so rows must be contiguous: those of a convolution come column
+        # by column.
         features = np.ascontiguousarray(np.concatenate([regions.features for regions in self._regions]), np.float32)
         arrays = self._stored(features)
         for name, column in (
@@ -169,20 +171,18 @@ class FeatureStoreWriter:
                 values = np.concatenate([array for array in column if array is not None])
                 arrays[name] = np.ascontiguousarray(values, np.float32)
         arrays["counts"] = np.array([len(regions.features) for regions in self._regions], np.int64)
-        unfinished = path.with_name(f".{path.name}.unfinished")
         try:
-            save_file(arrays, unfinished, metadata={"ids": json.dumps(self._ids)})
+            with atomic_file(path, "wb") as file:
+                save_file(arrays, file.name, metadata={"ids": json.dumps(self._ids)})
         except SafetensorError as error:
-            unfinished.unlink(missing_ok=True)
             raise OSError(
-                f"{path} could not be written ({error}). Make room; what was stored before stays."
+                f"{path} could not be written ({error}). Free some space; earlier shards are kept."
             ) from error
-        os.replace(unfinished, path)
         self._next_shard += 1
         self._ids, self._regions, self._bytes = [], [], 0
 
     def _stored(self, features: np.ndarray) -> dict[str, np.ndarray]:
-        """Round features to what is stored, and note by how much."""
+        """Round features to the data type of the store, and record the largest error."""
         if self.description.kind == "int8":
             scales = np.abs(features).max(axis=1) / np.float32(127)
             steps = np.where(scales > 0, scales, np.float32(1))[:, None]

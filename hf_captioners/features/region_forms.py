@@ -1,4 +1,4 @@
-"""Region features by their path, whatever form they have."""
+"""Region features by their path, in any supported format."""
 
 from pathlib import Path
 
@@ -13,18 +13,18 @@ HDF5_ENDINGS = (".hdf5", ".h5")
 
 
 def open_regions(path: str | Path) -> RegionSource | None:
-    """Open a feature store, a TSV or HDF5 file of bottom-up features, or a folder with one file an image.
+    """Open a feature store, a TSV or HDF5 file of bottom-up features, or a folder with one file per image.
 
     Args:
         path: a folder that `extract-features` wrote, a file that ends in .tsv, .tsv.gz, .hdf5 or .h5, or a folder of
-            .npz or .npy files. Files are read as their readers read them by default: without boxes where the size of
-            an image is not in them.
+            .npz or .npy files. Files are read with the defaults of their readers: without boxes if the
+            file lacks the sizes of images.
 
     Returns:
-        The regions; None where there is nothing of these forms.
+        The regions; None if the path has none of these formats.
 
     Raises:
-        ValueError: the file is damaged, or holds no regions.
+        ValueError: the file is damaged, or has no regions.
         ImportError: it is HDF5, and h5py is not installed.
     """
     path = Path(path)

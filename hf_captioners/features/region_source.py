@@ -1,4 +1,4 @@
-"""Regions of images that were computed beforehand: what every reader of them offers."""
+"""Regions of images that were computed beforehand, and the interface of their readers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Regions:
     """The regions of one image.
 
     Attributes:
-        features: [R, D], one row a region.
-        boxes: [R, 4] float32, normalised corners x1, y1, x2, y2 in 0..1; None where the source does not say them, or
-            says them in pixels without the size of the image.
-        relations: [R, R] relations between regions (Image Transformer: 1 the row's region holds the column's, 3 it
-            lies inside, 2 neither), where the source has them.
-        scores: [R] float32, how sure a detector is of each region, in 0..1; None where the source has no scores.
+        features: [R, D], one row per region.
+        boxes: [R, 4] float32, normalised corners x1, y1, x2, y2 in 0..1; None if the source lacks them, or
+            has them in pixels without the size of the image.
+        relations: [R, R] relations between regions (Image Transformer: 1 the row's region contains the column's,
+            3 is inside it, 2 neither), if the source has them.
+        scores: [R] float32, confidence of a detector per region, in 0..1; None if the source has no scores.
     """
 
     features: np.ndarray
@@ -36,14 +36,14 @@ class Regions:
     scores: np.ndarray | None = None
 
     def ordered(self, order: np.ndarray) -> Regions:
-        """Return the regions in another order, or some of them."""
+        """Return the regions in a different order, or some of them."""
         boxes, scores = (None if values is None else values[order] for values in (self.boxes, self.scores))
         relations = None if self.relations is None else self.relations[order][:, order]
         return Regions(self.features[order], boxes, relations, scores)
 
     @classmethod
     def of_views(cls, views: Sequence[Regions]) -> Regions:
-        """Put the regions of several views of one thing into one set, a view behind the other."""
+        """Return the regions of several views of one object as one set, view after view."""
         if len(views) == 1:
             return views[0]
         boxes = [view.boxes for view in views if view.boxes is not None]
@@ -55,31 +55,39 @@ class Regions:
         )
 
     def as_entry(self) -> dict[str, np.ndarray]:
-        """Return what processors take as the regions of one image."""
+        """Return the regions of one image in the form that processors accept."""
         return {"features": self.features} | ({} if self.boxes is None else {"boxes": self.boxes})
 
 
 class RegionSource(abc.ABC, Mapping[str, Regions]):
     """Regions by `image_id`.
 
-    An image that is not there raises `MissingRegionsError`: regions are never invented.
+    An image that the source lacks raises `MissingRegionsError`; regions are never invented.
     """
 
-    #: what is shown in messages
+    #: name of the source in messages
     name: str
 
     @abc.abstractmethod
     def ids(self) -> Mapping[str, Any]:
-        """Return the ids in the order of the source, with whatever finds their regions."""
+        """Return the ids in the order of the source, with the position of their regions."""
 
     @abc.abstractmethod
     def regions(self, image_id: str) -> Regions:
-        """Read the regions of an image that is there."""
+        """Read the regions of an image that the source has."""
 
     @property
     def feature_size(self) -> int:
-        """Features of a region (D), as the first image has them."""
+        """Features per region (D), taken from the first image."""
         return self[next(iter(self))].features.shape[1]
+
+    def stored(self, image_id: str) -> Regions:
+        """Return the regions of an image as they are stored, which may be read-only and in a smaller data type.
+
+        Raises:
+            MissingRegionsError: the source has no such image.
+        """
+        return self[image_id]
 
     def __getitem__(self, image_id: str) -> Regions:
         if str(image_id) not in self.ids():

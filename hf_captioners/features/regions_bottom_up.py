@@ -1,6 +1,6 @@
-"""Bottom-up features as their program writes them: TSV with base64 (Anderson et al., CVPR 2018).
+"""Bottom-up features in their original format: TSV with base64 (Anderson et al., CVPR 2018).
 
-Two layouts of columns are told apart by their number: the original (`image_id, image_w, image_h, num_boxes, boxes,
+Two layouts are distinguished by the number of columns: the original (`image_id, image_w, image_h, num_boxes, boxes,
 features`) and LXMERT's (`img_id, img_h, img_w, objects_id, objects_conf, attrs_id, attrs_conf, num_boxes, boxes,
 features`, height before width). Boxes are in pixels of the original image.
 """
@@ -25,13 +25,15 @@ LAYOUTS = {6: ORIGINAL, 10: LXMERT}
 
 
 class BottomUpTsv(RegionSource):
-    """Reads records by their offset; a record that is repeated, as merged files do, is counted in `repeated`.
+    """Reader of TSV files, by the offset of each record.
+
+    Merged files repeat records; `repeated` counts these.
 
     Args:
-        paths: one file or several parts (`.tsv`, `.tsv.0`, ...; `.gz` is unpacked into memory).
+        paths: one file or several parts (`.tsv`, `.tsv.0`, ...; `.gz` is decompressed into memory).
 
     Raises:
-        ValueError: a line has another number of columns, or an image comes twice with different contents.
+        ValueError: a line has a different number of columns, or an image occurs twice with different contents.
     """
 
     def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
@@ -46,7 +48,7 @@ class BottomUpTsv(RegionSource):
                 self._note(path, line, (number, start, stop))
 
     def __getstate__(self) -> dict[str, Any]:
-        """All but the contents, which another process maps anew."""
+        """Return the state without the contents, which the receiving process maps again."""
         return {name: value for name, value in self.__dict__.items() if name != "_contents"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -60,7 +62,7 @@ class BottomUpTsv(RegionSource):
         if known is place:
             return
         if self._line(known) != self._line(place):
-            raise ValueError(f"{path}:{line}: the image {image_id} comes twice with different regions.")
+            raise ValueError(f"{path}:{line}: the image {image_id} occurs twice with different regions.")
         self.repeated += 1
 
     def _line(self, place: tuple[int, int, int]) -> bytes:
@@ -68,7 +70,7 @@ class BottomUpTsv(RegionSource):
         return self._contents[number][start:stop].rstrip(b"\r\n")
 
     def ids(self) -> Mapping[str, tuple[int, int, int]]:
-        """Return the ids with the places of their records."""
+        """Return the ids with the positions of their records."""
         return self._places
 
     def regions(self, image_id: str) -> Regions:
@@ -90,7 +92,7 @@ class BottomUpTsv(RegionSource):
     def _array(self, text: bytes, image_id: str, rows: int) -> np.ndarray:
         try:
             flat = np.frombuffer(base64.b64decode(text, validate=True), dtype="<f4")
-            return flat.reshape(rows, -1).astype(np.float32)  # a copy: frombuffer gives what cannot be written
+            return flat.reshape(rows, -1).astype(np.float32)  # a copy: frombuffer returns a read-only array
         except (binascii.Error, ValueError) as error:
             raise ValueError(f"The record of {image_id} in {self.name} cannot be decoded: {error}.") from error
 

@@ -1,4 +1,4 @@
-"""Regions beside captions: a data set whose rows bring the regions of their image."""
+"""Data sets whose rows have the regions of their images, and the computation of these regions."""
 
 from __future__ import annotations
 
@@ -15,31 +15,44 @@ from torch.utils.data import Dataset as TorchDataset
 from tqdm.auto import tqdm
 
 from hf_captioners.data.report import DataReport, ProblemKind
-from hf_captioners.data.schema import IMAGE, IMAGE_ID, IMAGES
+from hf_captioners.data.schema import IMAGE, IMAGE_ID, IMAGES, REGIONS
 
 from .feature_store_writer import FeatureStoreWriter
 from .region_source import MissingRegionsError, Regions, RegionSource
-
-REGIONS = "regions"
 
 
 def with_regions(
     dataset: Dataset, source: RegionSource, allow_missing: bool = False, report: DataReport | None = None
 ) -> Dataset:
-    """Give each row the regions of its image, read when the row is looked at.
+    """Add the regions of its image to each row, read when the row is accessed.
 
     Args:
         dataset: rows with `image_id`.
         source: a feature store, or a reader of region features.
-        allow_missing: leave out images without regions; otherwise they are an error.
-        report: gets the images that were left out.
+        allow_missing: leave out images without regions instead of raising an error.
+        report: receives the images that were left out.
 
     Returns:
-        The data set with a column `regions` of `{"features": [R, D], "boxes": [R, 4]}` in the place of `image`.
+        The data set with a column `regions` of `{"features": [R, D], "boxes": [R, 4]}` instead of `image`.
 
     Raises:
         MissingRegionsError: images have no regions and `allow_missing` is off.
         ValueError: no image has regions.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from hf_captioners.data import load_captions
+    >>> from hf_captioners.features.feature_store import FeatureStore, StoreDescription
+    >>> from hf_captioners.features.feature_store_writer import FeatureStoreWriter
+    >>> from hf_captioners.features.regions_column import Regions, with_regions
+    >>> scenes = load_captions("scenes", split="train", num_images={"train": 4}, image_size=32)
+    >>> with FeatureStoreWriter("features", StoreDescription("ones", "1", 8, boxes=False)) as writer:
+    ...     for image_id in scenes["image_id"]:
+    ...         writer.add(image_id, Regions(np.ones((5, 8), np.float32)))
+    >>> rows = with_regions(scenes, FeatureStore("features"))
+    >>> rows[0]["regions"]["features"].shape
+    (5, 8)
     """
     ids = dataset[IMAGE_ID][:]
     present = [row for row, image_id in enumerate(ids) if image_id in source]
@@ -60,7 +73,7 @@ def with_regions(
 
 
 def region_source_of(dataset: Dataset) -> RegionSource | None:
-    """Return what `with_regions` has put beside the rows of a data set, if it has."""
+    """Return the source that `with_regions` added to a data set; None if there is none."""
     transform = dataset.format["format_kwargs"].get("transform")
     return transform.source if isinstance(transform, _AddRegions) else None
 
@@ -70,7 +83,7 @@ class _AddRegions:
         self.source = source
 
     def __call__(self, rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        if IMAGE_ID not in rows:  # another column is looked at alone
+        if IMAGE_ID not in rows:  # a different column is read alone
             return dict(rows)
         return {**rows, REGIONS: [self.source[image_id].as_entry() for image_id in rows[IMAGE_ID]]}
 
@@ -91,18 +104,18 @@ def store_regions(
             processes, `dataset.shard(processes, rank)` in each, with `writer=rank`. A stream of such rows may be given
             too.
         extract: computes the regions of what `prepare` returned, one entry per image.
-        writer: where they go, opened as a context manager by the caller.
+        writer: the writer of the store, opened as a context manager by the caller.
         batch_size: rows at a time.
-        prepare: makes the input of `extract` from decoded images, in the workers.
+        prepare: turns decoded images into the input of `extract`, in the workers.
         workers: processes that decode and prepare images.
-        ids: names to store rows under instead of `image_id`. A row whose name is there already, or came before, is
-            left out.
+        ids: names to store rows under instead of `image_id`. A row whose name is stored already, or occurred
+            before, is left out.
 
     Returns:
-        How many rows were computed.
+        The number of computed rows.
 
     Raises:
-        ValueError: an image is missing or cannot be read, or what was extracted does not fit the store.
+        ValueError: an image is missing or cannot be read, or extracted regions do not fit the store.
     """
     if workers and not isinstance(dataset, Dataset):
         raise ValueError(f"`workers` is {workers}, but a stream is read by one process: pass workers=0.")
@@ -125,7 +138,7 @@ def store_regions(
 def _remaining(
     dataset: Dataset | Iterable[Mapping[str, Any]], done: set[str], ids: Sequence[str] | None
 ) -> TorchDataset:
-    """What is not stored yet, a row once, as pairs of a name and its views."""
+    """Yield the rows that are not stored yet, each once, as pairs of a name and its views."""
     if not isinstance(dataset, Dataset):
         return _Stream(dataset, done)
     names = dataset[IMAGE_ID][:] if ids is None else ids

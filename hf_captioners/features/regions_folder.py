@@ -18,7 +18,7 @@ FEATURE_KEYS = ("feat", "z")
 
 
 class RegionFolder(RegionSource):
-    """Reads one file an image.
+    """Reader of a folder with one file per image.
 
     Args:
         att_dir: folder of the features (`cocobu_att`).

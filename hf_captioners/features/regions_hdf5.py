@@ -18,7 +18,7 @@ from .region_source import Regions, RegionSource, normalised
 
 
 class DetectionsHdf5(RegionSource):
-    """Reads one image at a time. Needs `h5py`.
+    """Reader of HDF5 files, one image at a time. Needs `h5py`.
 
     Args:
         path: the file.
@@ -30,7 +30,7 @@ class DetectionsHdf5(RegionSource):
 
     Raises:
         ImportError: h5py is not installed.
-        ValueError: the file holds nothing of this part.
+        ValueError: the file has no data sets of this part.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class DetectionsHdf5(RegionSource):
 
     @property
     def _file(self) -> Any:
-        """The open file. Each process opens its own: HDF5 handles do not survive a fork."""
+        """The open file. Each process opens its own, because HDF5 handles do not survive a fork."""
         import h5py
 
         if self._opened is None or self._opened[0] != os.getpid():

@@ -1,36 +1,36 @@
-"""Reads files of predicted and reference captions, and brings the two together image by image.
+"""Files of predicted and reference captions, matched image by image.
 
-| ending | what is in it |
+| ending | contents |
 |---|---|
 | `.json` | COCO results (a list of `image_id`, `caption`), COCO annotations, objects, `{image: captions}` |
-| `.jsonl` | one object a line |
-| `.csv`, `.tsv` | columns with names, a row for each caption or one an image |
-| `.txt` | `image TAB caption` (`image#0 TAB caption` for several) |
+| `.jsonl` | one object per line |
+| `.csv`, `.tsv` | named columns, one row per caption or per image; TSV without quoting |
+| `.txt` | lines of `image TAB caption`, `image#0 TAB caption` or `image,caption` |
 
-A folder stands for its `metadata.jsonl` (or `.csv`). An image is named by `image_id`, `image`, `file_name` or `id`; a
-caption by `caption`, `captions`, `text`, `generated_text` or `references`.
+For a folder, its `metadata.jsonl` (or `.csv`) is read. The column of images is `image_id`, `image`,
+`file_name` or `id`; the column of captions `caption`, `captions`, `text`, `generated_text` or `references`.
 """
 
-import csv
-import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from .caption_tables import FirstFault, read_json, table_rows
+
 _IMAGE_KEYS = ("image_id", "image", "file_name", "filename", "id")
 _NAME_KEYS = ("file_name", "filename", "image")
 _CAPTION_KEYS = ("caption", "captions", "text", "generated_text", "references")
+_ENDINGS = (".json", ".jsonl", ".csv", ".tsv", ".txt")
 _TABLES = tuple(stem + ending for stem in ("metadata", "captions") for ending in (".jsonl", ".csv", ".json"))
 
 
 class CaptionTable(NamedTuple):
-    """The captions of a file.
+    """Captions of a file.
 
     Attributes:
-        captions: for each image its captions, in the order of the file.
-        file_names: other names of images, where the file gives both a number and a name.
+        captions: the captions of each image, in the order of the file.
+        file_names: file names of images, if the file has both a number and a name.
     """
 
     captions: dict[str, list[str]]
@@ -52,15 +52,14 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
 
     Raises:
         FileNotFoundError: there is no such file, or no table in the folder.
-        ValueError: the file is empty, of an unknown kind, or a row of it lacks an image or a caption; the message
-            says which row.
+        ValueError: the file is empty, in an unknown format, or a row lacks an image or a caption; the message
+            names the row.
     """
     file = _table_of(Path(path))
-    readers = {".json": _json_rows, ".jsonl": _jsonl_rows, ".csv": _csv_rows, ".tsv": _csv_rows, ".txt": _txt_rows}
-    if file.suffix.lower() not in readers:
-        raise ValueError(f"{file} ends in {file.suffix!r}, expected one of {', '.join(readers)}.")
+    if _ending(file) not in _ENDINGS:
+        raise ValueError(f"{file} ends in {_ending(file)!r}, expected one of {', '.join(_ENDINGS)}.")
     table = CaptionTable({}, {})
-    for place, row in readers[file.suffix.lower()](file):
+    for place, row in _rows(file):
         if "names" in row:
             table.file_names.update(row["names"])
             continue
@@ -69,15 +68,15 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
         for name in (row[key] for key in _NAME_KEYS if isinstance(row.get(key), str)):
             table.file_names.setdefault(image, name)
     if not table.captions:
-        raise ValueError(f"{file} holds no captions.")
+        raise ValueError(f"{file} has no captions.")
     return table
 
 
 def match_captions(predictions: CaptionTable, references: CaptionTable) -> MatchedCaptions:
-    """Bring predictions and references together.
+    """Match predictions and references.
 
-    A predicted image belongs to the references of the same name; where there are none, to those of the same file
-    name without folders (what `hf-captioners caption` writes has paths).
+    A predicted image is matched with the references of the same name; if there are none, with those of the same file
+    name without folders (`hf-captioners caption` writes paths).
 
     Raises:
         ValueError: an image has several predictions, two images have the same file name, or none is in both files.
@@ -115,7 +114,7 @@ def match_captions(predictions: CaptionTable, references: CaptionTable) -> Match
 
 
 def _by_any_name(table: CaptionTable) -> dict[str, str]:
-    """Return every name under which an image may be asked for; a file name that is not unique names nothing."""
+    """Return every name of every image; a file name that is not unique is left out."""
     short: dict[str, str | None] = {}
     for image in table.captions:
         name = PurePath(table.file_names.get(image, image)).name
@@ -143,11 +142,19 @@ def _table_of(path: Path) -> Path:
 Row = tuple[str, Mapping[str, Any]]
 
 
+def _rows(file: Path) -> Iterator[Row]:
+    if _ending(file) == ".json":
+        return _json_rows(file)
+    # The name of an image may be in any of `_IMAGE_KEYS`; lines of a .txt have it as `file_name`.
+    return ((f"line {number}", row) for number, row in table_rows(file, FirstFault()))
+
+
+def _ending(file: Path) -> str:
+    return Path(file.name.removesuffix(".gz")).suffix.lower()
+
+
 def _json_rows(file: Path) -> Iterator[Row]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is not JSON: {error}.") from error
+    content = read_json(file)
     if isinstance(content, dict) and isinstance(content.get("annotations"), list):
         names = {str(image["id"]): image["file_name"] for image in content.get("images", []) if "file_name" in image}
         yield "images", {"names": names}
@@ -158,35 +165,8 @@ def _json_rows(file: Path) -> Iterator[Row]:
     elif isinstance(content, dict):
         content = [{"image_id": key, "captions": captions} for key, captions in content.items()]
     if not isinstance(content, list):
-        raise ValueError(f"{file} holds a {type(content).__name__}, expected a list of objects or an object.")
+        raise ValueError(f"{file} contains a {type(content).__name__}, expected a list of objects or an object.")
     yield from ((f"entry {number}", row) for number, row in enumerate(content, 1))
-
-
-def _jsonl_rows(file: Path) -> Iterator[Row]:
-    with open(file, encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                try:
-                    yield f"line {number}", json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise ValueError(f"{file}, line {number} is not JSON: {error}.") from error
-
-
-def _csv_rows(file: Path) -> Iterator[Row]:
-    with open(file, encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(lines, delimiter="\t" if file.suffix.lower() == ".tsv" else ",")
-        for row in reader:
-            yield f"line {reader.line_num}", row
-
-
-def _txt_rows(file: Path) -> Iterator[Row]:
-    with open(file, encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                image, tab, caption = line.rstrip("\r\n").partition("\t")
-                if not tab:
-                    raise ValueError(f"{file}, line {number} is {line.rstrip()!r}, expected `image TAB caption`.")
-                yield f"line {number}", {"image": re.sub(r"#\d+$", "", image), "caption": caption}
 
 
 def _value(row: Mapping[str, Any], keys: tuple[str, ...], what: str, file: Path, place: str) -> Any:

@@ -11,6 +11,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from hf_captioners.output_files import atomic_file
+
 from .input_checks import check_references
 from .integer_map import Integers
 from .ngrams import ORDERS, Caption, NGramTable, count, split_captions
@@ -96,7 +98,6 @@ class DocumentFrequency:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the frequencies to one `.npz` file without pickled objects, which `load` reads."""
-        from hf_captioners.output_files import atomic_file  # its file locks take long to import
 
         about = {
             "format": _FORMAT,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hf_captioners.data.schema import IMAGE, IMAGES, REGIONS, image_column
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.pipelines.image_captioning import is_native_processor, special_ids
 from hf_captioners.processing.image_reading import read_image
@@ -44,10 +45,9 @@ class ProcessorEncoder:
 
     def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Return `pixel_values` (with `view_mask` for several views), or region features with mask and boxes."""
-        if "regions" in images[0]:
-            return dict(self.processor(regions=[item["regions"] for item in images], return_tensors="pt"))
-        column = "images" if "images" in images[0] else "image"
-        return dict(self.processor(images=[item[column] for item in images], return_tensors="pt"))
+        column = image_column(images[0]) or IMAGE
+        argument = REGIONS if column == REGIONS else IMAGES
+        return dict(self.processor(**{argument: [item[column] for item in images]}, return_tensors="pt"))
 
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
         """Return `labels` `[B, T]`: tokens and end token, padded with the ignored label."""
@@ -92,7 +92,7 @@ class ForeignEncoder:
         Raises:
             ValueError: rows have several views.
         """
-        if "images" in images[0]:
+        if image_column(images[0]) == IMAGES:
             raise ValueError(
                 "Rows with several views (`images`) need a captioner of this library. Load one view per row with "
                 "max_views=1."

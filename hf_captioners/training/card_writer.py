@@ -17,6 +17,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.utils import logging
 
 from hf_captioners._version import __version__
+from hf_captioners.data.schema import REGIONS
 from hf_captioners.hub.card_facts import DataFacts, EvaluationFacts, PublishedFacts, SampleFacts, TrainingFacts
 from hf_captioners.hub.card_merging import merge_cards
 from hf_captioners.hub.cards import CARD, make_card, read_text
@@ -148,7 +149,7 @@ class CardWriter(TrainerCallback):
 
     def _note_image(self, name: str, images: CaptionedImages, row: int) -> str | None:
         """Return the file name of the small copy of an image; None for stored regions, which have no image."""
-        if images.image_column == "regions":
+        if images.image_column == REGIONS:
             return None
         name = re.sub(r"\W", "_", name)
         file = f"sample_{name}_{row + 1}.jpg"

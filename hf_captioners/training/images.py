@@ -1,44 +1,15 @@
 """Captioned images as training data: images, pairs of image and caption, and the order of the pairs."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from datasets import Dataset as ArrowDataset
 from torch.utils.data import Dataset, Sampler
 
-from hf_captioners.features.feature_store import FeatureStore
-from hf_captioners.features.region_source import RegionSource
+from hf_captioners.data.schema import REGIONS, image_column
+from hf_captioners.features.region_rows import RegionRows
 from hf_captioners.features.regions_column import region_source_of
-
-IMAGE_COLUMNS = ("image", "images", "regions")
-
-
-class Features(Protocol):
-    """Stored features of the images of one data set, by row."""
-
-    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
-        """Return the features of a row: `region_features` `[R, D]` and optionally `region_boxes` `[R, 4]`."""
-        ...
-
-
-class RowRegions:
-    """Regions of the images of a data set, by row.
-
-    Args:
-        source: regions by `image_id`.
-        image_ids: the `image_id` of every row.
-    """
-
-    def __init__(self, source: RegionSource, image_ids: Sequence[str]) -> None:
-        self.source, self.image_ids = source, image_ids
-
-    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
-        """Return `region_features` `[R, D]` and, where the source has boxes, `region_boxes` `[R, 4]`."""
-        image_id = self.image_ids[row]
-        found = self.source.stored(image_id) if isinstance(self.source, FeatureStore) else self.source[image_id]
-        boxes = {} if found.boxes is None else {"region_boxes": found.boxes}
-        return {"region_features": found.features, **boxes}
 
 
 class CaptionedImages(Dataset):
@@ -56,7 +27,7 @@ class CaptionedImages(Dataset):
         ValueError: a column is missing, or there are no rows.
     """
 
-    def __init__(self, rows: ArrowDataset, features: Features | None = None, row_inputs: Sequence[str] = ()) -> None:
+    def __init__(self, rows: ArrowDataset, features: RegionRows | None = None, row_inputs: Sequence[str] = ()) -> None:
         if not hasattr(rows, "column_names") or not hasattr(rows, "__len__"):
             raise TypeError(
                 f"Expected a data set that is indexed by row, as `load_captions(..., split=...)` returns it; got a "
@@ -64,8 +35,7 @@ class CaptionedImages(Dataset):
             )
         self.source = region_source_of(rows)
         rows = rows if self.source is None else rows.with_format(None)
-        columns = [name for name in IMAGE_COLUMNS if name in rows.column_names]
-        self.image_column = "regions" if self.source is not None else next(iter(columns), None)
+        self.image_column = REGIONS if self.source is not None else image_column(rows.column_names)
         if "captions" not in rows.column_names or self.image_column is None:
             raise ValueError(
                 f"The data set has the columns {rows.column_names}, expected `captions` (a list of texts) and "
@@ -80,7 +50,7 @@ class CaptionedImages(Dataset):
         self.row_inputs: dict[str, list[list[int]]] = {name: list(rows[name]) for name in row_inputs}
         ids = rows["image_id"] if "image_id" in rows.column_names else range(len(rows))
         self.image_ids = [str(image_id) for image_id in ids]
-        self.features = features if self.source is None else RowRegions(self.source, self.image_ids)
+        self.features = features if self.source is None else RegionRows(self.source, self.image_ids)
 
     def __len__(self) -> int:
         return len(self.image_ids)

@@ -16,11 +16,13 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 
+from hf_captioners.data.schema import IMAGE_COLUMNS
+
 from .checkpoints import load_weights
 from .collator import CaptionCollator
 from .diagnostics import visual_gate_means
 from .evaluation import caption_statistics
-from .images import IMAGE_COLUMNS, CaptionedImages
+from .images import CaptionedImages
 from .rewards import Reward, RewardSum, TrainingReferences, named_reward
 from .scst_arguments import SCSTArguments
 from .scst_callbacks import CollapseWarning, InitialEvaluation, MovingAverage

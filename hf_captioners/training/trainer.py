@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.trainer_utils import IntervalStrategy, SchedulerType, TrainOutput, speed_metrics
 from transformers.utils import logging
 
+from hf_captioners.data.schema import REGIONS
 from hf_captioners.features.agreement import require_own_features
 from hf_captioners.features.cache import FeatureCache, can_cache
 from hf_captioners.metrics import PTBTokenizer
@@ -185,7 +186,7 @@ class CaptioningTrainer(HubTrainer):
         """Replace images by their stored features, if the vision model is frozen and caching is on."""
         if images.source is not None:
             require_own_features(self.base_model, self.processing_class, images.source)
-        usable = self.args.cache_features and can_cache(self.base_model) and images.image_column != "regions"
+        usable = self.args.cache_features and can_cache(self.base_model) and images.image_column != REGIONS
         if not usable or images.features is not None:
             return
         if self._feature_cache is None:

@@ -28,7 +28,7 @@ def test_a_good_folder(folder, capsys):
     assert capsys.readouterr().out.splitlines() == [
         "train: 2 images",
         "captions per image: 1 to 2, mean 1.50",
-        "words a caption: 2 to 3, mean 2.33",
+        "words per caption: 2 to 3, mean 2.33",
         "Nothing is wrong.",
     ]
 

@@ -87,7 +87,7 @@ def test_bottom_up_features_of_others_are_trained_on(images, language_model, for
     typed[-1] = str(tmp_path / "other")
     sized = ["--model_config", "region_feature_size=7"]
     assert main([*typed, "--language_model", language_model, *sized, *TWO_STEPS]) == 2
-    assert "8 features a region, the captioner reads 7" in capsys.readouterr().err
+    assert "8 features per region, the captioner reads 7" in capsys.readouterr().err
 
 
 def test_one_source_is_opened_once_for_all_splits(tmp_path):

@@ -98,9 +98,9 @@ def test_json_of_coco_and_list_of_objects(folder, load):
     wrong["annotations"].append({"image_id": 99, "id": 1, "caption": "?"})
     (folder / "annotations.json").write_text(json.dumps(wrong))
     load("caption_folder", folder, report=report)
-    assert report.counts() == {"missing image": 1} and "annotation 4 is of image 99" in report.problems[0].message
+    assert report.counts() == {"missing image": 1} and "annotation 4 belongs to image 99" in report.problems[0].message
     (folder / "annotations.json").write_text('{"a": 1}')
-    with pytest.raises(ValueError, match="annotations.json has another form"):
+    with pytest.raises(ValueError, match="annotations.json has an unknown structure"):
         load("caption_folder", folder)
 
 
@@ -206,10 +206,10 @@ def test_splits_of_one_table(tmp_path, image, load, by):
 
 
 BAD_ROWS = {
-    "malformed row": (["no json"], "no JSON"),
+    "malformed row": (["no json"], "not JSON"),
     "missing caption": (jsonl([{"file_name": "b.png", "captions": ["  "]}]), "expected text in captions, found '  '"),
     "missing image": (jsonl([{"file_name": "gone.png", "captions": ["x"]}]), "there is no file .*gone.png"),
-    "duplicate": (jsonl([{"file_name": "a.png", "captions": ["x"]}]), "'a.png' stands in line 1 already"),
+    "duplicate": (jsonl([{"file_name": "a.png", "captions": ["x"]}]), "'a.png' is in line 1 already"),
     "unreadable image": (jsonl([{"file_name": "cut.jpg", "captions": ["x"]}]), "cut.jpg is empty, corrupt"),
 }
 

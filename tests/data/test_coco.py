@@ -203,20 +203,20 @@ def test_bad_entries_are_reported(official_folder, load):
         "missing caption": 2,
         "malformed row": 2,
     }
-    with pytest.raises(BadRowsError, match="image 999, which `images` does not have"):
+    with pytest.raises(BadRowsError, match="image 999, which `images` lacks"):
         load("coco", official_folder, official=True, strict=True)
 
 
 def test_errors_name_the_file_that_is_missing(tmp_path, official_folder, load):
-    with pytest.raises(FileNotFoundError, match="has no dataset_coco.json, which says what Karpathy's split is"):
+    with pytest.raises(FileNotFoundError, match="has no dataset_coco.json, which defines Karpathy's split"):
         load("coco", official_folder)
     with pytest.raises(FileNotFoundError, match="neither dataset_coco.json nor captions_train2014.json"):
         load("coco", tmp_path)
     dump(tmp_path / "dataset_coco.json", [1])
-    with pytest.raises(ValueError, match="is no split file"):
+    with pytest.raises(ValueError, match="is not a split file"):
         load("coco", tmp_path)
     (tmp_path / "dataset_coco.json").write_text('{"images": [')
-    with pytest.raises(ValueError, match="dataset_coco.json is no JSON"):
+    with pytest.raises(ValueError, match="dataset_coco.json is not JSON"):
         load("coco", tmp_path)
     content = karpathy()
     content["images"][1]["split"] = "extra"

@@ -125,12 +125,10 @@ OUTCOMES = {
 
 
 def test_every_kind_of_answer(tmp_path, address):
-    started = time.monotonic()
     report = download_images([(name, f"{address}/{name}?resize=3") for name in OUTCOMES], tmp_path, QUICK)
-    took = time.monotonic() - started
     log = [json.loads(line) for line in (tmp_path / LOG_FILE).read_text().splitlines()]
     assert {entry["name"]: entry["outcome"] for entry in log} == OUTCOMES
-    assert took < 9, f"{took:.1f} s: a slow server held everybody up"
+    assert {entry["name"] for entry in log[-2:]} == {"silent", "drip"}, "slow servers do not delay other images"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         LOG_FILE, "flaky.jpg", "good.jpg", "mislabelled.png", "redirect.jpg",
     ]  # fmt: skip
@@ -140,7 +138,7 @@ def test_every_kind_of_answer(tmp_path, address):
     assert Server.asked.count("/silent?resize=3") == 2, "a timeout is"
 
 
-def test_goes_on_where_it_stopped(tmp_path, address):
+def test_resumes(tmp_path, address):
     wanted = [(str(number), f"{address}/{'good' if number % 2 else 'gone'}") for number in range(10)]
     download_images(wanted[:4], tmp_path, QUICK)
     with open(tmp_path / LOG_FILE, "a") as log:

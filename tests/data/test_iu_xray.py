@@ -163,7 +163,7 @@ def test_files_of_r2gens_form_with_other_numbers(tmp_path, load):
     report = DataReport()
     loaded = load("iu_xray", tmp_path / "iu", allow_partial=True, with_images=False, report=report)
     assert loaded["train"]["image_id"][:] == ["17", "18"] and loaded["train"]["file_names"][0] == ["one.png"]
-    assert report.counts() == {"malformed row": 1} and "19 is of the split 'dev'" in report.problems[0].message
+    assert report.counts() == {"malformed row": 1} and "19 has the split 'dev'" in report.problems[0].message
 
 
 @pytest.mark.parametrize(

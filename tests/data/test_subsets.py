@@ -84,5 +84,5 @@ def test_errors_say_what_is_wrong(tmp_path):
     with pytest.raises(ValueError, match="lacks 1 of the 2 images of the subset, such as nobody"):
         subset.of(dataset)
     (tmp_path / "x.json").write_text("[]")
-    with pytest.raises(ValueError, match="is no subset"):
+    with pytest.raises(ValueError, match="is not a subset"):
         CaptionSubset.load(tmp_path / "x.json")

@@ -1,4 +1,4 @@
-"""A captioner trains on stored features, and refuses those of another extractor."""
+"""A captioner trains on stored features, and refuses those of a different extractor."""
 
 import numpy as np
 import pytest
@@ -41,14 +41,16 @@ def test_features_of_its_own_vision_part_train_as_images_do(store_of, scenes, ma
         trainer = make_trainer(make_captioner(), train_rows=rows["train"], eval_rows=rows["validation"])
         trainer.train()
         curves.append([entry.get("loss", entry.get("eval_loss")) for entry in trainer.state.log_history])
-    assert curves[0] == curves[1] and len(curves[0]) > 4
+    losses = [[loss for loss in curve if loss is not None] for curve in curves]
+    assert len(losses[0]) == len(losses[1]) > 3
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     assert trainer.model.config.region_extractor == {
         "name": own.description("float16").extractor,
         "revision": own.digest,
     }
 
 
-def test_features_of_another_vision_model_are_refused(store_of, scenes, make_trainer, make_captioner, processor):
+def test_features_of_a_different_vision_model_are_refused(store_of, scenes, make_trainer, make_captioner, processor):
     other = vision_part(make_captioner(seed=1), processor)
     store = store_of(other, other.description("float16"), other.prepare)
     trainer = make_trainer(make_captioner(), train_rows=with_regions(scenes["train"], store))
@@ -56,7 +58,7 @@ def test_features_of_another_vision_model_are_refused(store_of, scenes, make_tra
         trainer.train()
 
 
-def test_a_captioner_without_eyes_remembers_what_it_was_trained_on(
+def test_a_captioner_without_vision_part_records_the_extractor(
     store_of, scenes, make_trainer, make_captioner, processor, tmp_path
 ):
     description = StoreDescription("mean colours", "1", 3, boxes=False)
@@ -73,5 +75,5 @@ def test_a_captioner_without_eyes_remembers_what_it_was_trained_on(
         writer.add("a", Regions(np.ones((1, 3), np.float32)))
     with pytest.raises(OtherExtractorError, match=r"of mean colours \(revision 2\).* trained on .*revision 1"):
         require_own_features(saved, processor, FeatureStore(tmp_path / "newer"))
-    with pytest.raises(ValueError, match="3 features a region, the captioner reads 7"):
+    with pytest.raises(ValueError, match="3 features per region, the captioner reads 7"):
         require_own_features(make_captioner(vision_model=None, region_feature_size=7), processor, store)

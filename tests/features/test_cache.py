@@ -1,11 +1,13 @@
-"""Features are computed once, are those that the model computes, and are refused by other extractors."""
+"""Features are computed once, equal those of the model, and are refused by different extractors."""
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset, Image, List
 
-from hf_captioners.features.cache import FeatureCache, StoredFeatures, can_cache, image_keys
+from hf_captioners.features.cache import FeatureCache, can_cache, image_keys
+from hf_captioners.features.feature_store import FeatureStore
+from hf_captioners.features.region_rows import require_stored_rows
 from hf_captioners.training.caption_encoding import ForeignEncoder
 from hf_captioners.training.collator import CaptionCollator
 from hf_captioners.training.images import CaptionedImages
@@ -32,10 +34,10 @@ def test_stored_features_are_those_of_the_model(tmp_path, make_captioner, proces
         np.testing.assert_allclose(
             stored[row]["region_features"], direct.region_features[0], atol=max(tolerance, 1e-6)
         )
-        np.testing.assert_array_equal(stored[row]["region_boxes"], direct.region_boxes[0])
+        np.testing.assert_allclose(stored[row]["region_boxes"], direct.region_boxes[0], atol=1e-6)
 
 
-def test_an_image_is_the_same_behind_another_link_to_its_folder(tmp_path, scenes):
+def test_an_image_is_the_same_by_a_link_to_its_folder(tmp_path, scenes):
     (tmp_path / "images").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "images", target_is_directory=True)
     for number in range(2):
@@ -60,7 +62,7 @@ def test_features_are_computed_once(tmp_path, make_captioner, processor, images,
     )  # the same weights again
 
 
-def test_a_killed_build_goes_on_where_it_stopped(tmp_path, make_captioner, processor, images, monkeypatch):
+def test_a_killed_build_is_resumed(tmp_path, make_captioner, processor, images, monkeypatch):
     model = make_captioner()
     whole = cache_of(tmp_path / "whole", model, processor).features_of(images.rows)
     extract, calls = FeatureCache._extract, []
@@ -76,26 +78,28 @@ def test_a_killed_build_goes_on_where_it_stopped(tmp_path, make_captioner, proce
         cache_of(tmp_path / "killed", model, processor).features_of(images.rows)
     resumed = cache_of(tmp_path / "killed", model, processor).features_of(images.rows)
     assert calls == [5, 5, 5, 2]  # the second batch again, the first never
-    for row in range(12):
-        np.testing.assert_array_equal(resumed[row]["region_features"], whole[row]["region_features"])
+    for row in range(12):  # within one step of float16
+        np.testing.assert_allclose(
+            resumed[row]["region_features"], whole[row]["region_features"], rtol=1e-3, atol=1e-5
+        )
 
 
-def test_another_extractor_gets_its_own_features(tmp_path, make_captioner, processor, images):
+def test_a_different_extractor_gets_its_own_features(tmp_path, make_captioner, processor, images):
     first = cache_of(tmp_path, make_captioner(seed=0), processor)
     second = cache_of(tmp_path, make_captioner(seed=1), processor)
     layer = cache_of(tmp_path, make_captioner(seed=0, vision_feature_layer=0), processor)
     stored = first.features_of(images.rows)
-    assert len({cache.features_of(images.rows).folder for cache in (first, second, layer)}) == 3
+    assert len({cache.features_of(images.rows).source.folder for cache in (first, second, layer)}) == 3
     with pytest.raises(ValueError, match="vision part"):
-        StoredFeatures(stored.folder, second.extractor, stored.keys)
+        require_stored_rows(stored.source, second.extractor, stored.keys)
 
 
 def test_unfinished_features_are_refused(tmp_path, make_captioner, processor, images):
     cache = cache_of(tmp_path, make_captioner(), processor)
     stored = cache.features_of(images.rows)
-    next(stored.folder.glob("regions-*-00001.safetensors")).unlink()
+    next(stored.source.folder.glob("regions-*-00001.safetensors")).unlink()
     with pytest.raises(ValueError, match="7 of 12"):
-        StoredFeatures(stored.folder, cache.extractor, stored.keys)
+        require_stored_rows(FeatureStore(stored.source.folder), cache.extractor, stored.keys)
 
 
 def test_features_that_do_not_fit_are_refused(tmp_path, make_captioner, processor, images, monkeypatch):
@@ -108,7 +112,7 @@ def test_features_that_do_not_fit_are_refused(tmp_path, make_captioner, processo
 
 
 def test_data_sets_share_what_they_have_in_common(tmp_path, make_captioner, processor, scenes, monkeypatch):
-    """One store an extractor: a second data set adds only its own images, and an image is there once."""
+    """One store per extractor: a second data set adds only its own images, and each image is stored once."""
     cache, computed = cache_of(tmp_path, make_captioner(), processor), []
     extract = FeatureCache._extract
     monkeypatch.setattr(
@@ -122,7 +126,7 @@ def test_data_sets_share_what_they_have_in_common(tmp_path, make_captioner, proc
     assert computed == [4, 1]
     np.testing.assert_array_equal(second[0]["region_features"], first[2]["region_features"])
     np.testing.assert_array_equal(second[1]["region_features"], second[3]["region_features"])
-    assert first.folder == second.folder
+    assert first.source.folder == second.source.folder
 
 
 def test_views_are_one_set_of_regions(tmp_path, make_captioner, processor, scenes):
@@ -145,7 +149,7 @@ def test_views_are_learned_from_without_stored_features(make_captioner, make_tra
     studies = [images[:2], images[2:3], images[3:5], images[5:6]]
     rows = Dataset.from_dict({"images": studies, "captions": [["a red circle"], ["b"], ["a"], ["c"]]})
     rows = rows.cast_column("images", List(Image()))
-    told = {}
+    losses = {}
     for frozen in (True, False):
         for cached in (True, False):
             model = make_captioner(freeze_vision=frozen)
@@ -160,11 +164,11 @@ def test_views_are_learned_from_without_stored_features(make_captioner, make_tra
             )
             before = trainer.evaluate()["eval_loss"]
             trainer.train()
-            told[frozen, cached] = before, trainer.evaluate()["eval_loss"]
+            losses[frozen, cached] = before, trainer.evaluate()["eval_loss"]
             assert (trainer._feature_cache is not None) == (frozen and cached)
-    np.testing.assert_allclose(told[True, True], told[True, False], rtol=1e-4)
-    np.testing.assert_allclose([told[key][0] for key in told], told[True, True][0], rtol=1e-4)
-    assert told[False, False][1] < told[False, False][0]
+    np.testing.assert_allclose(losses[True, True], losses[True, False], rtol=1e-4)
+    np.testing.assert_allclose([losses[key][0] for key in losses], losses[True, True][0], rtol=1e-4)
+    assert losses[False, False][1] < losses[False, False][0]
 
 
 def test_captioners_of_transformers_refuse_views(scenes):

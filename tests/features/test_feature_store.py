@@ -1,11 +1,13 @@
-"""The feature store: equal bytes, kills at any moment, extractors that do not fit, and how fast it reads."""
+"""The feature store: equal bytes, interruptions at any moment, different extractors, flat memory."""
 
+import itertools
 import os
 import pickle
 import random
 import resource
 import signal
-import time
+import sys
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -31,12 +33,11 @@ def regions_of(number, size=16):
     return Regions(rng.normal(size=(count, size)).astype(np.float32), boxes)
 
 
-def write(folder, numbers, description=SMALL, pause=0.0, **options):
+def write(folder, numbers, description=SMALL, **options):
     with FeatureStoreWriter(folder, description, **options) as writer:
         for number in numbers:
             if str(number) not in writer.done:
                 writer.add(str(number), regions_of(number))
-                time.sleep(pause)
     return writer
 
 
@@ -101,26 +102,39 @@ def test_rounded_kinds_state_their_error(tmp_path, kind, bound):
     assert 0 < largest == pytest.approx(writer.largest_error, rel=1e-5)
 
 
+def kill_after(calls):
+    """Kill this process at its call number `calls` of a function, whatever the speed of the machine."""
+    left = itertools.count(calls, -1)
+
+    def count(frame, event, _):
+        if event in ("call", "c_call") and next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(count)
+
+
 def test_killed_at_twenty_moments_and_resumed(tmp_path):
-    """A writer is killed again and again, wherever it happens to be; the bytes are those of one that was not."""
+    """A writer is killed twenty times, each time at a random call; the bytes are those of an uninterrupted one."""
     write(tmp_path / "whole", range(200), shard_bytes=2000)
     chance = random.Random(3)
-    kills = 0
     for _ in range(20):
         child = os.fork()
         if child == 0:
-            write(tmp_path / "killed", range(200), shard_bytes=2000, pause=0.0004)
+            kill_after(chance.randint(1, 3000))
+            write(tmp_path / "killed", range(200), shard_bytes=2000)
             os._exit(0)
-        time.sleep(chance.uniform(0.002, 0.03))
-        os.kill(child, signal.SIGKILL)
-        kills += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1]), "the writer finished before it was killed"
+        chance.random()
+    assert (
+        1 < len(list((tmp_path / "killed").glob(SHARD_PATTERN))) < len(list((tmp_path / "whole").glob(SHARD_PATTERN)))
+    )
     write(tmp_path / "killed", range(200), shard_bytes=2000)
-    assert kills >= 10, f"only {kills} of 20 were killed before they ended"
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+    assert list((tmp_path / "killed").glob(".regions-*")) == [], "incomplete shards are removed"
 
 
 def test_images_computed_together_lie_in_one_shard(tmp_path):
-    """So that whoever goes on after a kill forms the same batches."""
+    """A resumed run forms the same batches."""
     with FeatureStoreWriter(tmp_path, SMALL, shard_bytes=1) as writer:
         for first in range(0, 10, 4):
             writer.add_batch((str(number), regions_of(number)) for number in range(first, min(first + 4, 10)))
@@ -128,7 +142,7 @@ def test_images_computed_together_lie_in_one_shard(tmp_path):
     assert shards == [["0", "1", "2", "3"], ["4", "5", "6", "7"], ["8", "9"]]
 
 
-def test_a_lost_shard_is_written_anew_without_touching_others(tmp_path):
+def test_a_lost_shard_is_written_again_without_changing_others(tmp_path):
     write(tmp_path, range(6), shard_bytes=1)
     (tmp_path / "regions-000-00002.safetensors").unlink()
     assert "2" not in FeatureStore(tmp_path)
@@ -150,12 +164,12 @@ def test_more_shards_than_files_may_be_open(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_full_disk_is_said_and_the_store_can_be_completed(tmp_path):
+def test_a_full_disk_is_reported_and_the_store_can_be_completed(tmp_path):
     write(tmp_path / "whole", range(50), shard_bytes=2000)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))  # no file may become larger
     try:
-        with pytest.raises(OSError, match=r"regions-000-00000\.safetensors could not be written .*Make room"):
+        with pytest.raises(OSError, match=r"regions-000-00000\.safetensors could not be written .*Free some space"):
             write(tmp_path / "store", range(50), shard_bytes=2000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -185,7 +199,7 @@ def test_scores_are_kept_where_the_store_has_them(tmp_path):
         assert found.scores.tobytes() == scores.tobytes() and found.boxes.tobytes() == given.boxes.tobytes()
 
 
-def test_stored_features_are_looked_at_without_a_copy(tmp_path):
+def test_stored_features_are_read_without_a_copy(tmp_path):
     write(tmp_path, range(5), StoreDescription("x", "r", 16, "float16"))
     store = FeatureStore(tmp_path)
     found = store.stored("3")
@@ -203,7 +217,7 @@ def test_several_writers_fill_one_store(tmp_path):
     assert store["17"].features.tobytes() == regions_of(17).features.tobytes()
 
 
-def test_features_of_another_extractor_are_refused(tmp_path):
+def test_features_of_a_different_extractor_are_refused(tmp_path):
     write(tmp_path, range(3))
     assert len(FeatureStore(tmp_path, "resnet/layer4", "r1")) == len(FeatureStore(tmp_path, "resnet/layer4")) == 3
     with pytest.raises(
@@ -212,7 +226,7 @@ def test_features_of_another_extractor_are_refused(tmp_path):
         FeatureStore(tmp_path, "vit")
     with pytest.raises(OtherExtractorError, match=r"revision r2"):
         FeatureStore(tmp_path, "resnet/layer4", "r2")
-    with pytest.raises(ValueError, match="holds StoreDescription.*Use another folder"):
+    with pytest.raises(ValueError, match="holds StoreDescription.*Use a different folder"):
         FeatureStoreWriter(tmp_path, StoreDescription("vit", "r1", 16))
 
 
@@ -236,7 +250,7 @@ def test_wrong_regions_and_missing_images(tmp_path):
         store.read_batch(["0", "1"], 3)
     with pytest.raises(ValueError, match=r"`out` is float32 \(1, 2, 3\); expected float32 \(1, 3, 16\)"):
         store.read_batch(["0"], 3, out=np.zeros((1, 2, 3), np.float32))
-    with pytest.raises(FileNotFoundError, match="is no feature store"):
+    with pytest.raises(FileNotFoundError, match="is not a feature store"):
         FeatureStore(tmp_path / "nowhere")
     large = StoreDescription("x", "r", 16, "float16", boxes=False)
     with (
@@ -247,32 +261,37 @@ def test_wrong_regions_and_missing_images(tmp_path):
 
 
 def test_memory_stays_flat_while_writing(tmp_path):
-    description = StoreDescription("x", "r", 256, "float16", boxes=False)
-    features = np.random.default_rng(0).normal(size=(8, 256)).astype(np.float32)
+    """The arrays that are alive after 400 and after 4,000 images (16 MB) differ by less than two shards."""
+    description = StoreDescription("x", "r", 256, "float32", boxes=False)
     peaks = []
-    with FeatureStoreWriter(tmp_path, description, shard_bytes=2**20) as writer:
-        for number in range(20_000):
-            writer.add(str(number), Regions(features))
-            if number in (4_000, 19_999):
-                peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-    assert peaks[1] - peaks[0] < 20, f"{peaks[1] - peaks[0]:.0f} MiB more after 16,000 images of 4 KiB"
+    tracemalloc.start()
+    try:
+        with FeatureStoreWriter(tmp_path, description, shard_bytes=2**18) as writer:
+            for number in range(4_000):
+                writer.add(str(number), Regions(np.full((4, 256), number, np.float32)))
+                if number in (399, 3_999):
+                    peaks.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 2**20, f"{(peaks[1] - peaks[0]) / 2**20:.1f} MiB more"
 
 
-@pytest.mark.slow
-def test_faster_than_the_released_reader(tmp_path):
-    """Random reads of up to 50 x 2048 regions, padded to 50, against M2's file as its released loader reads it."""
+def test_batches_are_those_of_the_released_reader(tmp_path):
+    """Random reads of up to 50 x 2048 regions, padded to 50, equal those that M2's released loader makes of its file.
+
+    `benchmarks/data.py` measures the speed of both.
+    """
     h5py = pytest.importorskip("h5py")
     rng = np.random.default_rng(0)
     with (
         FeatureStoreWriter(tmp_path, StoreDescription("x", "r", 2048, boxes=False)) as writer,
         h5py.File(tmp_path / "m2.hdf5", "w") as file,
     ):
-        for number in range(300):
+        for number in range(30):
             features = np.maximum(rng.normal(size=(int(rng.integers(10, 61)), 2048)), 0).astype(np.float32)
             writer.add(str(number), Regions(features))
             file[f"{number}_features"] = features
     store, file = FeatureStore(tmp_path), h5py.File(tmp_path / "m2.hdf5", "r")
-    batches = [[str(number) for number in rng.integers(0, 300, 20)] for _ in range(30)]
 
     def released(ids):
         rows = []
@@ -284,20 +303,6 @@ def test_faster_than_the_released_reader(tmp_path):
         return np.stack(rows)
 
     out = np.empty((20, 50, 2048), np.float32)
-
-    def stored(ids):
-        return store.read_batch(ids, 50, out=out)["region_features"]
-
-    def rate(read):
-        times = []
-        for _ in range(5):
-            begin = time.perf_counter()
-            for ids in batches:
-                read(ids)
-            times.append(time.perf_counter() - begin)
-        return 600 / min(times)
-
-    assert all((released(ids) == stored(ids)).all() for ids in batches)
-    ours, theirs = rate(stored), rate(released)
-    print(f"{ours:,.0f} against {theirs:,.0f} images/s: {ours / theirs:.1f} times")
-    assert ours >= 7 * theirs
+    for _ in range(5):
+        ids = [str(number) for number in rng.integers(0, 30, 20)]
+        assert (released(ids) == store.read_batch(ids, 50, out=out)["region_features"]).all()

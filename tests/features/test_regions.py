@@ -1,4 +1,4 @@
-"""Readers of regions: three records in all their forms, and the traps of each."""
+"""Readers of regions: three records in every format, and the special cases of each."""
 
 import base64
 import gzip
@@ -100,7 +100,7 @@ def test_tsv_in_parts_with_repeats(tmp_path, records):
     assert source.repeated == 1
     assert_same(source, records)
     write_tsv(parts[0], {first: (records[first][0] + 1, records[first][1])})
-    with pytest.raises(ValueError, match=r"a.tsv.1:1: the image 391895 comes twice with different regions"):
+    with pytest.raises(ValueError, match=r"a.tsv.1:1: the image 391895 occurs twice with different regions"):
         BottomUpTsv(parts)
 
 

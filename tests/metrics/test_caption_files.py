@@ -91,17 +91,17 @@ def test_predictions_that_cannot_be_matched(predictions, message):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", "", "holds no captions"),
-        ("a.json", "[]", "holds no captions"),
+        ("a.jsonl", "", "has no captions"),
+        ("a.json", "[]", "has no captions"),
         ("a.json", "{", "is not JSON"),
-        ("a.json", "3", "holds a int"),
+        ("a.json", "3", "contains a int"),
         ("a.jsonl", "{}\n", r"line 1 has \[\], expected the image under one of image_id"),
         ("a.jsonl", '{"image": "x"}\n', "expected the caption under one of caption"),
         ("a.jsonl", '{"image": "x", "caption": 3}\n', "has the caption 3, expected a string"),
         ("a.jsonl", '{"image": "x", "captions": []}\n', "empty list of captions"),
         ("a.jsonl", '["x"]\n', "expected an object"),
-        ("a.jsonl", "{\n", "line 1 is not JSON"),
-        ("a.txt", "x y\n", "expected `image TAB caption`"),
+        ("a.jsonl", "{\n", "line 1: not JSON"),
+        ("a.txt", "x y\n", "line 1: expected `name TAB caption` or `name,caption`"),
         ("a.parquet", "x", "expected one of .json, .jsonl"),
     ],
 )

@@ -64,8 +64,8 @@ def test_case_may_be_kept():
 @pytest.mark.parametrize(
     ("words", "layout", "message"),
     [
-        (["dog", "cat", "dog"], "default", "'dog' stands twice"),
-        (["dog", "<eos>"], "default", "'<eos>' stands twice"),
+        (["dog", "cat", "dog"], "default", "'dog' occurs twice"),
+        (["dog", "<eos>"], "default", "'<eos>' occurs twice"),
         (["dog"], "karpathy", "`layout` is 'karpathy', expected one of default, arctic"),
     ],
 )

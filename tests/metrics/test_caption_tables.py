@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hf_captioners.data.report import DataReport
-from hf_captioners.data.tables import split_caption_line, table_rows
+from hf_captioners.metrics.caption_tables import split_caption_line, table_rows
 
 LETTERS = st.characters(exclude_categories=("Cs",), exclude_characters="\x00")
 CAPTIONS = st.text(LETTERS, min_size=1, max_size=30).filter(lambda text: text.strip())

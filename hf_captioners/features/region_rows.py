@@ -1,0 +1,54 @@
+"""Regions of the images of one data set, read by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .feature_store import FeatureStore
+from .region_source import RegionSource
+
+
+class RegionRows:
+    """The regions of the images of a data set, by row.
+
+    Args:
+        source: regions by key.
+        keys: the key of every row's image in the source.
+    """
+
+    def __init__(self, source: RegionSource, keys: Sequence[str]) -> None:
+        self.source, self.keys = source, keys
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, row: int) -> dict[str, np.ndarray]:
+        """Return `region_features` `[R, D]` as stored and, where the source has boxes, `region_boxes` `[R, 4]`."""
+        regions = self.source.stored(self.keys[row])
+        boxes = {} if regions.boxes is None else {"region_boxes": regions.boxes}
+        return {"region_features": regions.features, **boxes}
+
+
+def require_stored_rows(store: FeatureStore, extractor: str, keys: Sequence[str]) -> RegionRows:
+    """Return the rows of a feature store after checking its extractor and that every row is stored.
+
+    Args:
+        store: a feature store.
+        extractor: `GridExtractor.digest` of the model that reads it.
+        keys: the key of every row's image, see `image_keys`.
+
+    Raises:
+        ValueError: the features come from a different extractor, or some rows are missing.
+    """
+    revision = store.description.revision
+    if revision != extractor:
+        raise ValueError(
+            f"The features in {store.folder} come from the extractor {revision[:16]}, this model's vision part with "
+            f"its image preparation is {extractor[:16]}. Delete the folder, or pass a different `feature_cache_dir`."
+        )
+    stored = sum(key in store for key in keys)
+    if stored < len(keys):
+        raise ValueError(f"The features in {store.folder} are unfinished: {stored} of {len(keys)} rows.")
+    return RegionRows(store, keys)
