@@ -183,7 +183,7 @@ def fit_to_features(start: ModelArguments, data: DataArguments) -> None:
     """Where features take the place of a vision model, let the captioner's configuration have their size."""
     if data.features is not None and start.model is None and start.vision_model is None:
         size = data.regions_of("train").feature_size
-        start.model_config = [f"region_feature_size={size}", *start.model_config]
+        start.model_config = {"region_feature_size": size} | start.config_fields()  # type: ignore[assignment]
 
 
 def hold_out(rows: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:

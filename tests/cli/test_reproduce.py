@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from hf_captioners.cli import command_parser, load_command, main
-from hf_captioners.cli.reproduce import as_markdown
+from hf_captioners.cli import main
 from hf_captioners.metrics.compute import METRICS
-from hf_captioners.reproduce.recipe import Recipe, in_percent, with_recipe
+from hf_captioners.reproduce.reading import read_arguments
+from hf_captioners.reproduce.recipe import RECIPES, Recipe, in_percent, merge_arguments
+from hf_captioners.reproduce.tables import as_markdown
 
-RECIPES = Path(__file__).parents[2] / "hf_captioners" / "reproduce" / "recipes"
 ALL = {path.relative_to(RECIPES).as_posix(): Recipe.load(path) for path in sorted(RECIPES.rglob("*.yaml"))}
 CELLS = [
     (name, regime)
@@ -117,7 +117,7 @@ def test_a_run_never_goes_on_with_other_arguments(toy, capsys):
     typed, output = toy
     assert main([*typed, "--row", "open"]) == 0
     assert main([*typed, "--row", "open", "--learning_rate", "5e-4"]) == 2
-    assert "(then without some; now --learning_rate 0.0005)" in capsys.readouterr().err
+    assert "(then --learning_rate 1e-3; now --learning_rate 0.0005)" in capsys.readouterr().err
     assert len(calls(output)) == 2
     result = next(output.rglob("seed_0/result.json"))
     known = json.loads(result.read_text())
@@ -134,7 +134,7 @@ def test_a_run_never_goes_on_with_other_arguments(toy, capsys):
     assert main([*typed, "--row", "shut", "--seeds", "0", *more]) == 0
     assert "--test_metrics bleu" in calls(output)[-1]
     assert not calls(output)[-1].endswith("--resume")
-    assert calls(output)[-1].index("srau_threshold=0.9") < calls(output)[-1].index("srau_threshold=0.3")
+    assert "--model_config encoder_layers=2 srau_threshold=0.3 " in calls(output)[-1]
 
 
 def test_what_another_call_is_at_is_left_to_it(toy, capsys):
@@ -143,7 +143,7 @@ def test_what_another_call_is_at_is_left_to_it(toy, capsys):
     folder.mkdir(parents=True)
     with FileLock(folder / ".reproduce.lock"):
         assert main([*typed, "--row", "open"]) == 0
-    assert "is run by another call" in capsys.readouterr().out
+    assert "is executed by another process" in capsys.readouterr().out
     assert len(calls(output)) == 1 and not (folder / "result.json").exists()
     assert main([*typed, "--row", "open"]) == 0
     assert len(calls(output)) == 2
@@ -181,11 +181,23 @@ def test_a_dry_run_prints_commands(toy, capsys):
     assert not calls(output)
 
 
+def test_settings_of_a_machine_override_the_recipes(toy, tmp_path, capsys):
+    typed, _ = toy
+    (tmp_path / "machine.yaml").write_text("learning_rate: 5e-4\ndata_dir: here\nmodel_config: {encoder_layers: 3}\n")
+    assert (
+        main([*typed, "--row", "open", "--with", str(tmp_path / "machine.yaml"), "--dry_run", "--data", "there"]) == 0
+    )
+    line = capsys.readouterr().out.splitlines()[0]
+    assert "--learning_rate 5e-4" in line and "--data_dir there" in line and "1e-3" not in line
+    assert "--model_config encoder_layers=3 srau_threshold=0.2 " in line
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (["--table", "8"], "toy --table 7"),
         (["--regime", "3%"], "regime '3%'"),
+        (["--with", "nowhere.yaml"], "no recipe nowhere.yaml"),
         (["--recipes", "nowhere"], "no folder nowhere"),
     ],
 )
@@ -219,11 +231,10 @@ def test_a_regime_and_a_second_file(tmp_path):
         "{model_config: {b: 3}}}}}\n"
     )
     second.write_text("seed: 5\n")
-    expected = ["--seed", "1", "--model_config", "a=1", "b=3", "--seed", "5", "--reproduces", str(first), "x"]
-    expected += ["--bf16", "true"]
-    assert with_recipe([str(first), str(second), "--regime", "x", "--bf16", "true"]) == expected
-    with pytest.raises(ValueError, match="--regime y.* has x"):
-        with_recipe([str(first), "--regime", "y"])
+    parts = [Recipe.load(first).with_regime("x"), Recipe.load(second).arguments, {"bf16": "true"}]
+    assert merge_arguments(*parts) == {"seed": 5, "model_config": {"a": 1, "b": 3}, "bf16": "true"}
+    with pytest.raises(ValueError, match="--regime y.* are x"):
+        Recipe.load(first).with_regime("y")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -244,13 +255,10 @@ def test_a_recipe_says_what_it_is(name):
 
 @pytest.mark.parametrize(("name", "regime"), CELLS)
 def test_a_recipe_is_read_by_the_dataclasses_of_the_command_line(name, regime, tmp_path):
-    from hf_captioners.cli.train import _typed, argument_types
     from hf_captioners.data import list_datasets
 
-    chosen = [] if regime is None else ["--regime", regime]
-    typed = with_recipe([str(RECIPES / name), *chosen, "--output_dir", str(tmp_path), "--use_cpu"])
-    args = command_parser("train", load_command("train")).parse_args(typed)
-    start, data, training = (kind(**_typed(args, kind)) for kind in argument_types(args.scst))
+    values = merge_arguments(ALL[name].with_regime(regime), {"output_dir": str(tmp_path), "use_cpu": True})
+    start, data, training, _ = read_arguments(values)
     assert data.dataset in list_datasets()
     assert training.output_dir == str(tmp_path)
     folder = RECIPES.joinpath(name).parent.name

@@ -105,11 +105,11 @@ def test_an_earlier_run_is_resumed_or_left_alone(images, parts, tmp_path, capsys
     arguments = ["train", "--train_dir", str(images), "--output_dir", str(tmp_path / "run"), *parts]
     arguments += ["--validation_dir", str(images)]
     assert main([*arguments, "--resume", "--num_train_epochs", "1"]) == 0
-    assert "starting anew" in capsys.readouterr().out
+    assert "starting from the beginning" in capsys.readouterr().out
     assert main([*arguments, "--num_train_epochs", "2"]) == 2
     assert "--resume" in capsys.readouterr().err
     assert main([*arguments, "--num_train_epochs", "2", "--resume"]) == 0
-    assert "Going on from" in capsys.readouterr().out
+    assert "Resuming from" in capsys.readouterr().out
     assert [entry["epoch"] for entry in log_of(tmp_path / "run") if "eval_cider_d" in entry] == [1.0, 2.0]
 
 
@@ -122,7 +122,7 @@ def test_a_run_goes_on_from_a_named_checkpoint(images, parts, tmp_path, capsys):
     resumed = [*arguments, "--output_dir", str(second), "--num_train_epochs", "2", "--resume_from_checkpoint"]
     capsys.readouterr()
     assert main([*resumed, str(begun)]) == 0
-    assert f"Going on from {begun}." in capsys.readouterr().out
+    assert f"Resuming from {begun}." in capsys.readouterr().out
     both = [[entry["eval_loss"] for entry in log if "eval_loss" in entry] for log in (whole, log_of(second))]
     assert len(both[0]) == 2
     assert both[0] == pytest.approx(both[1], abs=1e-6)

@@ -124,8 +124,9 @@ def test_reports_are_generated_as_long_as_reports_are(scenes, parts, tmp_path):
         output = str(tmp_path / f"run{len(more)}")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                "hf_captioners.cli.train._train", lambda args, start, data, training, final: told.append(training)
+                "hf_captioners.training.running.train_captioner", lambda *given, **options: told.append(given[2])
             )
+            patch.setattr("hf_captioners.cli.train.summary", lambda result: "")
             main(["train", *typed, *parts, "--use_cpu", *more, "--output_dir", output])
     assert [(one.generation_max_new_tokens, one.generation_num_beams) for one in told] == [(60, 3), (20, 3)]
 
