@@ -1,22 +1,24 @@
-"""`hf-captioners convert`: a checkpoint of another program as a captioner of this library."""
+"""`hf-captioners convert`: convert a checkpoint of released code to a captioner of this library."""
 
 import argparse
 
 from hf_captioners.named_values import read_named_values
 
 NAME = "convert"
-HELP = "turn an author's checkpoint into a captioner that loads anywhere"
+HELP = "convert an authors' checkpoint to a captioner of this library"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to read, and where to write."""
-    parser.add_argument("architecture", help="kind of captioner, as visualgpt")
-    parser.add_argument("checkpoint", metavar="CHECKPOINT", help="file of the authors' program; nothing in it is run")
+    """Add the arguments of checkpoint and output."""
+    parser.add_argument("architecture", help="architecture of the captioner, for example visualgpt")
+    parser.add_argument(
+        "checkpoint", metavar="CHECKPOINT", help="file of the authors' code; nothing in it is executed"
+    )
     parser.add_argument(
         "--vocab",
         metavar="FILE",
-        help="the vocabulary: a word map (.json), a pickled dictionary (.pkl) or words one a line (.txt); for "
-        "VisualGPT the name or directory of GPT-2's tokenizer. Without it no processor is written",
+        help="the vocabulary: a word map (.json), a pickled dictionary (.pkl) or words, one per line (.txt); for "
+        "VisualGPT the name or directory of the GPT-2 tokenizer. Without it no processor is written",
     )
     parser.add_argument("--output", metavar="DIR", required=True, help="new directory of the captioner")
     parser.add_argument(
@@ -25,21 +27,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="what the file does not say, as n_head=12 or srau_threshold=0.2",
+        help="settings that the file does not contain, for example n_head=12 srau_threshold=0.2",
     )
     parser.add_argument(
-        "--report", metavar="FILE", help="write what was compared, and how far off it is, to this JSON file"
+        "--report", metavar="FILE", help="write the comparison with the original checkpoint to this JSON file"
     )
     parser.add_argument(
         "--expected",
         metavar="FILE",
-        help="for the report: a .safetensors of the authors' program with inputs of forward(), `logprobs` [B, T, V] "
-        "for them, and perhaps `compared` [B, T], True where a position counts",
+        help="for the report: a .safetensors file of the authors' code with inputs of forward(), their `logprobs` "
+        "[B, T, V], and optionally `compared` [B, T], True where a position is compared",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Read, convert, save; a summary on stdout."""
+    """Convert, save, and print a summary."""
     from pathlib import Path
 
     from hf_captioners.hub.convert.converting import build_captioner, read_released, require_new, save_captioner
@@ -47,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.output_files import as_json, require_writable_folder, write_text
 
     if args.expected and not args.report:
-        raise ValueError("`--expected` is for the report: pass --report FILE too.")
+        raise ValueError("`--expected` is part of the report: pass --report FILE too.")
     if args.expected and not Path(args.expected).is_file():
         raise FileNotFoundError(f"There is no file {args.expected}.")
     if args.report:
@@ -57,11 +59,11 @@ def run(args: argparse.Namespace) -> int:
     model = build_captioner(released, args.checkpoint)
     processor = None if args.vocab is None else make_processor(args.architecture, released, args.vocab)
     save_captioner(model, processor, args.checkpoint, args.output)
-    print(f"Wrote {len(released.weights)} weights and every size of {args.checkpoint} to {args.output}.")
+    print(f"Wrote {len(released.weights)} weights and the configuration of {args.checkpoint} to {args.output}.")
     if released.unused:
-        print(f"Left out, because no forward pass reads them: {len(released.unused)} ({summary(released.unused)}).")
+        print(f"Left out because no forward pass uses them: {len(released.unused)} ({summary(released.unused)}).")
     if processor is None:
-        print("No processor was written: pass --vocab to get captions in words.")
+        print("No processor was written: pass --vocab to write one.")
     if args.report:
         from hf_captioners.hub.convert.parity_report import parity_report
 
@@ -76,6 +78,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def summary(keys: list[str]) -> str:
-    """Keys with their numbers taken out, each form once."""
+    """Return the distinct forms of keys, numbers replaced by `*`."""
     forms = {".".join("*" if part.isdigit() else part for part in key.split(".")) for key in keys}
     return ", ".join(sorted(forms))

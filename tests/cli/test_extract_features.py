@@ -164,7 +164,7 @@ def test_killed_and_repeated(images, vision, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"split": "dev"}, "no split dev; there are train"),
+        ({"split": "dev"}, "no split dev; its splits are train"),
         ({"data_options": "image_dir"}, "NAME=VALUE"),
         ({"data_dir": "nowhere"}, "nowhere"),
         ({"vision_model": "nowhere"}, "nowhere is no checkpoint"),
