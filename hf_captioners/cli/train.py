@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that only the command line has."""
     from transformers.hf_argparser import string_to_bool
 
+    parser.usage = "hf-captioners train [RECIPE.yaml ...] [--NAME VALUE ...]"
     parser.add_argument(
         "recipes",
         nargs="*",

@@ -40,7 +40,7 @@ def test_a_command_that_cannot_be_loaded_is_named(monkeypatch, capsys):
     assert "no_such_file" in capsys.readouterr().err
 
 
-def test_errors_are_told_in_one_line_or_with_the_place(monkeypatch, capsys, tmp_path):
+def test_errors_are_printed_in_one_line_or_with_the_traceback(monkeypatch, capsys, tmp_path):
     arguments = ["caption", str(tmp_path), "--model", "x"]
     assert cli.main(arguments) == 2
     assert capsys.readouterr().err == f"hf-captioners caption: error: {tmp_path} has no images.\n"

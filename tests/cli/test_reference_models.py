@@ -44,7 +44,7 @@ def test_a_dry_run_trains_and_pushes(language_model, vision_model, tmp_path):
         "    1%: {published: {bleu_1: [69.3, 0.84]}}\n"
     )
     (tmp_path / "machine.yaml").write_text("max_steps: 1\nuse_cpu: true\ngeneration_max_new_tokens: 5\n")
-    typed = ["visualgpt-coco-1-percent", "--owner", "nobody", "--dry-run", "--with", str(tmp_path / "machine.yaml")]
+    typed = ["visualgpt-coco-1-percent", "--owner", "me", "--dry-run", "--with", str(tmp_path / "machine.yaml")]
     places = ["--recipes", str(tmp_path / "recipes"), "--output_dir", str(tmp_path / "runs")]
     done = subprocess.run([sys.executable, str(SCRIPT), *typed, *places], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -21,7 +21,7 @@ CELLS = [
     for name, recipe in ALL.items()
     for regime in (recipe.published.regimes if recipe.published else (None,))
 ]
-# Tables of this library's own, which nobody published before.
+# Tables of this library's own, which are not published elsewhere.
 OWN_STUDIES = ("low_data", "self_critical")
 # Stands in for Python: "trains" by writing what a seed gives, and fails where the gates are closed too far.
 STUB = """
@@ -42,7 +42,7 @@ figures = {"cider_d": 0.4 + 0.1 * int(value("--seed")), "bleu_4": 0.2, "images":
 
 @pytest.fixture
 def toy(tmp_path):
-    """Two rows of a paper of our own, one of which cannot be trained, and a stub in the place of Python."""
+    """Two rows of a made-up paper, one of which cannot be trained, and a stub instead of Python."""
     folder = tmp_path / "recipes"
     folder.mkdir()
     for row, threshold in (("open", 0.2), ("shut", 0.9)):
@@ -82,10 +82,10 @@ def test_rows_seeds_and_what_failed(toy, capsys):
     assert float(lines[1]["cider_d"]) == pytest.approx(0.5)
     assert "--train_share 0.01 --data_dir images --seed 1" in lines[1]["arguments"]
     assert "--model_config encoder_layers=2 srau_threshold=0.2" in lines[1]["arguments"]
-    assert not any("--resume" in call for call in calls(output)), "there was nothing to go on from"
+    assert not any("--resume" in call for call in calls(output)), "there was nothing to resume"
 
 
-def test_cards_tell_the_row_and_all_its_runs(toy):
+def test_cards_show_the_row_and_all_its_runs(toy):
     """The first run alone, then both: every card of the row has the mean and deviation, and no other row's figures."""
     typed, output = toy
     main([*typed, "--seeds", "1"])
@@ -112,8 +112,8 @@ def test_what_is_done_is_not_done_again(toy):
     assert ["--resume" in call for call in calls(output)] == [False, False, False, True]
 
 
-def test_a_run_never_goes_on_with_other_arguments(toy, capsys):
-    """What is done or was interrupted stays as it is; what failed begins anew."""
+def test_a_run_is_never_resumed_with_other_arguments(toy, capsys):
+    """What is done or was interrupted stays as it is; what failed starts again."""
     typed, output = toy
     assert main([*typed, "--row", "open"]) == 0
     assert main([*typed, "--row", "open", "--learning_rate", "5e-4"]) == 2
@@ -124,11 +124,11 @@ def test_a_run_never_goes_on_with_other_arguments(toy, capsys):
     result.write_text(json.dumps(known | {"status": "begun", "figures": {}}))
     assert main([*typed, "--row", "open", "--learning_rate", "5e-4"]) == 2
     assert main([*typed, "--row", "open"]) == 0
-    assert calls(output)[2].endswith("--resume"), "an interrupted run goes on"
+    assert calls(output)[2].endswith("--resume"), "an interrupted run is resumed"
     main([*typed, "--row", "shut", "--seeds", "0"])
     (output / "table7_shut" / "1_percent" / "seed_0" / "checkpoint-5").mkdir()
     assert main([*typed, "--row", "shut", "--seeds", "0", "--model_config", "srau_threshold=0.3"]) == 2
-    assert "was run with other arguments" in capsys.readouterr().err, "there is a checkpoint to go on from"
+    assert "was run with other arguments" in capsys.readouterr().err, "there is a checkpoint to resume from"
     (output / "table7_shut" / "1_percent" / "seed_0" / "checkpoint-5").rmdir()
     more = ["--model_config", "srau_threshold=0.3", "--test_metrics", "bleu"]
     assert main([*typed, "--row", "shut", "--seeds", "0", *more]) == 0
@@ -137,7 +137,7 @@ def test_a_run_never_goes_on_with_other_arguments(toy, capsys):
     assert "--model_config encoder_layers=2 srau_threshold=0.3 " in calls(output)[-1]
 
 
-def test_what_another_call_is_at_is_left_to_it(toy, capsys):
+def test_a_run_of_a_different_process_is_left_to_it(toy, capsys):
     typed, output = toy
     folder = output / "table7_open" / "1_percent" / "seed_0"
     folder.mkdir(parents=True)
@@ -201,7 +201,7 @@ def test_settings_of_a_machine_override_the_recipes(toy, tmp_path, capsys):
         (["--recipes", "nowhere"], "no folder nowhere"),
     ],
 )
-def test_what_does_not_exist_is_told(toy, more, said, capsys):
+def test_what_does_not_exist_is_reported(toy, more, said, capsys):
     assert main([*toy[0], *more]) == 2
     assert said in capsys.readouterr().err
 
@@ -217,7 +217,7 @@ def test_a_table_without_runs_is_empty():
 
 
 @pytest.mark.parametrize("content", ["reproduces: {paper: p}", "reproduces: [1]", "reproduces: {regimes: 3}"])
-def test_an_incomplete_row_is_told(tmp_path, content):
+def test_an_incomplete_row_is_reported(tmp_path, content):
     path = tmp_path / "recipe.yaml"
     path.write_text(content)
     with pytest.raises(ValueError, match="needs paper, table, row and regimes"):
@@ -268,7 +268,7 @@ def test_a_recipe_is_read_by_the_dataclasses_of_the_command_line(name, regime, t
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "regime"), CELLS)
 def test_a_recipe_runs_two_steps(name, regime, language_model, vision_model, tmp_path, capsys):
-    """On drawn scenes, with a tiny language model and backbone put in by one file, as docs/training.md says."""
+    """On drawn scenes, with a tiny language model and backbone from a second file, as in docs/training.md."""
     tiny, started = tmp_path / "tiny.yaml", tmp_path / "started"
     arguments = ALL[name].with_regime(regime)
     tiny.write_text(

@@ -51,7 +51,7 @@ def test_json_and_files(files, capsys, tmp_path):
     assert sum(row["cider_d"] for row in rows) / 3 == pytest.approx(figures["cider_d"])
 
 
-def test_images_of_one_file_only_are_told(files, capsys):
+def test_images_of_one_file_only_are_reported(files, capsys):
     predictions, references = files
     predictions.write_text(json.dumps([{"image_id": 1, "caption": "a man"}, {"image_id": 9, "caption": "a"}]))
     assert score(predictions, references, "--metrics", "bleu") == 1
