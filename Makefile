@@ -1,4 +1,4 @@
-# Every target sets up what it needs: one virtual environment, made once and kept in step with pyproject.toml.
+# Every target sets up what it needs: one virtual environment, created once and updated when pyproject.toml changes.
 PYTHON ?= python3
 VENV ?= .venv
 JOBS ?= auto
@@ -15,11 +15,11 @@ STAMP := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test test-all test-oldest quality style bench release clean
+.PHONY: help demo test test-all test-oldest quality style bench reference-models clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 $(STAMP): pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
@@ -27,13 +27,13 @@ $(STAMP): pyproject.toml
 	$(PY) -m uv pip install --quiet --python $(PY) -e ".[dev]" || $(PY) -m pip install --quiet -e ".[dev]"
 	touch $(STAMP)
 
-demo: $(STAMP)  ## train on drawn images and write a page: demo/index.html (about 5 minutes)
+demo: $(STAMP)  ## train on drawn images and write demo/index.html (about 5 minutes)
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE $(BIN)/hf-captioners demo --output_dir demo
 
-test: $(STAMP)  ## the fast tests
+test: $(STAMP)  ## run the fast tests
 	$(PY) $(PYTEST)
 
-test-all: $(STAMP)  ## all tests, the slow ones too
+test-all: $(STAMP)  ## run all tests, slow ones included
 	$(PY) $(PYTEST) -m ""
 
 $(OLDEST)/installed: pyproject.toml
@@ -42,23 +42,23 @@ $(OLDEST)/installed: pyproject.toml
 	$(OLDEST_PY) -m uv pip install --quiet --python $(OLDEST_PY) --resolution lowest-direct -e ".[test]"
 	touch $(OLDEST)/installed
 
-test-oldest: $(OLDEST)/installed  ## the fast tests on the oldest supported versions of transformers and all others
+test-oldest: $(OLDEST)/installed  ## run the fast tests on the oldest supported versions of all dependencies
 	$(OLDEST_PY) $(PYTEST)
 
-quality: $(STAMP)  ## style, names and types, as the checks want them
+quality: $(STAMP)  ## check style, formatting and types
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-style: $(STAMP)  ## put the code into shape
+style: $(STAMP)  ## format the code
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(STAMP)  ## measure decoding against its rivals
+bench: $(STAMP)  ## compare decoding speed with other implementations
 	OMP_NUM_THREADS=1 $(PY) benchmarks/decoding.py
 
-release: $(STAMP)  ## train the reference captioners and push them: make release OWNER=name WITH=machine.yaml ARGS=NAME
-	HF_HUB_OFFLINE=0 $(PY) examples/release.py --owner $(OWNER) $(if $(WITH),--with $(WITH)) $(ARGS)
+reference-models: $(STAMP)  ## train the reference models and push them: OWNER=name WITH=machine.yaml ARGS=NAME
+	HF_HUB_OFFLINE=0 $(PY) examples/train_reference_models.py --owner $(OWNER) $(if $(WITH),--with $(WITH)) $(ARGS)
 
-clean:  ## remove what was built
+clean:  ## remove build products
 	rm -rf build dist demo *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -1,11 +1,10 @@
-"""Pretrain a small GPT-2 on text, to start a captioner from: text and captions in, a GPT-2 directory out.
+"""Pretrain a small GPT-2 on text and captions, as the language model of a captioner.
 
     python examples/pretrain_language_model.py --text novels.txt.gz --captions images/train \
         --tokenizer path/to/gpt2_tokenizer --output_dir runs/language_model --num_train_epochs 1 --bf16
 
-Texts are cut into blocks of `--block_size` tokens; captions are packed into blocks one after another, each closed by
-the end token. Every position of every block is a real token, so nothing is computed for padding. All arguments of
-the `Trainer` of transformers are accepted.
+Texts are cut into blocks of `--block_size` tokens. Captions are packed into blocks, each after an end token. There
+is no padding. All arguments of the `Trainer` of transformers are accepted.
 """
 
 import gzip
@@ -34,34 +33,36 @@ from transformers import (
 
 @dataclass
 class LanguageModelArguments:
-    """What to read, and the size of the model."""
+    """Arguments of the texts and of the size of the model."""
 
     text: list[str] = field(default_factory=list, metadata={"help": "Text files, plain or .gz."})
     captions: list[str] = field(
         default_factory=list,
         metadata={"help": "Folders with metadata.jsonl, .jsonl with `captions` or `caption`, .txt, or COCO's .json."},
     )
-    max_captions: int | None = field(default=None, metadata={"help": "Read so many of them at most, drawn at random."})
+    max_captions: int | None = field(
+        default=None, metadata={"help": "Use at most this many captions, drawn at random."}
+    )
     tokenizer: str | None = field(default=None, metadata={"help": "Directory or name; default: a new byte-level BPE."})
-    vocab_size: int = field(default=4000, metadata={"help": "Types of the new byte-level BPE."})
-    max_text_tokens: int | None = field(default=None, metadata={"help": "Read at most this many tokens of --text."})
-    caption_repeats: int = field(default=1, metadata={"help": "How often the captions are seen in one epoch."})
+    vocab_size: int = field(default=4000, metadata={"help": "Vocabulary size of the new byte-level BPE."})
+    max_text_tokens: int | None = field(default=None, metadata={"help": "Use at most this many tokens of --text."})
+    caption_repeats: int = field(default=1, metadata={"help": "How often each caption occurs in one epoch."})
     width: int = field(default=256, metadata={"help": "Hidden size."})
     layers: int = field(default=6, metadata={"help": "Number of layers."})
     heads: int = field(default=4, metadata={"help": "Attention heads."})
-    positions: int = field(default=128, metadata={"help": "Longest text the model can read, in tokens."})
-    block_size: int = field(default=64, metadata={"help": "Tokens of a training row."})
+    positions: int = field(default=128, metadata={"help": "Maximum sequence length in tokens."})
+    block_size: int = field(default=64, metadata={"help": "Tokens per training row."})
 
 
 def read_text(path: str) -> str:
-    """The text of a plain or gzipped file."""
+    """Read a plain or gzipped text file."""
     opener = gzip.open if path.endswith(".gz") else open
     with opener(path, "rt", encoding="utf-8") as file:
         return file.read()
 
 
 def read_captions(path: str) -> Iterator[str]:
-    """Captions as a captioner is trained on them: lower case, no punctuation at the end."""
+    """Read captions in the form that a captioner is trained on: lower case, no final punctuation."""
     source = Path(path)
     source = source / "metadata.jsonl" if source.is_dir() else source
     if source.suffix == ".json":
@@ -75,7 +76,7 @@ def read_captions(path: str) -> Iterator[str]:
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE in the form of GPT-2's, with its end token."""
+    """Train a byte-level BPE with the end token of GPT-2."""
     base = ByteLevelBPETokenizer()
     base.train_from_iterator(texts, vocab_size=vocab_size, special_tokens=["<|endoftext|>"], show_progress=False)
     end = "<|endoftext|>"
@@ -83,7 +84,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
 
 
 class Blocks(Dataset):
-    """A stream of tokens cut into rows of the same length; the last, shorter one is left out."""
+    """A stream of tokens cut into rows of equal length; a shorter last row is dropped."""
 
     def __init__(self, tokens: list[int], block_size: int) -> None:
         count = len(tokens) // block_size
@@ -97,7 +98,7 @@ class Blocks(Dataset):
 
 
 def tokens_of(arguments: LanguageModelArguments, tokenizer, seed: int) -> list[int]:
-    """All tokens of the texts, then of the captions in a random order."""
+    """Return the tokens of the texts, then those of the captions in random order."""
     end = tokenizer.eos_token_id
     tokens: list[int] = []
     for path in arguments.text:
@@ -119,7 +120,9 @@ def tokens_of(arguments: LanguageModelArguments, tokenizer, seed: int) -> list[i
 
 def main() -> None:
     """Pretrain and save model and tokenizer."""
-    logging.getLogger("transformers.tokenization_utils_base").setLevel(logging.ERROR)  # long paragraphs are cut below
+    logging.getLogger("transformers.tokenization_utils_base").setLevel(
+        logging.ERROR
+    )  # no warning: long paragraphs are cut below
     arguments, training = HfArgumentParser((LanguageModelArguments, TrainingArguments)).parse_args_into_dataclasses()
     if not arguments.text and not arguments.captions:
         raise SystemExit("Nothing to read: pass --text FILE ... or --captions FOLDER ...")

@@ -1,24 +1,26 @@
 """Settings as they are typed: `protocol=r2gen max_views=2 sections=[findings,impression] learning_rate=1e-4`."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-def read_named_values(entries: Iterable[str], flag: str) -> dict[str, Any]:
-    """Read `name=value` entries; numbers, lists and true are what they look like, all else is text.
+def read_named_values(entries: Mapping[str, Any] | Iterable[str] | str, flag: str) -> dict[str, Any]:
+    """Read `name=value` entries.
 
-    A value is read as JSON, which knows `1e-4`, and where it is none as YAML, which knows `[a, b]`.
+    A value is read as JSON, which includes `1e-4`, or else as YAML, which includes `[a, b]` and plain text.
 
     Args:
-        entries: what was typed; `-` in a name is read as `_`.
-        flag: the argument that they were typed behind, for messages.
+        entries: the entries, or a mapping of names to values that are read already. `-` in a name is read as `_`.
+        flag: name of the argument, for messages.
 
     Raises:
         ValueError: an entry has no `=`, or its value cannot be read.
     """
+    if isinstance(entries, Mapping):
+        return {name.replace("-", "_"): value for name, value in entries.items()}
     values = {}
-    for entry in entries:
+    for entry in [entries] if isinstance(entries, str) else entries:
         name, sign, text = entry.partition("=")
         if not sign:
             raise ValueError(

@@ -14,10 +14,10 @@ from filelock import FileLock, Timeout
 
 
 def require_writable_folder(folder: str | os.PathLike[str]) -> None:
-    """Make a folder if it is missing and see that files can be written there.
+    """Create a folder if it is missing and check that files can be written there.
 
     Raises:
-        PermissionError: they cannot.
+        PermissionError: files cannot be written there.
         NotADirectoryError: a file has this name.
     """
     path = Path(folder)
@@ -28,15 +28,15 @@ def require_writable_folder(folder: str | os.PathLike[str]) -> None:
         with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        raise PermissionError(f"{path} cannot be written to ({error.strerror}). Choose another folder.") from error
+        raise PermissionError(f"{path} cannot be written to ({error.strerror}). Choose a different folder.") from error
 
 
 @contextmanager
 def atomic_file(path: str | os.PathLike[str], mode: str = "w", **options: Any) -> Iterator[IO[Any]]:
     """Open a file for writing that appears under its name only when the block ends without an error.
 
-    Until then the content is in a temporary file in the same folder, whose name no other process uses, so that readers
-    see the old file or all of the new one, and a process that is killed leaves the old one.
+    Until then the content is in a temporary file in the same folder, under a name that no other process uses. Readers
+    see the old file or the complete new one; a process that is killed leaves the old one.
 
     Args:
         path: the file to write or to replace. Its folder exists.
@@ -61,7 +61,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def as_json(value: Any) -> str:
-    """JSON for people; nan, which is not JSON, is null."""
+    """Return indented JSON; nan, which JSON does not have, becomes null."""
 
     def plain(item: Any) -> Any:
         if isinstance(item, Mapping):
@@ -71,19 +71,19 @@ def as_json(value: Any) -> str:
     return json.dumps(plain(value), indent=2)
 
 
-PATIENCE = 5.0  # seconds; a run that was killed may leave processes behind for a moment, which hold its lock
+PATIENCE = 5.0  # seconds; child processes of a killed run may hold its lock for a moment
 
 
 @contextmanager
 def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterator[None]:
-    """Keep other runs out of a folder while something is written there.
+    """Lock a folder against other runs.
 
     Args:
-        folder: the folder, which exists.
-        is_main: whether this is the process that speaks for a run of several.
+        folder: an existing folder.
+        is_main: whether this is the main process of the run; only that one locks.
 
     Raises:
-        BlockingIOError: another run is writing there.
+        BlockingIOError: another run has locked the folder.
     """
     if not is_main:
         yield
@@ -93,6 +93,6 @@ def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterato
             yield
     except Timeout:
         raise BlockingIOError(
-            f"Another run is writing into {folder}. Wait for its end (--resume goes on from there), or pass another "
+            f"Another run is writing into {folder}. Wait until it ends and pass --resume, or pass a different "
             "--output_dir."
         ) from None

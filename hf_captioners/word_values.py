@@ -1,4 +1,4 @@
-"""Values of tokens gathered over the words that people read."""
+"""Values of tokens, averaged over the words of a caption."""
 
 from typing import Any
 
@@ -6,15 +6,15 @@ import numpy as np
 
 
 def word_means(processor: Any, sequence: list[int], values: Any) -> tuple[list[str], list[np.ndarray]]:
-    """Words of a caption, each with the mean of the values of its tokens.
+    """Average the values of tokens over words.
 
     Args:
         processor: decodes tokens.
         sequence: T tokens, the begin token first.
-        values: `[T - 1, ...]`, one for every token behind the first.
+        values: `[T - 1, ...]`, one for each token after the first.
 
     Returns:
-        Words and means, up to the end token.
+        The words up to the end token, and for each word the mean over its tokens.
     """
     of_word: list[list[Any]] = []
     words: list[str] = []

@@ -86,6 +86,20 @@ def test_wheel_works_in_an_empty_folder(installed, tmp_path):
     assert 8 <= int(files) <= 14, "code files in a checkpoint"
 
 
+def test_wheel_has_the_recipes(installed, tmp_path):
+    """From an empty folder: the commands of a table, and a recipe that is named by its path in the package."""
+    typed = ["-m", "hf_captioners.cli", "reproduce", "visualgpt", "--table", "1", "--dry_run"]
+    ran = run_installed(installed, tmp_path, *typed)
+    assert ran.returncode == 0, ran.stderr
+    lines = ran.stdout.splitlines()
+    assert len(lines) == 2 * 3 * 4, "two rows, three regimes, four seeds"
+    assert all(line.startswith("hf-captioners train --dataset coco --architecture visualgpt") for line in lines)
+    assert not list(tmp_path.iterdir()), "a dry run writes nothing"
+    typed = ["train", "show_attend_tell/flickr8k_soft.yaml", "--use_cpu", "--train_dir", "missing"]
+    ran = run_installed(installed, tmp_path, "-m", "hf_captioners.cli", *typed, "--output_dir", "run")
+    assert (ran.returncode, "no folder missing" in ran.stderr) == (2, True), ran.stderr
+
+
 @pytest.mark.slow
 def test_wheel_runs_the_demonstration(installed, tmp_path):
     ran = run_installed(installed, tmp_path, "-m", "hf_captioners.cli", "demo", "--quick")

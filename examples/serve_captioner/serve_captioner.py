@@ -1,6 +1,6 @@
-"""Serve a captioner: `POST /caption` with the bytes of an image answers `{"caption": ...}`.
+"""Serve a captioner: `POST /caption` with the bytes of an image returns `{"caption": ...}`.
 
-It runs the code in the captioner's repository: look at it before you serve somebody else's.
+This executes the code in the repository of the captioner. Review it before you serve a captioner that is not yours.
 """
 
 import argparse
@@ -15,7 +15,7 @@ LARGEST_IMAGE = 20 * 2**20  # bytes
 
 
 def make_app(captioner) -> web.Application:
-    """The application around a pipeline; images are captioned one after the other, without blocking requests."""
+    """Create the application of a pipeline; images are captioned one after the other, without blocking requests."""
     turn = asyncio.Lock()
 
     async def caption(request: web.Request) -> web.Response:
@@ -37,7 +37,7 @@ def main() -> None:
     """Load the captioner and serve it."""
     parser = argparse.ArgumentParser(description="Captions over HTTP.")
     parser.add_argument("model", help="name on the Hub, or directory")
-    parser.add_argument("--revision", help="commit to serve, so that nothing changes beneath you")
+    parser.add_argument("--revision", help="commit to serve; default: the newest one")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     args = parser.parse_args()

@@ -1,1 +1,1 @@
-"""Captioning of many images: the list of images, and files of captions that survive a kill."""
+"""Captioning of many images, of data sets, and the scores of captions."""

@@ -1,4 +1,4 @@
-"""Captions on disk: written one by one to a working file that survives a kill, then in the form that was asked for."""
+"""Files of captions: records are appended to a partial file, then written in the format of the output."""
 
 import csv
 import json
@@ -6,16 +6,18 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any
+
+from hf_captioners.output_files import atomic_file
 
 WORKING_SUFFIX = ".partial"
 
 
-def output_form(path: Path) -> Callable[[Iterable[dict[str, Any]], TextIO], None]:
-    """The writer for a file's name.
+def output_writer(path: Path) -> Callable[[Iterable[dict[str, Any]], IO[str]], None]:
+    """Return the writer of a file by its suffix.
 
     Raises:
-        ValueError: the name ends in another way.
+        ValueError: the suffix is unknown.
     """
     if path.suffix.lower() not in WRITERS:
         raise ValueError(
@@ -24,27 +26,27 @@ def output_form(path: Path) -> Callable[[Iterable[dict[str, Any]], TextIO], None
     return WRITERS[path.suffix.lower()]
 
 
-def write_jsonl(records: Iterable[dict[str, Any]], file: TextIO) -> None:
-    """One record a line: `image`, `caption`, `score`."""
+def write_jsonl(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
+    """Write one JSON record per line: `image`, `caption`, `score`."""
     for record in records:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
-def write_csv(records: Iterable[dict[str, Any]], file: TextIO) -> None:
-    """Columns `image`, `caption`, `score`."""
+def write_csv(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
+    """Write the columns `image`, `caption`, `score`."""
     writer = csv.DictWriter(file, ("image", "caption", "score"), lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
 
 
-def write_txt(records: Iterable[dict[str, Any]], file: TextIO) -> None:
-    """`name TAB caption`."""
+def write_txt(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
+    """Write lines of `name TAB caption`."""
     for record in records:
         file.write(f"{record['image']}\t{record['caption']}\n")
 
 
-def write_coco(records: Iterable[dict[str, Any]], file: TextIO) -> None:
-    """The result format of the COCO caption evaluation: a list of `image_id` and `caption`."""
+def write_coco(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
+    """Write the result format of the COCO caption evaluation: a list of `image_id` and `caption`."""
     file.write("[")
     for index, record in enumerate(records):
         result = {"image_id": coco_id(record["image"]), "caption": record["caption"]}
@@ -56,10 +58,10 @@ WRITERS = {".jsonl": write_jsonl, ".csv": write_csv, ".txt": write_txt, ".json":
 
 
 def coco_id(name: str) -> int:
-    """The number of an image: the last digits of its file name, as in `COCO_val2014_000000391895.jpg`.
+    """Return the number of an image: the last digits of its file name, as in `COCO_val2014_000000391895.jpg`.
 
     Raises:
-        ValueError: the name has none.
+        ValueError: the name has no digits at its end.
     """
     match = re.search(r"(\d+)$", Path(name).stem)
     if match is None:
@@ -70,10 +72,10 @@ def coco_id(name: str) -> int:
 
 
 def check_coco_ids(images: Iterable[str]) -> None:
-    """See that every image has a number of its own.
+    """Check that every image has a number of its own.
 
     Raises:
-        ValueError: one has none, or two have the same.
+        ValueError: an image has no number, or two images have the same.
     """
     seen: dict[int, str] = {}
     for name in images:
@@ -83,32 +85,45 @@ def check_coco_ids(images: Iterable[str]) -> None:
 
 
 class CaptionFile:
-    """The output of a captioning job.
+    """The output file of a captioning job, which can be interrupted and resumed.
 
-    Records go to `OUTPUT.partial`, a line each, as soon as they are known; `finish` writes the output in one piece and
-    removes the working file.
+    Records are appended to `OUTPUT.partial`, one line each, as soon as they are known. `finish` writes the output
+    atomically and removes that file.
 
     Args:
-        path: the output.
-        settings: what the captions depend on; a run with other settings does not go on with the working file.
-        resume: go on with what an earlier run left. overwrite: throw it away.
+        path: the output; its suffix gives the format, see `WRITERS`.
+        settings: what the captions depend on. A job with other settings does not resume the file.
+        resume: resume an interrupted job.
+        overwrite: replace what an earlier job left.
 
     Raises:
-        FileExistsError: the output, or the working file of an unfinished run, is there, and neither was asked for.
-        ValueError: the working file is of other settings.
+        FileExistsError: the output or the partial file of an interrupted job exists, and neither `resume` nor
+            `overwrite` is set.
+        ValueError: the partial file has other settings, or the format is unknown.
         PermissionError: the folder cannot be written to.
+
+    Example:
+        ```python
+        from pathlib import Path
+        from hf_captioners.captioning.batches import caption_into_file, load_pipeline
+        from hf_captioners.captioning.caption_files import CaptionFile
+        from hf_captioners.captioning.image_list import find_images
+
+        with CaptionFile(Path("captions.jsonl"), {"model": "my_captioner"}, resume=True) as file:
+            caption_into_file(file, load_pipeline("my_captioner"), find_images(["holiday"]))
+        ```
     """
 
-    def __init__(self, path: Path, settings: dict[str, Any], resume: bool, overwrite: bool) -> None:
+    def __init__(self, path: Path, settings: dict[str, Any], resume: bool = False, overwrite: bool = False) -> None:
         self.path, self.working = path, path.with_name(path.name + WORKING_SUFFIX)
-        self.write = output_form(path)
+        self.write = output_writer(path)
         self.done: set[str] = set()
         if path.exists() and not overwrite:
-            hint = "It is complete, there is nothing to resume." if resume else "An earlier run made it."
-            raise FileExistsError(f"{path} exists. {hint} Pass --overwrite to replace it, or another --output.")
+            hint = "It is complete, there is nothing to resume. " if resume else ""
+            raise FileExistsError(f"{path} exists. {hint}Pass --overwrite to replace it, or a different --output.")
         if self.working.exists() and not (resume or overwrite):
             raise FileExistsError(
-                f"{self.working} exists: an earlier run was stopped. Pass --resume to go on with it, or --overwrite."
+                f"{self.working} exists: an earlier run was interrupted. Pass --resume to resume it, or --overwrite."
             )
         if resume and self.working.exists():
             self._read_working(settings)
@@ -119,8 +134,14 @@ class CaptionFile:
         if not self.done:
             self._append({"settings": settings})
 
+    def __enter__(self) -> "CaptionFile":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def _read_working(self, settings: dict[str, Any]) -> None:
-        """Find what is done; a last line that the kill cut off is removed."""
+        """Read which images are done; an incomplete last line is removed."""
         whole = 0
         with open(self.working, "rb") as file:
             for line in file:
@@ -141,13 +162,13 @@ class CaptionFile:
         self.file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
     def add(self, records: Iterable[dict[str, Any]]) -> None:
-        """Keep some records for good."""
+        """Append records."""
         for record in records:
             self._append(record)
         self.file.flush()
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Everything that was kept, read from disk."""
+        """Read all records from disk."""
         with open(self.working, encoding="utf-8") as file:
             for line in file:
                 record = json.loads(line)
@@ -155,14 +176,12 @@ class CaptionFile:
                     yield record
 
     def finish(self) -> None:
-        """Write the output and remove the working file."""
+        """Write the output and remove the partial file."""
         self.file.close()
-        temporary = self.path.with_name(self.path.name + ".tmp")
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
+        with atomic_file(self.path, newline="") as file:
             self.write(self.records(), file)
-        os.replace(temporary, self.path)
         self.working.unlink()
 
     def close(self) -> None:
-        """Leave the working file for a later run."""
+        """Close the partial file, which stays for a later run unless the output is finished."""
         self.file.close()

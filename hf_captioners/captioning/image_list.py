@@ -1,4 +1,4 @@
-"""The images of a captioning job, and the part of them that one machine does."""
+"""The images of a captioning job, and the part of them that one machine captions."""
 
 import re
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ VIEW_SEPARATOR = "\t"
 
 
 def find_images(inputs: Sequence[str]) -> list[str]:
-    """Paths of all images of some inputs, in order and each once.
+    """Find the paths of all images of some inputs, in order and each once.
 
     Args:
-        inputs: image files, folders (with those in them), and lists (`.txt`, `.lst`) of paths, one a line, relative
-            to the list. Several paths in a line, a tab between them, are the views of one study.
+        inputs: image files, folders (with those in them), and lists (`.txt`, `.lst`) of paths, one per line,
+            relative to the list. Several paths in a line, separated by tabs, are the views of one study.
 
     Raises:
         FileNotFoundError: an input is missing.
@@ -40,17 +40,17 @@ def _images_of(path: Path) -> list[str]:
     elif is_image_name(path.name):
         return [str(path)]
     else:
-        raise ValueError(f"{path} is no image by its name; expected an image, a folder, or a .txt list of paths.")
+        raise ValueError(f"{path} is no image by its name, expected an image, a folder, or a .txt list of paths.")
     if not images:
         raise ValueError(f"{path} has no images.")
     return images
 
 
 def shard_of(images: Sequence[str], shard: str | None) -> list[str]:
-    """The part `i/n` of a job, i from 1 to n: every n-th image; all parts together are the whole job.
+    """Return part `i/n` of a job, i from 1 to n: every n-th image. All parts together are the whole job.
 
     Raises:
-        ValueError: the shard is not written so.
+        ValueError: the shard is not of this form.
     """
     if shard is None:
         return list(images)

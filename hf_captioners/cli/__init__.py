@@ -1,7 +1,8 @@
-"""`hf-captioners <command>`: one file a command, imported when it is asked for.
+"""`hf-captioners <command>`: one module per command, imported when the command is run.
 
-A command's file has `NAME`, `HELP`, `add_arguments(parser)` and `run(args) -> int`, imports nothing heavy at its top,
-and may have `parent_parsers()`, parsers whose arguments it takes over.
+The module of a command has `NAME`, `HELP`, `add_arguments(parser)` and `run(args) -> int`, and optionally
+`parent_parsers()`, parsers whose arguments the command inherits. It imports nothing heavy at its top: a command parses
+arguments, calls the library and prints.
 """
 
 import argparse
@@ -11,9 +12,8 @@ from importlib import import_module
 from types import ModuleType
 
 from hf_captioners._version import __version__
-from hf_captioners.reproduce.recipe import with_recipe
 
-# What a person types -> the file of this folder.
+# Name of the command -> module of this package.
 COMMANDS = {
     "train": "train",
     "caption": "caption",
@@ -31,12 +31,12 @@ COMMANDS = {
 
 
 def load_command(name: str) -> ModuleType:
-    """The module of a command."""
+    """Import the module of a command."""
     return import_module(f"{__name__}.{COMMANDS[name]}")
 
 
 def command_list() -> str:
-    """One line a command: its name and what it does, or why it cannot be loaded."""
+    """Return one line per command: its name and what it does, or why it cannot be loaded."""
     lines, width = [], max(map(len, COMMANDS))
     for name in COMMANDS:
         try:
@@ -48,24 +48,24 @@ def command_list() -> str:
 
 
 def top_parser() -> argparse.ArgumentParser:
-    """The parser of what stands before the command's own arguments."""
+    """Return the parser of the arguments before those of a command."""
     parser = argparse.ArgumentParser(
         prog="hf-captioners",
-        description="Train, use and judge image captioners.",
+        description="Train, use and evaluate image captioners.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"hf-captioners {__version__}")
-    parser.add_argument("--traceback", action="store_true", help="on an error, show where it happened")
+    parser.add_argument("--traceback", action="store_true", help="print the traceback of an error")
     parser.add_argument("command", choices=COMMANDS, metavar="command", help="see below")
     parser.add_argument(
-        "arguments", nargs=argparse.REMAINDER, help="of the command; see: hf-captioners COMMAND --help"
+        "arguments", nargs=argparse.REMAINDER, help="arguments of the command, see: hf-captioners COMMAND --help"
     )
     return parser
 
 
 def command_parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
-    """The parser of one command."""
+    """Return the parser of one command."""
     parents = command.parent_parsers() if hasattr(command, "parent_parsers") else []
     parser = argparse.ArgumentParser(
         prog=f"hf-captioners {name}", description=command.HELP, parents=parents, allow_abbrev=False
@@ -78,10 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Args:
-        argv: what was typed behind `hf-captioners`; default: this process's arguments.
+        argv: arguments after `hf-captioners`. Default: those of this process.
 
     Returns:
-        The exit status: 0 done, 1 done in part, 2 not done because of an error, which is told on stderr.
+        The exit status: 0 done, 1 done in part, 2 not done because of an error, which is printed on stderr.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = top_parser()
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     top = parser.parse_args(argv)
     try:
         command = load_command(top.command)
-        args = command_parser(top.command, command).parse_args(with_recipe(top.arguments))
+        args = command_parser(top.command, command).parse_args(top.arguments)
         return command.run(args)
     except KeyboardInterrupt:
         print("hf-captioners: interrupted", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`python -m hf_captioners.cli`: the command line without its script."""
+"""Entry point of `python -m hf_captioners.cli`."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`hf-captioners check-data DIR`: look through a data set and say which rows are wrong."""
+"""`hf-captioners check-data DIR`: check a data set and report wrong rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from hf_captioners.named_values import read_named_values
 
 NAME = "check-data"
-HELP = "look through a folder of captioned images (or a named data set) and say which rows are wrong"
+HELP = "check a folder of captioned images or a named data set and report wrong rows"
 NOTHING_WRONG, ROWS_ARE_WRONG, UNREADABLE = 0, 1, 2
 
 
@@ -17,24 +17,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.add_argument("data_dir", metavar="DIR", help="folder of the data set")
     parser.add_argument(
-        "--dataset", default="caption_folder", metavar="NAME", help="kind of data set (default: caption_folder)"
+        "--dataset", default="caption_folder", metavar="NAME", help="name of the data set; default: caption_folder"
     )
     parser.add_argument(
         "--option",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the data set, as --option image_dir=photos; may be repeated; values are read as YAML",
+        help="option of the data set, for example --option image_dir=photos; may be repeated",
     )
-    parser.add_argument("--show", type=int, default=50, metavar="N", help="problems to show (default: 50; 0: all)")
+    parser.add_argument(
+        "--show", type=int, default=50, metavar="N", help="number of problems to print; default: 50, 0: all"
+    )
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check and print.
+    """Check a data set and print a report.
 
     Returns:
-        0 if nothing is wrong, 1 if rows are wrong, 2 if the data set cannot be read at all.
+        0 if there are no problems, 1 if rows are wrong, 2 if the data set cannot be read.
     """
     from hf_captioners.data.checking import check_dataset
 

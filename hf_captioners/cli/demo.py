@@ -1,4 +1,4 @@
-"""`hf-captioners demo`: the whole way on drawn images, from text alone to a page of captions."""
+"""`hf-captioners demo`: pretraining, fine-tuning and evaluation on drawn images, and a page of the results."""
 
 import argparse
 from pathlib import Path
@@ -8,18 +8,20 @@ HELP = "train on drawn images, offline, and write a page of captions (about 5 mi
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to write, and what chance to draw."""
+    """Add the arguments of output and seed."""
     parser.add_argument(
         "--output_dir", "--output-dir", default="demo", help="folder for the page and the models (default: demo)"
     )
     parser.add_argument("--seed", type=int, default=0, help="base seed of images, weights and order (default: 0)")
     parser.add_argument(
-        "--quick", action="store_true", help="a minute instead of five: tries the way, proves nothing, never fails"
+        "--quick",
+        action="store_true",
+        help="about a minute: too short for a meaningful result, exit status always 0",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demonstration; 1 if what it shows does not hold."""
+    """Run the demonstration; 1 if one of its claims does not hold."""
     from hf_captioners.demo.running import run_demo
     from hf_captioners.output_files import require_writable_folder
 

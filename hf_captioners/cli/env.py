@@ -1,4 +1,4 @@
-"""`hf-captioners env`: versions and devices, for reports of problems."""
+"""`hf-captioners env`: versions and devices, for bug reports."""
 
 import argparse
 import os
@@ -6,7 +6,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 NAME = "env"
-HELP = "versions and devices, for reports of problems"
+HELP = "print versions and devices, for bug reports"
 PACKAGES = (
     "hf-captioners",
     "torch",
@@ -27,11 +27,11 @@ PACKAGES = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """There are none."""
+    """Add no arguments."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print one line a fact."""
+    """Print one line per package or device."""
     print(f"python: {platform.python_version()} ({platform.platform()})")
     for package in PACKAGES:
         print(f"{package}: {package_version(package)}")
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def package_version(package: str) -> str:
-    """The installed version, or that there is none."""
+    """Return the installed version of a package."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -49,7 +49,7 @@ def package_version(package: str) -> str:
 
 
 def accelerators() -> str:
-    """Names of the devices that torch sees beside the CPU."""
+    """Return the names of the accelerators that torch finds."""
     import torch
 
     if torch.cuda.is_available():

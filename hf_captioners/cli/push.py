@@ -1,25 +1,27 @@
-"""`hf-captioners push`: a captioner to the Hub."""
+"""`hf-captioners push`: push a captioner to the Hub."""
 
 import argparse
 
 NAME = "push"
-HELP = "put a captioner on the Hub, with its code and card"
+HELP = "push a captioner to the Hub, with its code and card"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What to push, and where to."""
-    parser.add_argument("directory", metavar="DIR", help="folder of the captioner, as training writes it")
-    parser.add_argument("repo_id", metavar="REPO", help="OWNER/NAME, or NAME for your own; made if it is missing")
-    parser.add_argument("--private", action="store_true", default=None, help="make a new repository private")
+    """Add the arguments of captioner and repository."""
+    parser.add_argument("directory", metavar="DIR", help="directory of the captioner")
     parser.add_argument(
-        "--create_pr", "--create-pr", action="store_true", help="propose a pull request, change nothing"
+        "repo_id", metavar="REPO", help="OWNER/NAME, or NAME for your own account; created if it is missing"
     )
-    parser.add_argument("--revision", metavar="BRANCH", help="branch, made if it is missing; default: main")
-    parser.add_argument("--message", help="of the commit")
+    parser.add_argument("--private", action="store_true", default=None, help="create the repository as private")
+    parser.add_argument(
+        "--create_pr", "--create-pr", action="store_true", help="open a pull request instead of a commit"
+    )
+    parser.add_argument("--revision", metavar="BRANCH", help="branch, created if it is missing; default: main")
+    parser.add_argument("--message", help="commit message")
     parser.add_argument(
         "--images",
         action="store_true",
-        help="also push the evaluation images that the card describes, and show them there; only if they are yours",
+        help="also push the evaluation images of the card; only if you may publish them",
     )
     parser.add_argument("--endpoint", action="store_true", help="add the handler.py of Inference Endpoints")
     parser.add_argument(
@@ -27,18 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="NAME",
-        help="also make a Space with a page that captions images; default: of the same name",
+        help="also create a Space that captions images; default: of the same name",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Push; the addresses on stdout."""
+    """Push and print the addresses."""
     from hf_captioners.hub.pushing import MESSAGE, explain_hub_errors, push_checkpoint
     from hf_captioners.hub.serving import push_space, require_servable
 
     if args.space is not None:
         if args.create_pr or args.revision:
-            raise ValueError("`--space` shows what is on the branch main: leave --create_pr and --revision out.")
+            raise ValueError("`--space` loads the branch main: leave --create_pr and --revision out.")
         require_servable(args.directory)
     commit = push_checkpoint(
         args.directory,

@@ -1,25 +1,30 @@
-"""The experiment of the demonstration: sight and language learned apart, then a captioner from few images."""
+"""The experiment of the demonstration: a captioner fine-tuned on few images."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-DEALT_LIMIT = 0.5  # captions dealt to other images must score below this share
+SHUFFLED_LIMIT = 0.5  # the shuffled control must score below this share of the CIDEr-D of the captions
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of everything.
+    """Sizes of data sets and lengths of training.
 
     Args:
-        labelled: drawn images that train sight; sight_epochs: passes over them.
-        texts: scenes described in words; language_steps: batches of them.
-        images: captioned images to fine-tune on; epochs: passes over their captions.
-        unseen: images to judge on; runs: fine-tunings on each side.
+        labelled: labelled images for the vision model.
+        vision_epochs: epochs over them.
+        texts: scenes whose captions train the language model.
+        language_steps: batches of captions.
+        images: captioned images for fine-tuning.
+        epochs: epochs over their captions.
+        unseen: images for evaluation.
+        runs: fine-tunings (seeds) from each initialisation.
+        image_size: side of the images in pixels.
     """
 
     labelled: int = 2500
-    sight_epochs: int = 14
+    vision_epochs: int = 14
     texts: int = 4000
     language_steps: int = 500
     images: int = 120
@@ -29,17 +34,22 @@ class Scale:
     image_size: int = 64
 
 
-QUICK = Scale(labelled=200, sight_epochs=1, texts=100, language_steps=20, images=20, epochs=1, unseen=10, runs=1)
+QUICK = Scale(labelled=200, vision_epochs=1, texts=100, language_steps=20, images=20, epochs=1, unseen=10, runs=1)
 
 
 @dataclass
 class Run:
-    """One fine-tuning and what came of it.
+    """One fine-tuning and its evaluation.
 
     Args:
-        pretrained: whether it began with the language model.
-        captions: of the unseen images; cider_d: against their references; dealt: against other images'.
-        curve: (share of the run, CIDEr-D on unseen images).
+        pretrained: whether the decoder started from the language model.
+        seed: seed of the run.
+        captions: captions of the evaluation images.
+        cider_d: CIDEr-D of the captions.
+        bleu_4: BLEU-4 of the captions.
+        shuffled: CIDEr-D of the shuffled control, the same captions scored against the next image's references.
+        curve: pairs of progress (0 to 1) and CIDEr-D.
+        model: the captioner.
     """
 
     pretrained: bool
@@ -47,14 +57,24 @@ class Run:
     captions: list[str]
     cider_d: float
     bleu_4: float
-    dealt: float
+    shuffled: float
     curve: list[tuple[float, float]] = field(default_factory=list)
     model: Any = None
 
 
 @dataclass
 class Parts:
-    """What every fine-tuning starts from."""
+    """What all fine-tunings share.
+
+    Args:
+        language_model: the pretrained GPT-2.
+        perplexity: its perplexity per token.
+        backbone: the pretrained vision model.
+        accuracy: its accuracy by label.
+        processor: the processor of the captioner.
+        train: captioned images for fine-tuning.
+        unseen: captioned images for evaluation.
+    """
 
     language_model: Any
     perplexity: float
@@ -66,28 +86,28 @@ class Parts:
 
 
 def prepare(scale: Scale, seed: int) -> Parts:
-    """Draw images; learn sight from labels and language from text, each without the other."""
+    """Draw images; pretrain the vision model on labels and the language model on text."""
     from hf_captioners.data import load_captions
     from hf_captioners.data.scenes import caption_texts
     from hf_captioners.demo.models import image_preparation, train_backbone, train_language_model
     from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
 
-    say(f"Drawing {scale.images} captioned images, and {scale.unseen} that nobody will learn from")
+    say(f"Drawing {scale.images} images for fine-tuning and {scale.unseen} for evaluation")
     counts = {"train": scale.images, "test": scale.unseen}
     scenes = load_captions("scenes", num_images=counts, image_size=scale.image_size, seed=seed)
-    say(f"Sight: a small ResNet learns colour, shape, size and count from {scale.labelled} images without captions")
-    backbone, accuracy = train_backbone(scale.labelled, scale.sight_epochs, scale.image_size, seed)
-    say("  " + ", ".join(f"{name} {share:.0%}" for name, share in accuracy.items()) + " right on other images")
-    say(f"Language: a small GPT-2 reads {scale.texts * 5:,} captions without images")
+    say(f"Vision model: a small ResNet learns colour, shape, size and count from {scale.labelled} images")
+    backbone, accuracy = train_backbone(scale.labelled, scale.vision_epochs, scale.image_size, seed)
+    say("  " + ", ".join(f"{name} {share:.0%}" for name, share in accuracy.items()) + " accuracy on held-out images")
+    say(f"Language model: a small GPT-2 is trained on {scale.texts * 5:,} captions without images")
     texts = [" ".join(text.lower().split()).rstrip(".") for text in caption_texts(scale.texts, seed)]
     language_model, tokenizer, perplexity = train_language_model(texts, scale.language_steps, seed)
-    say(f"  perplexity {perplexity:.2f} a token")
+    say(f"  perplexity {perplexity:.2f} per token")
     processor = VisualGPTProcessor(image_preparation(scale.image_size), prepare_gpt2_tokenizer(tokenizer))
     return Parts(language_model, perplexity, backbone, accuracy, processor, scenes["train"], scenes["test"])
 
 
 def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: Path) -> Run:
-    """Train a captioner on the few images, from the language model or from random weights, and judge it."""
+    """Fine-tune a captioner from the language model or from random weights, and evaluate it."""
     from transformers import GPT2LMHeadModel, PrinterCallback, set_seed
 
     from hf_captioners.metrics import compute_caption_metrics
@@ -134,30 +154,30 @@ def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: P
     captions = trainer.caption(parts.unseen, num_beams=3)
     references = parts.unseen["captions"]
     figures = compute_caption_metrics(captions, references, metrics=("bleu", "cider_d"))
-    dealt = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
+    shuffled = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
     curve = [
         (entry["epoch"] / scale.epochs, entry["eval_cider_d"])
         for entry in trainer.state.log_history
         if "eval_cider_d" in entry
     ]
-    say(f"  CIDEr-D {figures['cider_d']:.3f}, dealt to other images {dealt['cider_d']:.3f}")
+    say(f"  CIDEr-D {figures['cider_d']:.3f}, shuffled control {shuffled['cider_d']:.3f}")
     if pretrained:
         trainer.save_model()
     return Run(
-        pretrained, seed, captions, figures["cider_d"], figures["bleu_4"], dealt["cider_d"], curve, trainer.model
+        pretrained, seed, captions, figures["cider_d"], figures["bleu_4"], shuffled["cider_d"], curve, trainer.model
     )
 
 
 def mean(values: list[float]) -> float:
-    """Arithmetic mean."""
+    """Compute the arithmetic mean."""
     return sum(values) / len(values)
 
 
-def judge(runs: list[Run]) -> list[tuple[str, bool]]:
-    """What the demonstration claims, and whether it holds."""
+def check_claims(runs: list[Run]) -> list[tuple[str, bool]]:
+    """Return the claims of the demonstration, and whether each holds."""
     pretrained = mean([run.cider_d for run in runs if run.pretrained])
     random = mean([run.cider_d for run in runs if not run.pretrained])
-    dealt = mean([run.dealt for run in runs if run.pretrained])
+    shuffled = mean([run.shuffled for run in runs if run.pretrained])
     return [
         (
             f"starting from the language model helps: CIDEr-D {pretrained:.3f} against {random:.3f} from random "
@@ -165,13 +185,13 @@ def judge(runs: list[Run]) -> list[tuple[str, bool]]:
             pretrained > random,
         ),
         (
-            f"the captions belong to their images: dealt to other images they fall from {pretrained:.3f} to "
-            f"{dealt:.3f}, below half",
-            dealt < DEALT_LIMIT * pretrained,
+            f"the captions describe their own images: CIDEr-D {pretrained:.3f}, and less than half of it for the "
+            f"shuffled control, {shuffled:.3f}",
+            shuffled < SHUFFLED_LIMIT * pretrained,
         ),
     ]
 
 
 def say(text: str) -> None:
-    """Tell the person what is going on."""
-    print(text, flush=True)  # noqa: T201  the command's own progress
+    """Print a line of progress."""
+    print(text, flush=True)  # noqa: T201  the demonstration runs for minutes

@@ -1,4 +1,4 @@
-"""What the demonstration starts from: sight and language, each learned apart from the other in the same run."""
+"""The vision model and the language model of the demonstration, each pretrained without the other."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ LABELS = ("colour", "shape", "size", "count")
 
 
 def image_preparation(image_size: int) -> CaptioningImageProcessor:
-    """How drawn images become pixels: no resizing, values between -1 and 1."""
+    """Return the image processor of drawn images: no resizing, pixel values between -1 and 1."""
     return CaptioningImageProcessor(
         size={"height": image_size, "width": image_size},
         do_center_crop=False,
@@ -27,8 +27,8 @@ def image_preparation(image_size: int) -> CaptioningImageProcessor:
     )
 
 
-class LabelledSight(nn.Module):
-    """A small ResNet with one classifier for each kind of label."""
+class LabelClassifier(nn.Module):
+    """A small ResNet with one classifier per label."""
 
     def __init__(self, classes: dict[str, int]) -> None:
         super().__init__()
@@ -39,25 +39,27 @@ class LabelledSight(nn.Module):
         self.heads = nn.ModuleDict({name: nn.Linear(128, count) for name, count in classes.items()})
 
     def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        """Logits of every label, `[B, classes]`."""
+        """Compute the logits of every label, `[B, classes]`."""
         pooled = self.backbone(pixel_values).pooler_output.flatten(1)
         return {name: head(pooled) for name, head in self.heads.items()}
 
 
 def train_backbone(num_images: int, epochs: int, image_size: int, seed: int) -> tuple[ResNetModel, dict[str, float]]:
-    """A vision model that learned to name colour, shape, size and count of drawn things; it never saw a caption.
+    """Train a vision model to classify colour, shape, size and count of drawn objects, without captions.
 
     Args:
-        num_images: labelled images to draw; epochs: passes over them.
-        image_size: pixels a side; seed: of images, weights and order.
+        num_images: labelled images to draw.
+        epochs: epochs over them.
+        image_size: side of the images in pixels.
+        seed: seed of images, weights and order.
 
     Returns:
-        The model in evaluation mode, and its accuracy on 200 other images by label.
+        The model in evaluation mode, and its accuracy on 200 held-out images by label.
     """
     torch.manual_seed(seed)
     rows = draw_labelled(num_images + 200, image_size=image_size, seed=seed)
     pixels, labels = _tensors(rows, image_preparation(image_size))
-    model = LabelledSight({name: int(values.max()) + 1 for name, values in labels.items()})
+    model = LabelClassifier({name: int(values.max()) + 1 for name, values in labels.items()})
     batch_size = 64
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-2)
     steps = epochs * (num_images // batch_size)
@@ -91,14 +93,15 @@ def _tensors(rows: Dataset, preparation: Any) -> tuple[Tensor, dict[str, Tensor]
 def train_language_model(
     texts: Sequence[str], steps: int, seed: int
 ) -> tuple[GPT2LMHeadModel, PreTrainedTokenizerFast, float]:
-    """A small GPT-2 and its byte-level BPE, from text alone.
+    """Train a small GPT-2 and its byte-level BPE on text.
 
     Args:
-        texts: captions, already in the case and punctuation of the captioner.
-        steps: optimiser steps of 64 captions; seed: of weights and order.
+        texts: captions in the case and punctuation of the captioner.
+        steps: optimiser steps of 64 captions.
+        seed: seed of weights and order.
 
     Returns:
-        Model, tokenizer, and the perplexity a token of the last 50 steps.
+        Model, tokenizer, and the perplexity per token over the last 50 steps.
     """
     torch.manual_seed(seed)
     tokenizer = _train_tokenizer(texts)

@@ -1,4 +1,4 @@
-"""The demonstration's page: one file with images, captions, visual scores and learning curves."""
+"""The page of the demonstration: one file with images, captions, visual scores and learning curves."""
 
 import base64
 import io
@@ -9,19 +9,27 @@ from typing import Any
 
 import jinja2
 
+from hf_captioners.output_files import write_text
 from hf_captioners.word_values import word_means
 
-from .experiment import Parts, Run, Scale, judge, mean
+from .experiment import Parts, Run, Scale, check_claims, mean
 
 SHOWN = 12
 CURVE_WIDTH, CURVE_HEIGHT, MARGIN = 640, 260, 46
 
 
 def write_page(path: Path, parts: Parts, runs: list[Run], scale: Scale, seconds: float) -> Path:
-    """Render the template `hub_cards/demo_page.html`.
+    """Render the template `hub_cards/demo_page.html` to a file.
 
     Args:
-        path: of the page; parts, runs, scale: what was done; seconds: how long it took.
+        path: file to write.
+        parts: the pretrained parts and the data.
+        runs: the fine-tunings.
+        scale: sizes of data sets and lengths of training.
+        seconds: duration of the demonstration.
+
+    Returns:
+        The path.
     """
     best = max((run for run in runs if run.pretrained), key=lambda run: run.cider_d)
     template = files("hf_captioners.hub_cards").joinpath("demo_page.html").read_text(encoding="utf-8")
@@ -31,7 +39,7 @@ def write_page(path: Path, parts: Parts, runs: list[Run], scale: Scale, seconds:
         scale=scale,
         minutes=seconds / 60,
         rows=table_rows(runs),
-        verdicts=judge(runs),
+        verdicts=check_claims(runs),
         curves=curve_lines(runs),
         width=CURVE_WIDTH,
         height=CURVE_HEIGHT,
@@ -41,12 +49,12 @@ def write_page(path: Path, parts: Parts, runs: list[Run], scale: Scale, seconds:
         best=best,
         threshold=best.model.config.srau_threshold,
     )
-    path.write_text(text, encoding="utf-8")
+    write_text(path, text)
     return path
 
 
 def table_rows(runs: list[Run]) -> list[dict[str, Any]]:
-    """One row for each way to start: figures of all seeds and their means."""
+    """Return one row per initialisation: the metrics of all seeds and their means."""
     rows = []
     for pretrained, name in ((True, "the language model"), (False, "random weights")):
         side = [run for run in runs if run.pretrained == pretrained]
@@ -58,14 +66,14 @@ def table_rows(runs: list[Run]) -> list[dict[str, Any]]:
                 "mean": mean(values),
                 "spread": statistics.stdev(values) if len(values) > 1 else None,
                 "bleu_4": mean([run.bleu_4 for run in side]),
-                "dealt": mean([run.dealt for run in side]),
+                "shuffled": mean([run.shuffled for run in side]),
             }
         )
     return rows
 
 
 def curve_lines(runs: list[Run]) -> list[dict[str, Any]]:
-    """Polylines of CIDEr-D on unseen images over each run, in the image's coordinates."""
+    """Return the CIDEr-D of each run over training as polylines in pixels."""
     top = curve_top(runs)
     return [
         {
@@ -77,13 +85,13 @@ def curve_lines(runs: list[Run]) -> list[dict[str, Any]]:
 
 
 def curve_top(runs: list[Run]) -> float:
-    """A round figure above all curves."""
+    """Return a round value above all curves."""
     highest = max((value for run in runs for _, value in run.curve), default=1.0)
     return max(0.5, round(highest * 2 + 0.5) / 2)
 
 
 def curve_ticks(runs: list[Run]) -> list[tuple[float, str]]:
-    """Heights and labels of the vertical axis."""
+    """Return heights and labels of the vertical axis."""
     top = curve_top(runs)
     step = 0.25 if top <= 1 else 0.5
     values = [step * index for index in range(int(top / step) + 1)]
@@ -91,13 +99,13 @@ def curve_ticks(runs: list[Run]) -> list[tuple[float, str]]:
 
 
 def position(share: float, value: float, top: float) -> tuple[float, float]:
-    """A point of a curve in pixels."""
+    """Convert a point of a curve to pixels."""
     x = MARGIN + share * (CURVE_WIDTH - 2 * MARGIN)
     return x, CURVE_HEIGHT - MARGIN - value / top * (CURVE_HEIGHT - 2 * MARGIN)
 
 
 def examples(run: Run, parts: Parts) -> list[dict[str, Any]]:
-    """The first unseen images with their captions, references and visual scores."""
+    """Return the first evaluation images with their captions, references and visual scores."""
     count = min(SHOWN, len(parts.unseen))
     scored = [word_scores(run, parts, index) for index in range(count)]
     values = [score for words in scored for _, score in words]
@@ -115,7 +123,7 @@ def examples(run: Run, parts: Parts) -> list[dict[str, Any]]:
 
 
 def word_scores(run: Run, parts: Parts, index: int) -> list[tuple[str, float]]:
-    """Words of the caption of an image with their visual scores, the mean over a word's pieces."""
+    """Caption an image and return its words with their visual scores, averaged over the tokens of a word."""
     processor, model = parts.processor, run.model.eval()
     inputs = processor(images=parts.unseen[index]["image"], return_tensors="pt")
     sequences = model.generate(**inputs, num_beams=3, max_new_tokens=24)
@@ -125,7 +133,7 @@ def word_scores(run: Run, parts: Parts, index: int) -> list[tuple[str, float]]:
 
 
 def data_address(image: Any) -> str:
-    """An image as an address that holds it."""
+    """Encode an image as a data URL."""
     stream = io.BytesIO()
     image.convert("RGB").save(stream, "PNG")
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()

@@ -1,11 +1,11 @@
-"""The demonstration from its first drawing to its page."""
+"""The demonstration: pretraining, fine-tuning, evaluation and the page."""
 
 import time
 from pathlib import Path
 
 import transformers
 
-from .experiment import QUICK, Scale, fine_tune, judge, prepare, say
+from .experiment import QUICK, Scale, check_claims, fine_tune, prepare, say
 from .page import write_page
 
 
@@ -13,12 +13,12 @@ def run_demo(folder: Path, seed: int = 0, quick: bool = False) -> list[tuple[str
     """Pretrain, fine-tune, evaluate, and write the page `index.html`.
 
     Args:
-        folder: for the page and the models; it exists.
+        folder: existing folder for the page and the models.
         seed: base seed of images, weights and order.
-        quick: a minute instead of five; the result proves nothing.
+        quick: about a minute instead of five, too short for a meaningful result.
 
     Returns:
-        What the demonstration claims, and whether it holds.
+        The claims of the demonstration, and whether each holds.
     """
     transformers.logging.set_verbosity_error()
     started, scale = time.time(), QUICK if quick else Scale()
@@ -30,4 +30,4 @@ def run_demo(folder: Path, seed: int = 0, quick: bool = False) -> list[tuple[str
     ]
     page = write_page(folder / "index.html", parts, runs, scale, time.time() - started)
     say(f"Wrote {page} after {time.time() - started:.0f} s.")
-    return judge(runs)
+    return check_claims(runs)

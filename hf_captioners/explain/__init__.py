@@ -1,1 +1,1 @@
-"""What a captioner looked at: attention over regions, as arrays and as drawings."""
+"""Attention of a captioner over regions, as arrays and as drawings."""

@@ -1,1 +1,1 @@
-"""Recipes of published tables, and what runs them."""
+"""Recipes of published tables: reading, running, resuming and comparing them."""

@@ -1,6 +1,6 @@
-"""Arguments from YAML files: `hf-captioners train recipe.yaml --num_train_epochs 3`.
+"""Recipes: YAML files of training arguments, `hf-captioners train recipe.yaml --num_train_epochs 3`.
 
-A recipe of a published row also says what it reproduces, which `hf-captioners reproduce` reads:
+A recipe of a row of a published table has a block `reproduces`, which `hf-captioners reproduce` reads:
 
 ```yaml
 dataset: coco
@@ -16,27 +16,34 @@ reproduces:
       published: {bleu_1: [69.3, 0.84], cider_d: [81.7, 2.70]}
 ```
 
-A study that nobody published has the same form, with a name of its own for the paper and without `published`.
+A study of your own has the same form, with a name of its own for the paper and without `published`.
 """
 
+import difflib
+import functools
 import json
+import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_captioners.named_values import read_named_values
+
 if TYPE_CHECKING:
     from hf_captioners.hub.card_facts import PublishedFacts
 
+RECIPES = Path(__file__).parent / "recipes"
+"""The recipes of this package."""
 # Papers print shares in percent, and CIDEr times 100.
 PERCENT = 100
-SUFFIXES = (".yaml", ".yml")
 REPRODUCES = "reproduces"
 NULL = "null"
-# Arguments that are typed as name=value; other mappings are typed as JSON.
+# Arguments that are typed as NAME=VALUE; other mappings are typed as JSON.
 NAMED_VALUES = ("model_config", "processor_config", "data_options")
-REGIME_FLAG, REPRODUCES_FLAG = "--regime", "--reproduces"
+# Of these, what is given later is added to what was given before, instead of replacing it.
+ADDED = ("model_config", "processor_config")
 
 
 @dataclass(frozen=True)
@@ -44,8 +51,8 @@ class Regime:
     """One column of a published row, such as a share of the training captions.
 
     Args:
-        arguments: what it adds to the recipe's arguments.
-        published: figures in percent by the names of our metrics, each with its standard deviation or without.
+        arguments: arguments that are added to those of the recipe.
+        published: published metrics in percent, each with its standard deviation or without.
     """
 
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -54,12 +61,14 @@ class Regime:
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """What a recipe reproduces.
+    """The row of a table that a recipe reproduces.
 
     Args:
-        paper: short name. table: its number. row: as printed there.
-        regimes: by name.
-        seeds: of the runs whose mean is compared.
+        paper: short name of the paper.
+        table: number of the table.
+        row: name of the row, as printed.
+        regimes: regimes by name.
+        seeds: seeds of the runs whose mean is compared.
     """
 
     paper: str
@@ -68,17 +77,17 @@ class PublishedRow:
     regimes: Mapping[str, Regime]
     seeds: Sequence[int] = (42,)
 
-    def beside(self, regime: str, figures: Mapping[int, Mapping[str, float]]) -> "PublishedFacts":
-        """What was published beside what runs measured.
+    def beside(self, regime: str, metrics: Mapping[int, Mapping[str, float]]) -> "PublishedFacts":
+        """Return the published metrics of a regime beside the measured ones.
 
         Args:
-            regime: of the runs.
-            figures: of the run with each seed, in natural units.
+            regime: name of the regime.
+            metrics: metrics of the run with each seed, in natural units.
         """
         from hf_captioners.hub.card_facts import PublishedFacts
 
         published = self.regimes[regime].published
-        measured = {name: [one[name] for one in figures.values() if name in one] for name in published}
+        measured = {name: [one[name] for one in metrics.values() if name in one] for name in published}
         return PublishedFacts(
             paper=self.paper,
             table=self.table,
@@ -86,7 +95,7 @@ class PublishedRow:
             regime=regime,
             published={name: list(numbers) for name, numbers in published.items()},
             measured={name: in_percent(known) for name, known in measured.items() if known},
-            seeds=list(figures),
+            seeds=list(metrics),
         )
 
 
@@ -95,9 +104,9 @@ class Recipe:
     """A YAML file of arguments.
 
     Args:
-        path: where it lies.
+        path: path of the file.
         arguments: names and values.
-        published: what it reproduces, if anything.
+        published: the row that it reproduces, if any.
     """
 
     path: Path
@@ -105,17 +114,20 @@ class Recipe:
     published: PublishedRow | None = None
 
     @classmethod
-    def load(cls, path: Path) -> "Recipe":
-        """Read a recipe.
+    def load(cls, source: str | os.PathLike[str]) -> "Recipe":
+        """Load a recipe.
+
+        Args:
+            source: a path, or a path below the recipes of this package, for example
+                `show_attend_tell/flickr8k_soft.yaml`.
 
         Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file holds no mapping, or what it reproduces is incomplete.
+            FileNotFoundError: there is no such file in either place.
+            ValueError: the file is no mapping, or its block `reproduces` is incomplete.
         """
         import yaml
 
-        if not path.is_file():
-            raise FileNotFoundError(f"There is no recipe {path}.")
+        path = find_recipe(source)
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
         except yaml.YAMLError as error:
@@ -126,21 +138,49 @@ class Recipe:
         return cls(path, content, None if published is None else _published(path, published))
 
     def with_regime(self, name: str | None) -> dict[str, Any]:
-        """The arguments of a regime: its own in the place of the recipe's, fields of mappings one by one.
+        """Return the arguments of a regime: they replace those of the recipe; mappings are merged by field.
 
         Raises:
             ValueError: the recipe has no such regime.
         """
         if name is None:
             return dict(self.arguments)
-        regimes = self.published.regimes if self.published else {}
-        if name not in regimes:
-            raise ValueError(f"`{REGIME_FLAG} {name}`: {self.path} has {', '.join(regimes) or 'none'}.")
         merged = dict(self.arguments)
-        for key, value in regimes[name].arguments.items():
+        for key, value in self._regime(name).arguments.items():
             both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
             merged[key] = {**merged[key], **value} if both else value
         return merged
+
+    def comparison(self, regime: str) -> "Callable[[Mapping[int, Mapping[str, float]]], PublishedFacts]":
+        """Return the function that puts measured metrics, by seed, beside those published for a regime.
+
+        Raises:
+            ValueError: the recipe has no such regime.
+        """
+        self._regime(regime)
+        assert self.published is not None
+        return functools.partial(self.published.beside, regime)
+
+    def _regime(self, name: str) -> Regime:
+        regimes = self.published.regimes if self.published else {}
+        if name not in regimes:
+            raise ValueError(f"`--regime {name}`: the regimes of {self.path} are {', '.join(regimes) or 'none'}.")
+        return regimes[name]
+
+
+def find_recipe(source: str | os.PathLike[str]) -> Path:
+    """Find a recipe: a path that does not exist is looked up below the recipes of this package.
+
+    Raises:
+        FileNotFoundError: there is no such file in either place.
+    """
+    for path in (Path(source), RECIPES / source):
+        if path.is_file():
+            return path
+    known = sorted(path.relative_to(RECIPES).as_posix() for path in RECIPES.rglob("*.yaml"))
+    near = difflib.get_close_matches(str(source), known, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"Recipes of the package: {', '.join(known[:3])}, ..."
+    raise FileNotFoundError(f"There is no recipe {source}, neither here nor below {RECIPES}. {hint}")
 
 
 def _published(path: Path, content: Any) -> PublishedRow:
@@ -154,33 +194,31 @@ def _published(path: Path, content: Any) -> PublishedRow:
         ) from error
 
 
-def with_recipe(arguments: Sequence[str]) -> list[str]:
-    """Put the contents of the YAML files that come first in front of the other arguments, which override them.
+def merge_arguments(*parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge arguments; later ones override earlier ones, and fields of configurations are merged one by one.
 
     Args:
-        arguments: what was typed behind the command; `--regime NAME` behind the files chooses one of the first's, and
-            becomes `--reproduces FILE NAME`.
+        *parts: names and values, as a recipe has them or as they were typed (NAME=VALUE entries as lists of strings).
+
+    Returns:
+        One dictionary, in which `model_config`, `processor_config` and `data_options` are mappings.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a file is no recipe, or has no such regime.
+        ValueError: an entry is not of the form NAME=VALUE.
     """
-    count = next((place for place, text in enumerate(arguments) if not text.endswith(SUFFIXES)), len(arguments))
-    typed = list(arguments[count:])
-    if not count:
-        return typed
-    recipe, *others = (Recipe.load(Path(text)) for text in arguments[:count])
-    regime = None
-    if REGIME_FLAG in typed[:-1]:
-        place = typed.index(REGIME_FLAG)
-        regime = typed[place + 1]
-        typed[place : place + 1] = [REPRODUCES_FLAG, str(recipe.path)]
-    parts = [recipe.with_regime(regime), *(other.arguments for other in others)]
-    return [text for part in parts for name, value in part.items() for text in as_arguments(name, value)] + typed
+    merged: dict[str, Any] = {}
+    for part in parts:
+        for name, value in part.items():
+            if name in NAMED_VALUES and value is not None:
+                value = read_named_values(value, f"--{name}")
+                if name in ADDED:
+                    value = (merged.get(name) or {}) | value
+            merged[name] = value
+    return merged
 
 
 def as_arguments(name: str, value: Any) -> list[str]:
-    """The arguments that say the same as one entry: a list is several values, None is `null`."""
+    """Return what to type for one argument of a recipe: a list is several values, None is `null`."""
     if value is None:
         return [f"--{name}", NULL]
     if isinstance(value, dict) and name in NAMED_VALUES:
@@ -192,7 +230,7 @@ def as_arguments(name: str, value: Any) -> list[str]:
 
 
 def in_percent(values: Sequence[float]) -> list[float]:
-    """The mean in percent, and of two values or more their deviation; nothing of none."""
+    """Return the mean in percent and, of two values or more, the standard deviation; an empty list of no values."""
     if not values:
         return []
     deviation = [statistics.stdev(values) * PERCENT] if len(values) > 1 else []

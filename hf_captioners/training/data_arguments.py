@@ -1,4 +1,4 @@
-"""The images to train on and to evaluate with."""
+"""The data of a training run: arguments, splits, held-out images, subsets and stored features."""
 
 import logging
 from dataclasses import dataclass, field
@@ -20,24 +20,27 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DataArguments:
-    """Where the images are.
+    """Arguments of the data of a training run.
 
     Args:
-        dataset: a name that `load_captions` knows.
-        data_dir: its folder.
-        train_dir: the same, for your own images with captions, or a folder for each split.
-        data_options: options of the data set, as `name=value`.
-        features: stored features that take the place of the images: a folder with one feature store for each split,
-            as `hf-captioners extract-features` writes it, or one source for all, in any form of `open_regions`.
-        validation_dir: a folder of evaluation images; default: the split `validation`, else a share held out.
-        validation_share: the share of images to hold out where there is no other source.
-        train_share: the share of the training captions, or images, to learn from; drawn by seed.
-        share_unit: what it counts: `caption` (pairs of image and caption, as VisualGPT) or `image`.
-        share_seed: which ones; default: the seed of the run.
-        subset: a list of captions or images to learn from, which an earlier run left as `subset.json`.
+        dataset: name of a data set of `load_captions`.
+        data_dir: folder of the data set.
+        train_dir: the same, for your own images with captions, with or without a folder per split.
+        data_options: options of the data set, as `name=value` entries or as a mapping.
+        features: stored features instead of images: a folder with one feature store per split, as
+            `hf-captioners extract-features` writes it, or one source for all splits, see `open_regions`.
+        validation_dir: folder of evaluation images. None: the split `validation`, or else held-out training images.
+        validation_share: share of training images to hold out if there are no evaluation images.
+        train_share: share of the training captions or images to train on, drawn at random.
+        share_unit: unit of `train_share`: `caption` (pairs of image and caption, as VisualGPT) or `image`.
+        share_seed: seed of that subset. None: the seed of the run.
+        subset: list of captions or images to train on: the `subset.json` of an earlier run.
+
+    Raises:
+        ValueError: two arguments exclude each other.
     """
 
-    dataset: str = field(default="caption_folder", metadata={"help": "Name of the data set's form."})
+    dataset: str = field(default="caption_folder", metadata={"help": "Name of the data set."})
     data_dir: str | None = field(default=None, metadata={"help": "Folder of the data set."})
     train_dir: str | None = field(
         default=None,
@@ -45,41 +48,42 @@ class DataArguments:
     )
     data_options: list[str] = field(
         default_factory=list,
-        metadata={"help": "Options of the data set: name=value ..., as protocol=r2gen max_views=2."},
+        metadata={"help": "Options of the data set: name=value ..., for example protocol=r2gen max_views=2."},
     )
     features: str | None = field(
         default=None,
         metadata={
-            "help": "Region features, used instead of images: what extract-features wrote, or a TSV, HDF5 or folder "
-            "of bottom-up features."
+            "help": "Region features instead of images: the output of extract-features, or a TSV, HDF5 or folder of "
+            "bottom-up features."
         },
     )
     validation_dir: str | None = field(
-        default=None, metadata={"help": "Folder of evaluation images; default: the folder's own validation split."}
+        default=None, metadata={"help": "Folder of evaluation images; default: the validation split of the data set."}
     )
     validation_share: float = field(
-        default=0.1, metadata={"help": "Share of images held out for evaluation where there are no others."}
+        default=0.1,
+        metadata={"help": "Share of training images held out for evaluation if there are no evaluation images."},
     )
 
     train_share: float | None = field(
-        default=None, metadata={"help": "Learn from this share of the training captions only (one percent: 0.01)."}
+        default=None, metadata={"help": "Train on this share of the training captions only (one percent: 0.01)."}
     )
-    share_unit: str = field(default="caption", metadata={"help": "What the share counts: caption or image."})
+    share_unit: str = field(default="caption", metadata={"help": "Unit of --train_share: caption or image."})
     share_seed: int | None = field(
-        default=None, metadata={"help": "Which captions the share holds; default: the seed of the run."}
+        default=None, metadata={"help": "Seed of the subset; default: the seed of the run."}
     )
     subset: str | None = field(
-        default=None, metadata={"help": "Learn from the captions of this list: subset.json of an earlier run."}
+        default=None, metadata={"help": "Train on the captions of this list: subset.json of an earlier run."}
     )
 
     def __post_init__(self) -> None:
-        """Check that the arguments go together."""
+        """Check arguments that exclude each other."""
         self.drawn: CaptionSubset | None = None
         self._opened: dict[Path, RegionSource | None] = {}
         if self.subset is not None and self.train_share is not None:
-            raise ValueError("`--subset` and `--train_share` both say what to learn from; give one.")
+            raise ValueError("`--subset` and `--train_share` exclude each other; give one.")
         if self.data_dir is not None and self.train_dir is not None:
-            raise ValueError("`--data_dir` and `--train_dir` both name the folder of the data set; give one.")
+            raise ValueError("`--data_dir` and `--train_dir` are both the folder of the data set; give one.")
         if self.features is not None and self.validation_dir is not None:
             raise ValueError(
                 "`--features` and `--validation_dir` exclude each other: put the evaluation images into a folder "
@@ -88,7 +92,7 @@ class DataArguments:
 
     @property
     def folder(self) -> str | None:
-        """Folder of the data set."""
+        """The folder of the data set."""
         return self.data_dir or self.train_dir
 
     def load(self, folder: str | None) -> DatasetDict:
@@ -99,11 +103,11 @@ class DataArguments:
 
     @property
     def generation_arguments(self) -> dict[str, int]:
-        """Training arguments that a data set of long texts has other defaults of."""
+        """Data-set-specific defaults of generation, for example of radiology reports, as training arguments."""
         return {f"generation_{name}": value for name, value in generation_defaults(self.dataset).items()}
 
     def reduced(self, rows: Dataset, seed: int) -> Dataset:
-        """The share of the training rows that was asked for; what was drawn is kept in `drawn`.
+        """Return the subset of the training rows that the arguments ask for, and keep it in `drawn`.
 
         Raises:
             ValueError: see `draw_subset` and `CaptionSubset.of`.
@@ -116,22 +120,24 @@ class DataArguments:
         return rows if self.drawn is None else self.drawn.of(rows)
 
     def test_rows(self, split: str) -> Dataset:
-        """The images of another split, or their stored features.
+        """Load a split for the test, or its stored features.
 
         Raises:
             ValueError: there is no such split.
         """
         splits = self.load(self.folder)
         if split not in splits:
-            raise ValueError(f"`--test_split {split}`: {self.folder or self.dataset} has {', '.join(splits)}.")
+            raise ValueError(
+                f"`--test_split {split}`: the splits of {self.folder or self.dataset} are {', '.join(splits)}."
+            )
         return self.with_features(splits[split], split)
 
     def with_features(self, rows: Dataset, split: str) -> Dataset:
-        """Rows of a split with their stored features in the place of images, if features are used."""
+        """Return rows with stored features instead of images, if features are used."""
         return rows if self.features is None else with_regions(rows, self.regions_of(split))
 
     def regions_of(self, split: str) -> RegionSource:
-        """The stored features of a split.
+        """Open the stored features of a split.
 
         Raises:
             FileNotFoundError: there are none.
@@ -139,7 +145,7 @@ class DataArguments:
         assert self.features is not None
         places = [Path(self.features), Path(self.features, split)]
         for place in places:
-            if place not in self._opened:  # a TSV is read from end to end to find its images: once for all splits
+            if place not in self._opened:  # a TSV is scanned for its images: once for all splits
                 self._opened[place] = open_regions(place)
         found = next((source for place in places if (source := self._opened[place]) is not None), None)
         if found is None:
@@ -154,18 +160,21 @@ def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset
     """Load training and evaluation images, or their stored features.
 
     Args:
-        data: where they are.
-        seed: decides which images are held out.
+        data: arguments of the data.
+        seed: seed of the held-out split.
+
+    Returns:
+        Training rows and evaluation rows.
 
     Raises:
-        ValueError: there are no images to train on, or too few to hold some out.
+        ValueError: there is no training split, or it has too few images for a held-out split.
         FileNotFoundError: a folder or its captions are missing.
     """
     if data.folder is None and data.dataset == "caption_folder":
         raise ValueError("`--train_dir` is missing: the folder with your images and their captions.")
     splits = data.load(data.folder)
     if "train" not in splits:
-        raise ValueError(f"{data.folder} has the splits {', '.join(splits)}, and none to train on ('train').")
+        raise ValueError(f"The splits of {data.folder} are {', '.join(splits)}, expected a split 'train'.")
     train = splits["train"]
     if data.validation_dir is not None:
         train = data.reduced(train, seed)
@@ -180,25 +189,30 @@ def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset
 
 
 def fit_to_features(start: ModelArguments, data: DataArguments) -> None:
-    """Where features take the place of a vision model, let the captioner's configuration have their size."""
+    """Set `region_feature_size` of a new captioner that has stored features instead of a vision model."""
     if data.features is not None and start.model is None and start.vision_model is None:
         size = data.regions_of("train").feature_size
-        start.model_config = [f"region_feature_size={size}", *start.model_config]
+        start.model_config = {"region_feature_size": size} | start.config_fields()  # type: ignore[assignment]
 
 
 def hold_out(rows: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    """Divide images at random; what was done is logged.
+    """Split rows at random into training and held-out images, and log the numbers.
+
+    Args:
+        rows: captioned images.
+        share: share to hold out, between 0 and 1.
+        seed: seed of the split.
 
     Raises:
-        ValueError: the share is outside of (0, 1), or fewer than two images would be left on a side.
+        ValueError: the share is out of range, or a side would have fewer than two images.
     """
     if not 0 < share < 1:
         raise ValueError(f"`--validation_share` is {share}, expected a number between 0 and 1.")
     count = round(len(rows) * share)
     if count < 2 or len(rows) - count < 2:
         raise ValueError(
-            f"Of {len(rows)} images a share of {share} cannot be held out for evaluation: at least 2 are needed on "
-            "each side. Add images, or pass --validation_dir."
+            f"A share of {share} of {len(rows)} images cannot be held out: training and evaluation need at least 2 "
+            "images each. Add images, or pass --validation_dir."
         )
     parts = rows.train_test_split(test_size=count, seed=seed)
     logger.warning(

@@ -1,4 +1,4 @@
-"""What a person has at hand: a folder of images with captions, a small GPT-2, a small vision model, a captioner."""
+"""What you have at hand: a folder of images with captions, a small GPT-2, a small vision model, a captioner."""
 
 import json
 

@@ -7,7 +7,8 @@ import shutil
 import PIL.Image
 import pytest
 
-from hf_captioners.cli import caption, main
+from hf_captioners.captioning import batches
+from hf_captioners.cli import main
 from hf_captioners.loading import load_captioner
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
@@ -43,7 +44,7 @@ def test_every_image_gets_the_captions_of_the_pipeline(folder, captioner, tmp_pa
     assert not output.with_name("captions.jsonl.partial").exists()
 
 
-def test_other_forms_say_the_same(folder, captioner, tmp_path):
+def test_other_formats_have_the_same_captions(folder, captioner, tmp_path):
     found = {}
     for kind in ("jsonl", "csv", "txt", "json"):
         output = tmp_path / f"captions.{kind}"
@@ -71,7 +72,7 @@ def test_one_image_is_answered_on_the_screen(folder, captioner, tmp_path, capsys
     assert names == [str(folder / "scene_003.png"), str(folder / "scene_004.png")]
 
 
-def test_unreadable_images_are_told_and_counted(folder, captioner, tmp_path, capsys):
+def test_unreadable_images_are_reported_and_counted(folder, captioner, tmp_path, capsys):
     (folder / "scene_001.png").write_bytes((folder / "scene_001.png").read_bytes()[:100])
     (folder / "scene_002.png").write_text("no image")
     output = tmp_path / "captions.jsonl"
@@ -86,17 +87,17 @@ def test_a_killed_run_is_resumed_without_duplicates(folder, captioner, tmp_path,
     whole, output = tmp_path / "whole.jsonl", tmp_path / "captions.jsonl"
     arguments = ["caption", str(folder), "--model", captioner, "--batch_size", "3", "--output"]
     assert main([*arguments, str(whole)]) == 0
-    batches = caption.caption_batches
+    caption_batches = batches.caption_batches
 
-    def killed_after_two(args, images):
-        for number, batch in enumerate(batches(args, images)):
+    def killed_after_two(*arguments, **options):
+        for number, batch in enumerate(caption_batches(*arguments, **options)):
             if number == 2:
                 raise KeyboardInterrupt
             yield batch
 
-    monkeypatch.setattr(caption, "caption_batches", killed_after_two)
+    monkeypatch.setattr(batches, "caption_batches", killed_after_two)
     assert main([*arguments, str(output)]) == 130
-    monkeypatch.setattr(caption, "caption_batches", batches)
+    monkeypatch.setattr(batches, "caption_batches", caption_batches)
     assert not output.exists()
     partial = tmp_path / "captions.jsonl.partial"
     if torn:
@@ -106,7 +107,12 @@ def test_a_killed_run_is_resumed_without_duplicates(folder, captioner, tmp_path,
     assert main([*arguments, str(output), "--resume", "--num_beams", "1"]) == 2
     assert "other settings" in capsys.readouterr().err
     done = []
-    monkeypatch.setattr(caption, "caption_batches", lambda args, left: done.extend(left) or batches(args, left))
+
+    def counted(pipeline, left, *arguments, **options):
+        done.extend(left)
+        return caption_batches(pipeline, left, *arguments, **options)
+
+    monkeypatch.setattr(batches, "caption_batches", counted)
     assert main([*arguments, str(output), "--resume"]) == 0
     assert len(done) == (8 if torn else 7)
     assert [(r["image"], r["caption"]) for r in lines_of(output)] == [
@@ -114,7 +120,7 @@ def test_a_killed_run_is_resumed_without_duplicates(folder, captioner, tmp_path,
     ]
 
 
-def test_an_output_that_exists_is_kept_unless_told(folder, captioner, tmp_path, capsys):
+def test_an_output_that_exists_is_kept_unless_overwritten(folder, captioner, tmp_path, capsys):
     output = tmp_path / "captions.txt"
     output.write_text("mine")
     arguments = ["caption", str(folder / "scene_000.png"), "--model", captioner, "--output", str(output)]

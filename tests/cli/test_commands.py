@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from hf_captioners import cli
-from hf_captioners.reproduce.recipe import with_recipe
-from hf_captioners.training import CaptioningTrainingArguments
+from hf_captioners.cli import train
+from hf_captioners.reproduce.reading import read_arguments
+from hf_captioners.reproduce.recipe import Recipe, find_recipe, merge_arguments
 
 
 def test_help_lists_every_command_and_stays_light():
@@ -39,7 +40,7 @@ def test_a_command_that_cannot_be_loaded_is_named(monkeypatch, capsys):
     assert "no_such_file" in capsys.readouterr().err
 
 
-def test_errors_are_told_in_one_line_or_with_the_place(monkeypatch, capsys, tmp_path):
+def test_errors_are_printed_in_one_line_or_with_the_traceback(monkeypatch, capsys, tmp_path):
     arguments = ["caption", str(tmp_path), "--model", "x"]
     assert cli.main(arguments) == 2
     assert capsys.readouterr().err == f"hf-captioners caption: error: {tmp_path} has no images.\n"
@@ -55,32 +56,50 @@ def test_what_is_not_known_ends_with_status_2(arguments, capsys):
     assert "usage: hf-captioners" in capsys.readouterr().err
 
 
-def test_a_recipe_stands_before_what_was_typed(tmp_path):
+def test_typed_arguments_override_a_recipe(tmp_path):
+    """Both are merged, and read with the types of the dataclasses; fields of a configuration are merged one by one."""
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(
-        "learning_rate: 1e-4\nbf16: true\nmodel_config: {encoder_layers: 2, fusion: srau}\n"
-        "lr_scheduler_type: step_decay\nlr_scheduler_kwargs: {factor: 0.5, every_epochs: 2}\n"
-        "early_stopping_patience: null\n"
+        "learning_rate: 1e-4\nmodel_config: {encoder_layers: 2, fusion: srau}\nuse_cpu: yes\n"
+        "lr_scheduler_type: step_decay\nlr_scheduler_kwargs: {factor: 0.5, every_epochs: 2}\ntest_metrics: bleu\n"
+        "early_stopping_patience: null\nnum_train_epochs: 4\ndata_options: [max_views=2]\nbf16: false\nseed: 1\n"
     )
-    typed = with_recipe([str(recipe), "--seed", "3"])
-    assert typed == [
-        *("--learning_rate", "1e-4", "--bf16", "True"),
-        *("--model_config", "encoder_layers=2", 'fusion="srau"'),
-        *("--lr_scheduler_type", "step_decay", "--lr_scheduler_kwargs", '{"factor": 0.5, "every_epochs": 2}'),
-        *("--early_stopping_patience", "null", "--seed", "3"),
-    ]
-    args = cli.command_parser("train", cli.load_command("train")).parse_args(typed)
-    training = CaptioningTrainingArguments(
-        str(tmp_path),
-        use_cpu=True,
-        **{
-            name: getattr(args, name)
-            for name in ("lr_scheduler_type", "lr_scheduler_kwargs", "early_stopping_patience")
-        },
-    )
+    typed = ["--seed", "3", "--model_config", "encoder_layers=1", "--eval_steps", "null"]
+    typed += ["--output_dir", str(tmp_path)]
+    args = cli.command_parser("train", cli.load_command("train")).parse_args([str(recipe), *typed])
+    assert args.recipes == [str(recipe)]
+    given = {name: value for name, value in vars(args).items() if name not in train.OWN}
+    merged = merge_arguments(Recipe.load(recipe).arguments, given)
+    model, data, training, test = read_arguments(merged)
+    assert model.config_fields() == {"encoder_layers": 1, "fusion": "srau"}
+    assert data.data_options == {"max_views": 2}
+    assert (training.learning_rate, training.num_train_epochs, training.seed) == (1e-4, 4.0, 3)
     assert training.lr_scheduler_kwargs == {"factor": 0.5, "every_epochs": 2}
     assert (training.lr_scheduler_type, training.early_stopping_patience) == ("step_decay", None)
-    assert with_recipe(["image.png", "recipe.yaml"]) == ["image.png", "recipe.yaml"]
+    assert training.eval_steps is None
+    assert test.test_metrics == ["bleu"]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"learning_rat": 1e-4}, "no argument `learning_rat`. Did you mean `learning_rate`?"),
+        ({"learning_rate": "fast"}, "`learning_rate` is 'fast', expected a number"),
+        ({"num_train_epochs": True}, "`num_train_epochs` is True, expected a number"),
+        ({"min_word_count": 2.5}, "`min_word_count` is 2.5, expected a whole number"),
+        ({"min_word_count": None}, "`min_word_count` is None"),
+        ({"bf16": "perhaps"}, "expected true or false"),
+        ({"eval_strategy": False}, "`eval_strategy` is False, expected one of no, steps, epoch"),
+        ({"test_tokenizer": "spaces"}, "expected one of ptb, none"),
+        ({"language_model": {"a": 1}}, "expected text"),
+        ({"num_samples": 3}, "`--num_samples` belongs to self-critical training: pass --scst too"),
+        ({"scst": True, "sampling": "beam"}, "`sampling` is 'beam'"),
+        ({"model_config": ["encoder_layers"]}, "expected NAME=VALUE"),
+    ],
+)
+def test_wrong_arguments_of_a_recipe_are_refused(tmp_path, values, said):
+    with pytest.raises(ValueError, match=re.escape(said)):
+        read_arguments({"output_dir": str(tmp_path), "use_cpu": True} | values)
 
 
 @pytest.mark.parametrize(("content", "said"), [("- a\n- b\n", "holds a list"), ("a: [\n", "no YAML")])
@@ -88,9 +107,26 @@ def test_a_wrong_recipe_is_refused(tmp_path, content, said):
     recipe = tmp_path / "recipe.yml"
     recipe.write_text(content)
     with pytest.raises(ValueError, match=said):
-        with_recipe([str(recipe)])
+        Recipe.load(recipe)
     with pytest.raises(FileNotFoundError, match="other.yml"):
-        with_recipe([str(tmp_path / "other.yml")])
+        Recipe.load(tmp_path / "other.yml")
+
+
+def test_recipes_of_the_package_are_found_by_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "show_attend_tell/flickr8k_soft.yaml"
+    assert find_recipe(name).is_absolute()
+    assert Recipe.load(name).arguments["architecture"] == "show_attend_tell"
+    (tmp_path / "show_attend_tell").mkdir()
+    (tmp_path / name).write_text("architecture: visualgpt\n")
+    assert Recipe.load(name).arguments == {"architecture": "visualgpt"}, "an existing path comes first"
+    with pytest.raises(FileNotFoundError, match="Did you mean show_attend_tell/table1_soft.yaml?"):
+        find_recipe("show_attend_tell/table_soft.yaml")
+
+
+def test_a_regime_needs_a_recipe(tmp_path, capsys):
+    assert cli.main(["train", "--regime", "1%", "--output_dir", str(tmp_path)]) == 2
+    assert "`--regime 1%` needs a recipe" in capsys.readouterr().err
 
 
 def test_env_names_versions_and_devices(capsys):

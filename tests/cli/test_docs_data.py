@@ -1,4 +1,4 @@
-"""What docs/data.md tells people to type works, with small local models and data sets in place of those it names."""
+"""The commands of docs/data.md work, with small local models and data sets instead of those that it names."""
 
 import importlib.util
 import re

@@ -1,4 +1,4 @@
-"""`hf-captioners explain`: a tile for each word, bright where the captioner looked."""
+"""`hf-captioners explain`: a tile for each word, bright where the attention is."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,11 @@ import torch
 from PIL import Image
 
 from hf_captioners.cli import main
-from hf_captioners.explain.drawing import GAP, LABEL, TILE, heat_of_words, paint
+from hf_captioners.explain.drawing import GAP, LABEL, TILE, paint
+from hf_captioners.explain.explanation import explain_caption, load_explainable
 from hf_captioners.processing.vocabulary import karpathy_words
 from hf_captioners.training.starting import ModelArguments, start_captioner
+from hf_captioners.word_values import word_means
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,22 @@ def test_explain_given_caption_at_places(word_captioner, images, scenes, tmp_pat
 
 def test_places_need_hard_attention(captioner, images, capsys):
     assert main(["explain", str(images / "scene_000.png"), "--model", captioner, "--locations"]) == 2
-    assert "`--locations` needs a model of hard attention" in capsys.readouterr().err
+    assert "`--locations` needs a model with hard attention" in capsys.readouterr().err
+
+
+def test_from_python(word_captioner, images):
+    """Arrays of the maps: one for each word, which sums to 1 over the regions; the image itself may be given."""
+    model, processor = load_explainable(word_captioner)
+    source = images / "scene_002.png"
+    explanation = explain_caption(model, processor, source, num_beams=1)
+    assert explanation.words and explanation.caption == " ".join(explanation.words)
+    assert explanation.maps.shape == (len(explanation.words), len(explanation.boxes))
+    np.testing.assert_allclose(explanation.maps.sum(axis=1), 1, atol=1e-5)
+    assert explanation.boxes.shape[1] == 4 and 0 <= explanation.boxes.min() <= explanation.boxes.max() <= 1
+    with Image.open(source) as image:
+        again = explain_caption(model, processor, image, explanation.caption)
+    assert again.words == explanation.words
+    np.testing.assert_allclose(again.maps, explanation.maps, atol=1e-5)
 
 
 def test_missing_image(captioner, capsys):
@@ -78,7 +95,8 @@ def test_pieces_of_a_word_share_a_tile():
 
     boxes = torch.tensor([[0, 0, 0.5, 1], [0.5, 0, 1, 1.0]])
     maps = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
-    words, heat = heat_of_words(Letters(), [0, 1, 2, 3, 9, 9], maps, boxes, (8, 8))
+    words, means = word_means(Letters(), [0, 1, 2, 3, 9, 9], maps.numpy())
     assert words == ["dog", "runs"]
+    heat = [paint(mean, boxes.numpy(), (8, 8)) for mean in means]
     np.testing.assert_allclose(heat[0][:, 0], heat[0][:, -1], atol=0.02)
     assert heat[1][:, -1].mean() > 2 * heat[1][:, 0].mean()

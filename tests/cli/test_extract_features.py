@@ -139,9 +139,9 @@ def test_a_captioner_of_detected_regions(images, language_model, detector, tmp_p
 
 
 def test_killed_and_repeated(images, vision, tmp_path, monkeypatch):
-    """Shards of a run that was stopped in its third batch, and went on, are those of one that was not."""
+    """An interrupted and resumed run leaves the same shards as an uninterrupted one."""
     monkeypatch.setattr(
-        "hf_captioners.features.feature_store_writer.FeatureStoreWriter", partial(FeatureStoreWriter, shard_bytes=1)
+        "hf_captioners.features.data_set.FeatureStoreWriter", partial(FeatureStoreWriter, shard_bytes=1)
     )
     assert extract(images, tmp_path / "whole", *vision, batch_size=3) == 0
     call, batches = GridExtractor.__call__, []
@@ -164,7 +164,7 @@ def test_killed_and_repeated(images, vision, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"split": "dev"}, "no split dev; there are train"),
+        ({"split": "dev"}, "no split dev; its splits are train"),
         ({"data_options": "image_dir"}, "NAME=VALUE"),
         ({"data_dir": "nowhere"}, "nowhere"),
         ({"vision_model": "nowhere"}, "nowhere is no checkpoint"),

@@ -1,4 +1,4 @@
-"""What the README tells people to type works, with small local models in place of those that it names."""
+"""The commands and code of the README work, with small local models instead of those that it names."""
 
 import re
 import shlex

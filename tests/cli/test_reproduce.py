@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from hf_captioners.cli import command_parser, load_command, main
-from hf_captioners.cli.reproduce import as_markdown
+from hf_captioners.cli import main
 from hf_captioners.metrics.compute import METRICS
-from hf_captioners.reproduce.recipe import Recipe, in_percent, with_recipe
+from hf_captioners.reproduce.reading import read_arguments
+from hf_captioners.reproduce.recipe import RECIPES, Recipe, in_percent, merge_arguments
+from hf_captioners.reproduce.tables import as_markdown
 
-RECIPES = Path(__file__).parents[2] / "hf_captioners" / "reproduce" / "recipes"
 ALL = {path.relative_to(RECIPES).as_posix(): Recipe.load(path) for path in sorted(RECIPES.rglob("*.yaml"))}
 CELLS = [
     (name, regime)
     for name, recipe in ALL.items()
     for regime in (recipe.published.regimes if recipe.published else (None,))
 ]
-# Tables of this library's own, which nobody published before.
+# Tables of this library's own, which are not published elsewhere.
 OWN_STUDIES = ("low_data", "self_critical")
 # Stands in for Python: "trains" by writing what a seed gives, and fails where the gates are closed too far.
 STUB = """
@@ -42,7 +42,7 @@ figures = {"cider_d": 0.4 + 0.1 * int(value("--seed")), "bleu_4": 0.2, "images":
 
 @pytest.fixture
 def toy(tmp_path):
-    """Two rows of a paper of our own, one of which cannot be trained, and a stub in the place of Python."""
+    """Two rows of a made-up paper, one of which cannot be trained, and a stub instead of Python."""
     folder = tmp_path / "recipes"
     folder.mkdir()
     for row, threshold in (("open", 0.2), ("shut", 0.9)):
@@ -82,10 +82,10 @@ def test_rows_seeds_and_what_failed(toy, capsys):
     assert float(lines[1]["cider_d"]) == pytest.approx(0.5)
     assert "--train_share 0.01 --data_dir images --seed 1" in lines[1]["arguments"]
     assert "--model_config encoder_layers=2 srau_threshold=0.2" in lines[1]["arguments"]
-    assert not any("--resume" in call for call in calls(output)), "there was nothing to go on from"
+    assert not any("--resume" in call for call in calls(output)), "there was nothing to resume"
 
 
-def test_cards_tell_the_row_and_all_its_runs(toy):
+def test_cards_show_the_row_and_all_its_runs(toy):
     """The first run alone, then both: every card of the row has the mean and deviation, and no other row's figures."""
     typed, output = toy
     main([*typed, "--seeds", "1"])
@@ -112,38 +112,38 @@ def test_what_is_done_is_not_done_again(toy):
     assert ["--resume" in call for call in calls(output)] == [False, False, False, True]
 
 
-def test_a_run_never_goes_on_with_other_arguments(toy, capsys):
-    """What is done or was interrupted stays as it is; what failed begins anew."""
+def test_a_run_is_never_resumed_with_other_arguments(toy, capsys):
+    """What is done or was interrupted stays as it is; what failed starts again."""
     typed, output = toy
     assert main([*typed, "--row", "open"]) == 0
     assert main([*typed, "--row", "open", "--learning_rate", "5e-4"]) == 2
-    assert "(then without some; now --learning_rate 0.0005)" in capsys.readouterr().err
+    assert "(then --learning_rate 1e-3; now --learning_rate 0.0005)" in capsys.readouterr().err
     assert len(calls(output)) == 2
     result = next(output.rglob("seed_0/result.json"))
     known = json.loads(result.read_text())
     result.write_text(json.dumps(known | {"status": "begun", "figures": {}}))
     assert main([*typed, "--row", "open", "--learning_rate", "5e-4"]) == 2
     assert main([*typed, "--row", "open"]) == 0
-    assert calls(output)[2].endswith("--resume"), "an interrupted run goes on"
+    assert calls(output)[2].endswith("--resume"), "an interrupted run is resumed"
     main([*typed, "--row", "shut", "--seeds", "0"])
     (output / "table7_shut" / "1_percent" / "seed_0" / "checkpoint-5").mkdir()
     assert main([*typed, "--row", "shut", "--seeds", "0", "--model_config", "srau_threshold=0.3"]) == 2
-    assert "was run with other arguments" in capsys.readouterr().err, "there is a checkpoint to go on from"
+    assert "was run with other arguments" in capsys.readouterr().err, "there is a checkpoint to resume from"
     (output / "table7_shut" / "1_percent" / "seed_0" / "checkpoint-5").rmdir()
     more = ["--model_config", "srau_threshold=0.3", "--test_metrics", "bleu"]
     assert main([*typed, "--row", "shut", "--seeds", "0", *more]) == 0
     assert "--test_metrics bleu" in calls(output)[-1]
     assert not calls(output)[-1].endswith("--resume")
-    assert calls(output)[-1].index("srau_threshold=0.9") < calls(output)[-1].index("srau_threshold=0.3")
+    assert "--model_config encoder_layers=2 srau_threshold=0.3 " in calls(output)[-1]
 
 
-def test_what_another_call_is_at_is_left_to_it(toy, capsys):
+def test_a_run_of_a_different_process_is_left_to_it(toy, capsys):
     typed, output = toy
     folder = output / "table7_open" / "1_percent" / "seed_0"
     folder.mkdir(parents=True)
     with FileLock(folder / ".reproduce.lock"):
         assert main([*typed, "--row", "open"]) == 0
-    assert "is run by another call" in capsys.readouterr().out
+    assert "is executed by another process" in capsys.readouterr().out
     assert len(calls(output)) == 1 and not (folder / "result.json").exists()
     assert main([*typed, "--row", "open"]) == 0
     assert len(calls(output)) == 2
@@ -181,15 +181,27 @@ def test_a_dry_run_prints_commands(toy, capsys):
     assert not calls(output)
 
 
+def test_settings_of_a_machine_override_the_recipes(toy, tmp_path, capsys):
+    typed, _ = toy
+    (tmp_path / "machine.yaml").write_text("learning_rate: 5e-4\ndata_dir: here\nmodel_config: {encoder_layers: 3}\n")
+    assert (
+        main([*typed, "--row", "open", "--with", str(tmp_path / "machine.yaml"), "--dry_run", "--data", "there"]) == 0
+    )
+    line = capsys.readouterr().out.splitlines()[0]
+    assert "--learning_rate 5e-4" in line and "--data_dir there" in line and "1e-3" not in line
+    assert "--model_config encoder_layers=3 srau_threshold=0.2 " in line
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (["--table", "8"], "toy --table 7"),
         (["--regime", "3%"], "regime '3%'"),
+        (["--with", "nowhere.yaml"], "no recipe nowhere.yaml"),
         (["--recipes", "nowhere"], "no folder nowhere"),
     ],
 )
-def test_what_does_not_exist_is_told(toy, more, said, capsys):
+def test_what_does_not_exist_is_reported(toy, more, said, capsys):
     assert main([*toy[0], *more]) == 2
     assert said in capsys.readouterr().err
 
@@ -205,7 +217,7 @@ def test_a_table_without_runs_is_empty():
 
 
 @pytest.mark.parametrize("content", ["reproduces: {paper: p}", "reproduces: [1]", "reproduces: {regimes: 3}"])
-def test_an_incomplete_row_is_told(tmp_path, content):
+def test_an_incomplete_row_is_reported(tmp_path, content):
     path = tmp_path / "recipe.yaml"
     path.write_text(content)
     with pytest.raises(ValueError, match="needs paper, table, row and regimes"):
@@ -219,11 +231,10 @@ def test_a_regime_and_a_second_file(tmp_path):
         "{model_config: {b: 3}}}}}\n"
     )
     second.write_text("seed: 5\n")
-    expected = ["--seed", "1", "--model_config", "a=1", "b=3", "--seed", "5", "--reproduces", str(first), "x"]
-    expected += ["--bf16", "true"]
-    assert with_recipe([str(first), str(second), "--regime", "x", "--bf16", "true"]) == expected
-    with pytest.raises(ValueError, match="--regime y.* has x"):
-        with_recipe([str(first), "--regime", "y"])
+    parts = [Recipe.load(first).with_regime("x"), Recipe.load(second).arguments, {"bf16": "true"}]
+    assert merge_arguments(*parts) == {"seed": 5, "model_config": {"a": 1, "b": 3}, "bf16": "true"}
+    with pytest.raises(ValueError, match="--regime y.* are x"):
+        Recipe.load(first).with_regime("y")
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -244,13 +255,10 @@ def test_a_recipe_says_what_it_is(name):
 
 @pytest.mark.parametrize(("name", "regime"), CELLS)
 def test_a_recipe_is_read_by_the_dataclasses_of_the_command_line(name, regime, tmp_path):
-    from hf_captioners.cli.train import _typed, argument_types
     from hf_captioners.data import list_datasets
 
-    chosen = [] if regime is None else ["--regime", regime]
-    typed = with_recipe([str(RECIPES / name), *chosen, "--output_dir", str(tmp_path), "--use_cpu"])
-    args = command_parser("train", load_command("train")).parse_args(typed)
-    start, data, training = (kind(**_typed(args, kind)) for kind in argument_types(args.scst))
+    values = merge_arguments(ALL[name].with_regime(regime), {"output_dir": str(tmp_path), "use_cpu": True})
+    start, data, training, _ = read_arguments(values)
     assert data.dataset in list_datasets()
     assert training.output_dir == str(tmp_path)
     folder = RECIPES.joinpath(name).parent.name
@@ -260,7 +268,7 @@ def test_a_recipe_is_read_by_the_dataclasses_of_the_command_line(name, regime, t
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "regime"), CELLS)
 def test_a_recipe_runs_two_steps(name, regime, language_model, vision_model, tmp_path, capsys):
-    """On drawn scenes, with a tiny language model and backbone put in by one file, as docs/training.md says."""
+    """On drawn scenes, with a tiny language model and backbone from a second file, as in docs/training.md."""
     tiny, started = tmp_path / "tiny.yaml", tmp_path / "started"
     arguments = ALL[name].with_regime(regime)
     tiny.write_text(

@@ -36,7 +36,7 @@ def test_from_a_folder_to_a_captioner(images, parts, tmp_path, capsys):
     assert capsys.readouterr().out.strip()
 
 
-def test_images_held_out_are_told(images, parts, tmp_path, caplog):
+def test_held_out_images_are_logged(images, parts, tmp_path, caplog):
     arguments = ["train", "--train_dir", str(images), "--output_dir", str(tmp_path / "run")]
     assert main([*arguments, *parts, "--max_steps", "1", "--validation_share", "0.3"]) == 0
     assert "3 of 10 were held out at random (seed 42)" in caplog.text
@@ -58,7 +58,7 @@ def test_split_folders_and_a_recipe(images, language_model, vision_model, tmp_pa
     assert max(entry["epoch"] for entry in log_of(tmp_path / "run")) == 1.0
 
 
-def test_fields_typed_behind_a_recipe_are_added_to_its_fields(images, parts, tmp_path):
+def test_fields_typed_after_a_recipe_are_added_to_its_fields(images, parts, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("max_steps: 1\nmodel_config: {srau_threshold: 0.3, encoder_layers: 2}\n")
     arguments = ["--train_dir", str(images), "--output_dir", str(tmp_path / "run"), "--validation_share", "0.3"]
@@ -81,7 +81,7 @@ def test_how_captions_are_written_is_typed_and_saved(images, parts, tmp_path):
     assert (processor.drop_final_punctuation, processor.lowercase) == (False, True)
 
 
-def test_what_a_captioner_replaces_is_told(images, parts, tmp_path, caplog):
+def test_what_a_captioner_replaces_is_logged(images, parts, tmp_path, caplog):
     arguments = ["train", "--train_dir", str(images), "--validation_share", "0.3", *parts, "--max_steps", "1"]
     assert main([*arguments, "--output_dir", str(tmp_path / "first")]) == 0
     assert "not used" not in caplog.text
@@ -90,7 +90,7 @@ def test_what_a_captioner_replaces_is_told(images, parts, tmp_path, caplog):
     assert "so these are not used: --language_model, --vision_model, --image_size." in caplog.text
 
 
-def test_metrics_that_cannot_be_computed_are_told_before_training(images, parts, tmp_path, capsys, monkeypatch):
+def test_metrics_that_cannot_be_computed_are_reported_before_training(images, parts, tmp_path, capsys, monkeypatch):
     def no_tables(*args, **kwargs):
         raise FileNotFoundError("METEOR needs tables")
 
@@ -105,15 +105,15 @@ def test_an_earlier_run_is_resumed_or_left_alone(images, parts, tmp_path, capsys
     arguments = ["train", "--train_dir", str(images), "--output_dir", str(tmp_path / "run"), *parts]
     arguments += ["--validation_dir", str(images)]
     assert main([*arguments, "--resume", "--num_train_epochs", "1"]) == 0
-    assert "starting anew" in capsys.readouterr().out
+    assert "starting from the beginning" in capsys.readouterr().out
     assert main([*arguments, "--num_train_epochs", "2"]) == 2
     assert "--resume" in capsys.readouterr().err
     assert main([*arguments, "--num_train_epochs", "2", "--resume"]) == 0
-    assert "Going on from" in capsys.readouterr().out
+    assert "Resuming from" in capsys.readouterr().out
     assert [entry["epoch"] for entry in log_of(tmp_path / "run") if "eval_cider_d" in entry] == [1.0, 2.0]
 
 
-def test_a_run_goes_on_from_a_named_checkpoint(images, parts, tmp_path, capsys):
+def test_a_run_is_resumed_from_a_named_checkpoint(images, parts, tmp_path, capsys):
     arguments = ["train", "--train_dir", str(images), "--validation_dir", str(images), *parts]
     first, second = tmp_path / "first", tmp_path / "second"
     assert main([*arguments, "--output_dir", str(first), "--num_train_epochs", "2"]) == 0
@@ -122,7 +122,7 @@ def test_a_run_goes_on_from_a_named_checkpoint(images, parts, tmp_path, capsys):
     resumed = [*arguments, "--output_dir", str(second), "--num_train_epochs", "2", "--resume_from_checkpoint"]
     capsys.readouterr()
     assert main([*resumed, str(begun)]) == 0
-    assert f"Going on from {begun}." in capsys.readouterr().out
+    assert f"Resuming from {begun}." in capsys.readouterr().out
     both = [[entry["eval_loss"] for entry in log if "eval_loss" in entry] for log in (whole, log_of(second))]
     assert len(both[0]) == 2
     assert both[0] == pytest.approx(both[1], abs=1e-6)

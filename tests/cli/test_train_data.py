@@ -119,15 +119,17 @@ def test_one_run_of_a_recipe_stands_beside_the_published_row(scenes, parts, tmp_
 
 def test_reports_are_generated_as_long_as_reports_are(scenes, parts, tmp_path):
     typed = ["--dataset", "iu_xray", *dataset_folders.make_folder("iu_xray", tmp_path / "data", scenes)]
-    told = []
+    given_arguments = []
     for more in ([], ["--generation_max_new_tokens", "20"]):
         output = str(tmp_path / f"run{len(more)}")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
-                "hf_captioners.cli.train._train", lambda args, start, data, training, final: told.append(training)
+                "hf_captioners.training.running.train_captioner",
+                lambda *given, **options: given_arguments.append(given[2]),
             )
+            patch.setattr("hf_captioners.cli.train.summary", lambda result: "")
             main(["train", *typed, *parts, "--use_cpu", *more, "--output_dir", output])
-    assert [(one.generation_max_new_tokens, one.generation_num_beams) for one in told] == [(60, 3), (20, 3)]
+    assert [(one.generation_max_new_tokens, one.generation_num_beams) for one in given_arguments] == [(60, 3), (20, 3)]
 
 
 def test_both_views_of_a_study_are_learned_from(scenes, parts, tmp_path):

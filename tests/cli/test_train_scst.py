@@ -25,7 +25,7 @@ def test_cross_entropy_then_rewards_in_one_command_and_resumed(command, tmp_path
     settings = ["--scst", "--scst_after_epochs", "1", "--num_train_epochs", "1", "--logging_steps", "1"]
     settings += ["--reward_funcs", "cider_d", "bleu_4", "--reward_weights", "1", "0.5", "--num_samples", "2"]
     assert main([*command, *settings]) == 0
-    assert "Best evaluation, that of the start" in capsys.readouterr().out
+    assert "Best evaluation, of the initial model" in capsys.readouterr().out
     entry = next(entry for entry in log_of(tmp_path / "run") if "reward" in entry)
     assert entry["reward"] == pytest.approx(entry["reward_cider_d"] + 0.5 * entry["reward_bleu_4"], abs=1e-6)
     assert entry["learning_rate"] == 1e-5
@@ -34,7 +34,7 @@ def test_cross_entropy_then_rewards_in_one_command_and_resumed(command, tmp_path
     assert main([*command, *settings]) == 2
     assert "Pass --resume" in capsys.readouterr().err
     assert main([*command, *settings, "--num_train_epochs", "2", "--resume"]) == 0
-    assert "Going on from" in capsys.readouterr().out
+    assert "Resuming from" in capsys.readouterr().out
     assert max(entry["epoch"] for entry in log_of(tmp_path / "run")) == 2
 
 

@@ -1,4 +1,4 @@
-"""The demonstration: what it claims, what its page shows, and that a claim that fails is told by the exit status."""
+"""The demonstration: its claims, its page, and the exit status when a claim does not hold."""
 
 import re
 
@@ -8,12 +8,12 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from hf_captioners.cli import main
 from hf_captioners.demo import page as demo_page
 from hf_captioners.demo import running
-from hf_captioners.demo.experiment import QUICK, Parts, Run, judge
+from hf_captioners.demo.experiment import QUICK, Parts, Run, check_claims
 
 
-def runs_of(pretrained: float, random: float, dealt: float, model=None) -> list[Run]:
+def runs_of(pretrained: float, random: float, shuffled: float, model=None) -> list[Run]:
     return [
-        Run(side, seed, ["a star"], value + 0.01 * seed, 0.2, dealt, [(0.5, value / 2), (1.0, value)], model)
+        Run(side, seed, ["a star"], value + 0.01 * seed, 0.2, shuffled, [(0.5, value / 2), (1.0, value)], model)
         for side, value in ((True, pretrained), (False, random))
         for seed in (0, 1)
     ]
@@ -24,7 +24,7 @@ def runs_of(pretrained: float, random: float, dealt: float, model=None) -> list[
     [((1.0, 0.8, 0.3), [True, True]), ((0.8, 1.0, 0.3), [False, True]), ((1.0, 0.8, 0.6), [True, False])],
 )
 def test_claims(figures, held):
-    assert [holds for _, holds in judge(runs_of(*figures))] == held
+    assert [holds for _, holds in check_claims(runs_of(*figures))] == held
 
 
 @pytest.mark.parametrize(("figures", "status"), [((1.0, 0.8, 0.3), 0), ((0.8, 1.0, 0.3), 1), ((1.0, 0.8, 0.6), 1)])

@@ -1,4 +1,4 @@
-"""`make release` on the loopback Hub with tiny settings, and `make test-oldest`."""
+"""`make reference-models` on the loopback Hub with tiny settings, and `make test-oldest`."""
 
 import re
 import runpy
@@ -8,19 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from hf_captioners.cli.reproduce import find_recipes
+from hf_captioners.reproduce.recipe import RECIPES
+from hf_captioners.reproduce.runs import find_recipes
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "examples" / "release.py"
+SCRIPT = ROOT / "examples" / "train_reference_models.py"
 
 
 def test_every_reference_is_one_row_of_the_recipes():
     references = runpy.run_path(str(SCRIPT))["REFERENCES"]
     assert {reference.paper for reference in references.values()} == {"visualgpt", "show_attend_tell"}
     for reference in references.values():
-        (recipe,) = find_recipes(
-            ROOT / "hf_captioners" / "reproduce" / "recipes", reference.paper, reference.table, reference.row
-        )
+        (recipe,) = find_recipes(RECIPES, reference.paper, reference.table, reference.row)
         assert reference.regime in recipe.published.regimes
 
 
@@ -30,12 +29,12 @@ def test_an_unknown_reference_is_refused(capsys):
     assert "there is no painter, choose among visualgpt-coco-1-percent" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         runpy.run_path(str(SCRIPT))["main"](["--owner", "me", "--dry-run", "--with", "machine.yaml"])
-    assert "--with is for one reference" in capsys.readouterr().err
+    assert "--with holds the paths of one reference model" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_dry_run_trains_and_pushes(language_model, vision_model, tmp_path):
-    """Two seeds of a row on drawn scenes; the first is pushed, and its card has both beside what was published."""
+    """Two seeds of a row on drawn scenes; the first is pushed, and its card has both beside the published metrics."""
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "row.yaml").write_text(
         "dataset: scenes\ndata_options: {num_images: {train: 6, validation: 4, test: 4}, image_size: 32}\n"
@@ -45,7 +44,7 @@ def test_a_dry_run_trains_and_pushes(language_model, vision_model, tmp_path):
         "    1%: {published: {bleu_1: [69.3, 0.84]}}\n"
     )
     (tmp_path / "machine.yaml").write_text("max_steps: 1\nuse_cpu: true\ngeneration_max_new_tokens: 5\n")
-    typed = ["visualgpt-coco-1-percent", "--owner", "nobody", "--dry-run", "--with", str(tmp_path / "machine.yaml")]
+    typed = ["visualgpt-coco-1-percent", "--owner", "me", "--dry-run", "--with", str(tmp_path / "machine.yaml")]
     places = ["--recipes", str(tmp_path / "recipes"), "--output_dir", str(tmp_path / "runs")]
     done = subprocess.run([sys.executable, str(SCRIPT), *typed, *places], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -61,7 +60,10 @@ def test_make_knows_both():
     """What the targets run, and that the checks run the tests on the oldest versions."""
     for target, expected in (
         ("test-oldest", ["--resolution lowest-direct", ".venv-oldest/bin/python -m pytest"]),
-        ("release", ["examples/release.py --owner me --with machine.yaml", "HF_HUB_OFFLINE=0"]),
+        (
+            "reference-models",
+            ["examples/train_reference_models.py --owner me --with machine.yaml", "HF_HUB_OFFLINE=0"],
+        ),
     ):
         command = ["make", "--dry-run", target, "OWNER=me", "WITH=machine.yaml", "OS="]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -1,13 +1,13 @@
-"""For maintainers: train the reference captioners, write their cards and push them.
+"""For maintainers: train the reference models, write their cards and push them.
 
     hf auth login
-    make release OWNER=my-organisation WITH=machine.yaml ARGS=visualgpt-coco-1-percent
+    make reference-models OWNER=my-organisation WITH=machine.yaml ARGS=visualgpt-coco-1-percent
 
-`machine.yaml` holds training arguments of this machine for one reference: where its data and features lie, what fits
-into memory. Every reference is a row of a published table. `hf-captioners reproduce` runs all of its seeds, so that
-its card has mean and deviation beside what was published; the first seed is pushed, which nobody chose. Runs that are
-done are not repeated.
-`--dry-run` does the same with a Hub on the loopback address, which forgets everything.
+`machine.yaml` holds training arguments of this machine for one reference model: paths of data and features, batch
+sizes. Every reference model is a row of a published table. `hf-captioners reproduce` runs all of its seeds, so that
+its card has mean and deviation beside the published metrics. The run of the first seed is pushed, not the best one.
+Runs that are done are not repeated.
+`--dry-run` does the same with a temporary Hub on the loopback address.
 """
 
 import argparse
@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_captioners._version import __version__
-from hf_captioners.cli.reproduce import find_recipes, planned
-from hf_captioners.reproduce.recipe import Recipe, as_arguments
+from hf_captioners.reproduce.recipe import RECIPES
+from hf_captioners.reproduce.runs import find_recipes, plan_runs
 
 ROOT = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A row of a published table, and one of its regimes, as the recipes name them."""
+    """A regime of a row of a published table, as the recipes name it."""
 
     paper: str
     table: str
@@ -44,22 +44,20 @@ REFERENCES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train and push; the addresses on stdout."""
+    """Train and push; print the addresses."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(REFERENCES)}")
     parser.add_argument("--owner", required=True, help="account or organisation to push to")
     parser.add_argument("--with", dest="settings", metavar="FILE", type=Path, help="YAML of training arguments")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the recipe")
-    parser.add_argument(
-        "--recipes", type=Path, default=ROOT / "hf_captioners" / "reproduce" / "recipes", help="folder of the recipes"
-    )
-    parser.add_argument("--output_dir", type=Path, default=Path("runs", "release"), help="folder of the runs")
+    parser.add_argument("--recipes", type=Path, default=RECIPES, help="folder of the recipes")
+    parser.add_argument("--output_dir", type=Path, default=Path("runs", "reference_models"), help="folder of the runs")
     parser.add_argument("--dry-run", action="store_true", help="push to a Hub on the loopback address")
     args = parser.parse_args(argv)
     if unknown := set(args.names) - REFERENCES.keys():
         parser.error(f"there is no {', '.join(sorted(unknown))}, choose among {', '.join(REFERENCES)}")
     if args.settings and len(args.names) != 1:
-        parser.error(f"--with is for one reference, whose data it names: name one of {', '.join(REFERENCES)}")
+        parser.error(f"--with holds the paths of one reference model: name one of {', '.join(REFERENCES)}")
     with hub_to_push_to(args.dry_run) as (variables, owner):
         for name in args.names or REFERENCES:
             folder = train(REFERENCES[name], args)
@@ -71,15 +69,14 @@ def train(reference: Reference, args: argparse.Namespace) -> Path:
     """Run all seeds of a row.
 
     Returns:
-        The folder of the first one.
+        The folder of the first run.
 
     Raises:
         CalledProcessError: a run failed.
     """
     recipes = find_recipes(args.recipes, reference.paper, reference.table, reference.row)
-    runs = list(planned(recipes, reference.regime, args.seeds, args.output_dir))
-    settings = Recipe.load(args.settings).arguments if args.settings else {}
-    typed = [text for name, value in settings.items() for text in as_arguments(name, value)]
+    runs = plan_runs(recipes, args.output_dir, reference.regime, args.seeds)
+    typed = ["--with", str(args.settings)] if args.settings else []
     typed += ["--seeds", *map(str, args.seeds)] if args.seeds else []
     row = ["--table", reference.table, "--row", reference.row, "--regime", reference.regime]
     places = ["--recipes", str(args.recipes), "--output_dir", str(args.output_dir)]
@@ -88,26 +85,26 @@ def train(reference: Reference, args: argparse.Namespace) -> Path:
 
 
 def push(folder: Path, repo_id: str, variables: Mapping[str, str]) -> None:
-    """Push one captioner with what an endpoint needs.
+    """Push a captioner with the handler of Inference Endpoints.
 
     Raises:
-        CalledProcessError: the Hub refused.
+        CalledProcessError: the push failed.
     """
     captioners(["push", str(folder), repo_id, "--endpoint", "--message", f"hf-captioners {__version__}"], variables)
 
 
 def captioners(typed: Sequence[str], variables: Mapping[str, str] | None = None) -> None:
-    """Run `hf-captioners` in a process of its own: the address of a Hub is read when Python starts."""
+    """Run `hf-captioners` in a child process: the address of a Hub is read when Python starts."""
     print("hf-captioners", *typed, flush=True)
     subprocess.run([sys.executable, "-m", "hf_captioners.cli", *typed], env=os.environ | (variables or {}), check=True)
 
 
 @contextmanager
 def hub_to_push_to(dry_run: bool) -> Iterator[tuple[Mapping[str, str], str | None]]:
-    """Variables for processes that push, and the owner that the loopback Hub knows.
+    """Yield environment variables for processes that push, and the owner on the loopback Hub.
 
     Raises:
-        PermissionError: nobody is signed in; known before hours of training.
+        PermissionError: you are not signed in; checked before training.
     """
     if not dry_run:
         from huggingface_hub import HfApi

@@ -1,0 +1,76 @@
+"""Captions of a data set, matched with its references."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from tqdm.auto import tqdm
+
+from hf_captioners.data import load_captions
+from hf_captioners.metrics.caption_files import MatchedCaptions
+from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
+
+from .batches import require_batch_size
+
+
+def load_split(data: str, data_dir: str | None, split: str, options: Mapping[str, Any]) -> Dataset:
+    """Load a split of a named data set, or of a folder of captioned images.
+
+    Args:
+        data: name of a data set of `load_captions`, or a folder.
+        data_dir: folder of a named data set.
+        split: name of the split.
+        options: options of the data set.
+    """
+    is_folder = data_dir is None and Path(data).is_dir()
+    name, folder = ("caption_folder", data) if is_folder else (data, data_dir)
+    return load_captions(name, data_dir=folder, split=split, **options)
+
+
+def caption_data_set(
+    pipeline: ImageCaptioningPipeline, rows: Dataset, batch_size: int = 16, **options: Any
+) -> MatchedCaptions:
+    """Caption a data set and match the captions with its references.
+
+    Args:
+        pipeline: see `load_pipeline`.
+        rows: rows of `load_captions`: `image` or `images`, `image_id`, `captions`.
+        batch_size: rows per batch.
+        **options: arguments of the pipeline, for example `num_beams`.
+
+    Returns:
+        Captions and references; images without references are in `extra`.
+
+    Raises:
+        ValueError: no image has references.
+
+    Example:
+        ```python
+        from hf_captioners import load_captions
+        from hf_captioners.captioning.batches import load_pipeline
+        from hf_captioners.captioning.data_set import caption_data_set
+        from hf_captioners.captioning.scoring import score_matched
+
+        rows = load_captions("caption_folder", data_dir="my_images", split="test")
+        score_matched(caption_data_set(load_pipeline("my_captioner"), rows)).metrics["cider_d"]
+        ```
+    """
+    require_batch_size(batch_size)
+    matched = MatchedCaptions([], [], [], [], [])
+    with tqdm(total=len(rows), desc="captions", unit="image", disable=None) as progress:
+        for first in range(0, len(rows), batch_size):
+            batch = [rows[place] for place in range(first, min(first + batch_size, len(rows)))]
+            images = [row["images"] if "images" in row else row["image"] for row in batch]
+            results = pipeline(images, batch_size=len(batch), **options)
+            for row, best in zip(batch, results, strict=True):
+                if row["captions"]:
+                    matched.images.append(row["image_id"])
+                    matched.predictions.append(best[0]["generated_text"])
+                    matched.references.append(list(row["captions"]))
+                else:
+                    matched.extra.append(row["image_id"])
+            progress.update(len(batch))
+    if not matched.images:
+        raise ValueError("The data set has no references to score against.")
+    return matched

@@ -1,0 +1,183 @@
+"""Scores of captions: the metrics of one system, per image and over all, and the comparison of two systems."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hf_captioners.metrics import (
+    DocumentFrequency,
+    Meteor,
+    MeteorTables,
+    OriginalSpice,
+    compare_systems,
+    compute_caption_metrics,
+)
+from hf_captioners.metrics.caption_files import MatchedCaptions, match_captions, read_captions
+from hf_captioners.metrics.compute import check_choice
+
+PathLike = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class MetricSettings:
+    """Which metrics are computed, and the files that they need.
+
+    Args:
+        metrics: names of metrics, see `compute_caption_metrics`.
+        tokenizer: `"ptb"`, or `"none"` if words are separated by blanks already.
+        document_frequency: file of `DocumentFrequency.save` for CIDEr. None: counted in the references.
+        meteor_stages: stages of METEOR, for example `("exact", "stem")`. None: all of them.
+        meteor_tables: folder of METEOR's tables. None: the installed pycocoevalcap.
+        spice_jar: the original SPICE program, for the metric `spice`.
+        java: the Java that runs it.
+
+    Raises:
+        ValueError: a metric or the tokenizer is unknown.
+    """
+
+    metrics: Sequence[str] = ("bleu", "rouge_l", "cider_d")
+    tokenizer: str = "ptb"
+    document_frequency: PathLike | None = None
+    meteor_stages: Sequence[str] | None = None
+    meteor_tables: PathLike | None = None
+    spice_jar: PathLike | None = None
+    java: str = "java"
+
+    def __post_init__(self) -> None:
+        """Check the names of metrics and tokenizer."""
+        check_choice(self.metrics, self.tokenizer)
+
+    def compute(self, matched: MatchedCaptions) -> dict[str, Any]:
+        """Compute the metrics of matched captions, see `compute_caption_metrics`."""
+        tables = MeteorTables(self.meteor_tables) if self.meteor_tables else None
+        frequency = DocumentFrequency.load(self.document_frequency) if self.document_frequency else None
+        return compute_caption_metrics(
+            matched.predictions,
+            matched.references,
+            self.metrics,
+            self.tokenizer,
+            document_frequency=frequency,
+            meteor=Meteor(self.meteor_stages, tables) if self.meteor_stages else None,
+            tables=tables,
+            spice=OriginalSpice(self.spice_jar, self.java) if self.spice_jar else None,
+        )
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a system.
+
+    Args:
+        matched: captions and references; images that only one side has are in `missing` and `extra`.
+        metrics: metrics over all images in natural units, their `variants`, `tokenizer`, numbers of images; with a
+            baseline its metrics under `baseline` and the paired bootstrap of each metric under `comparison`.
+        per_image: for each metric the scores of the images.
+    """
+
+    matched: MatchedCaptions
+    metrics: dict[str, Any]
+    per_image: dict[str, list[float]]
+
+    def image_lines(self) -> str:
+        """Return one JSON line per image: `image_id`, `caption`, `references`, and the scores."""
+        rows = (
+            {
+                "image_id": image,
+                "caption": caption,
+                "references": references,
+                **{name: scores[place] for name, scores in self.per_image.items()},
+            }
+            for place, (image, caption, references) in enumerate(
+                zip(self.matched.images, self.matched.predictions, self.matched.references, strict=True)
+            )
+        )
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+def score_files(
+    predictions: PathLike,
+    references: PathLike,
+    settings: MetricSettings | None = None,
+    baseline: PathLike | None = None,
+) -> Scores:
+    """Score a file of captions against a file of references.
+
+    Args:
+        predictions: captions to score, see `read_captions` for the formats.
+        references: reference captions.
+        settings: metrics. None: the default ones.
+        baseline: captions of a second system. Both systems are then scored on the images that both have captioned.
+
+    Raises:
+        ValueError: the files have no image in common, or a file is not of a known format.
+        FileNotFoundError: a file is missing.
+
+    Example:
+        ```python
+        from hf_captioners.captioning.scoring import score_files
+
+        scores = score_files("captions.jsonl", "references.json", baseline="other.jsonl")
+        scores.metrics["cider_d"], scores.metrics["comparison"]["cider_d"]["p_value"]
+        ```
+    """
+    known = read_captions(references)
+    matched = match_captions(read_captions(predictions), known)
+    if baseline is None:
+        return score_matched(matched, settings)
+    other = match_captions(read_captions(baseline), known)
+    shared = set(matched.images) & set(other.images)
+    if not shared:
+        raise ValueError(f"{predictions} and {baseline} have no image in common.")
+    return score_matched(keep_images(matched, shared), settings, keep_images(other, shared))
+
+
+def score_matched(
+    matched: MatchedCaptions, settings: MetricSettings | None = None, baseline: MatchedCaptions | None = None
+) -> Scores:
+    """Score captions that are matched with their references.
+
+    Args:
+        matched: captions and references.
+        settings: metrics. None: the default ones.
+        baseline: captions of a second system for the same images.
+
+    Raises:
+        ValueError: there is a baseline, and fewer than two images.
+    """
+    settings = settings or MetricSettings()
+    metrics = settings.compute(matched)
+    per_image = metrics.pop("per_image")
+    metrics |= {"images": len(matched.images), "missing": matched.missing, "extra": matched.extra}
+    if baseline is not None:
+        if len(matched.images) < 2:
+            raise ValueError("`--baseline` needs two or more images that both systems have captioned.")
+        other = settings.compute(baseline)
+        metrics["baseline"] = {name: other[name] for name in metrics["variants"]}
+        metrics["comparison"] = compare_scores(per_image, other["per_image"])
+    return Scores(matched, metrics, per_image)
+
+
+def compare_scores(
+    first: Mapping[str, Sequence[float]], second: Mapping[str, Sequence[float]]
+) -> dict[str, dict[str, Any]]:
+    """Compare the scores per image of two systems, see `compare_systems`.
+
+    Args:
+        first: scores of the first system by metric.
+        second: scores of the second system for the same images.
+    """
+    return {name: compare_systems(scores, second[name])._asdict() for name, scores in first.items()}
+
+
+def keep_images(matched: MatchedCaptions, images: set[str]) -> MatchedCaptions:
+    """Keep some images; the others count as missing, because the other system has not captioned them."""
+    keep = [place for place, image in enumerate(matched.images) if image in images]
+    left_out = [image for image in matched.images if image not in images]
+    return matched._replace(
+        images=[matched.images[place] for place in keep],
+        predictions=[matched.predictions[place] for place in keep],
+        references=[matched.references[place] for place in keep],
+        missing=[*matched.missing, *left_out],
+    )

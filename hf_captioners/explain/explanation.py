@@ -1,0 +1,117 @@
+"""Attention of a captioner over the regions of an image, for each word of a caption, as arrays."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from hf_captioners.loading import load_captioner
+from hf_captioners.word_values import word_means
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """A caption and the attention for each of its words.
+
+    Args:
+        words: the W words of the caption.
+        maps: `[W, R]`, attention weights over the regions; a word of several tokens has the mean of theirs.
+        boxes: `[R, 4]`, boxes of the regions, normalised xyxy.
+        image: the image as the captioner receives it: resized and cropped by its processor.
+    """
+
+    words: list[str]
+    maps: NDArray[np.floating[Any]]
+    boxes: NDArray[np.floating[Any]]
+    image: Image.Image
+
+    @property
+    def caption(self) -> str:
+        """The caption."""
+        return " ".join(self.words)
+
+
+def load_explainable(source: str, locations: bool = False, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Load a captioner that returns its attention maps, and its processor.
+
+    Args:
+        source: name or directory.
+        locations: for hard attention: use the most probable location instead of the expectation over all of them.
+        trust_remote_code: run code from the repository of the model.
+
+    Raises:
+        ValueError: the captioner has no attention over regions, or `locations` is set and its attention is not hard.
+    """
+    options = {"attn_implementation": "eager", "trust_remote_code": trust_remote_code}
+    model, processor = load_captioner(source, **options)
+    if not hasattr(model, "attention_maps"):
+        raise ValueError(f"{source} is a {type(model).__name__}, which has no attention maps over regions.")
+    if locations and getattr(model.config, "attention_type", None) != "hard":
+        raise ValueError("`--locations` needs a model with hard attention; leave it out.")
+    if locations:
+        model.config.location_decoding = "argmax"
+    return model, processor
+
+
+@torch.no_grad()
+def explain_caption(
+    model: Any,
+    processor: Any,
+    image: str | os.PathLike[str] | Image.Image,
+    caption: str | None = None,
+    num_beams: int | None = None,
+) -> Explanation:
+    """Compute the attention of a captioner for each word of a caption.
+
+    Args:
+        model: see `load_explainable`.
+        processor: the processor of the model.
+        image: path of an image, or an image.
+        caption: the caption to explain. None: the model generates it.
+        num_beams: beams of the search. None: the generation configuration of the model.
+
+    Example:
+        ```python
+        from hf_captioners.explain.drawing import draw_attention
+        from hf_captioners.explain.explanation import explain_caption, load_explainable
+
+        model, processor = load_explainable("my_lstm")
+        explanation = explain_caption(model, processor, "photo.jpg")
+        print(explanation.words[1], explanation.maps[1].argmax())
+        draw_attention(explanation).save("photo.attention.png")
+        ```
+    """
+    inputs = processor(images=os.fspath(image) if isinstance(image, os.PathLike) else image, return_tensors="pt")
+    if caption is None:
+        options = {} if num_beams is None else {"num_beams": num_beams}
+        sequence = model.generate(**inputs, **options)[:1]
+    else:
+        labels = processor(text_target=caption, return_tensors="pt")["labels"]
+        start = model.prepare_decoder_input_ids_from_labels(labels)
+        sequence = torch.cat((start, labels[:, -1:]), dim=1)
+    maps = model.attention_maps(sequence, **inputs)[0]  # [T, R]
+    boxes = model.get_region_features(**inputs).region_boxes[0]
+    words, means = word_means(processor, sequence[0].tolist(), maps.float().numpy())
+    return Explanation(
+        words,
+        np.array(means).reshape(len(words), maps.shape[-1]),
+        boxes.numpy(),
+        image_of(inputs["pixel_values"][0], processor.image_processor),
+    )
+
+
+def image_of(pixel_values: Tensor, image_processor: Any) -> Image.Image:
+    """Convert pixel values `[3, H, W]` back to an image.
+
+    Args:
+        pixel_values: normalised pixel values.
+        image_processor: the image processor, for its mean and standard deviation.
+    """
+    mean, std = (np.array(getattr(image_processor, name)) for name in ("image_mean", "image_std"))
+    pixels = pixel_values.float().permute(1, 2, 0).numpy() * std + mean
+    return Image.fromarray((pixels.clip(0, 1) * 255).round().astype(np.uint8))

@@ -1,0 +1,63 @@
+"""Results of runs as tables: CSV with a line per run, and Markdown with the mean beside the published metrics."""
+
+import csv
+import io
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from hf_captioners.hub.cards import with_deviation
+
+from .recipe import PublishedRow, Recipe, in_percent
+from .runs import DONE, FAILED
+
+HEAD = ("paper", "table", "row", "regime", "seed", "status", "seconds", "error", "arguments")
+
+
+def as_csv(results: Sequence[dict[str, Any]]) -> str:
+    """Return a CSV table with a line per run, failed ones included."""
+    metrics = list(dict.fromkeys(name for result in results for name in result["figures"]))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*HEAD, *metrics], lineterminator="\n")
+    writer.writeheader()
+    for result in results:
+        line = {**result, "arguments": shlex.join(result["arguments"]), **result["figures"]}
+        writer.writerow({name: line.get(name, "") for name in writer.fieldnames})
+    return text.getvalue()
+
+
+def as_markdown(recipes: Sequence[Recipe], results: Sequence[dict[str, Any]]) -> str:
+    """Return a Markdown table: measured mean ± standard deviation over the seeds in percent, then published values.
+
+    Args:
+        recipes: all recipes of the paper; they give the order of the rows.
+        results: results of runs, see `execute_runs`.
+    """
+    rows = [recipe.published for recipe in recipes if recipe.published]
+    regimes = [regime for row in rows for regime in row.regimes.values()]
+    published_metrics = dict.fromkeys(name for regime in regimes for name in regime.published)
+    metrics = list(published_metrics or dict.fromkeys(name for one in results for name in one["figures"]))
+    lines = [
+        "| table | row | regime | | " + " | ".join(metrics) + " |",
+        "|---|---|---|---|" + "---|" * len(metrics),
+    ]
+    for row in rows:
+        for name in row.regimes:
+            own = [one for one in results if (one["table"], one["row"], one["regime"]) == (row.table, row.row, name)]
+            if own:
+                lines += _regime_lines(row, name, own, metrics)
+    return "\n".join(lines) + "\n"
+
+
+def _regime_lines(row: PublishedRow, name: str, results: list[dict[str, Any]], metrics: list[str]) -> list[str]:
+    """Return the lines of one regime: measured, and published if it is."""
+    done = [one["figures"] for one in results if one["status"] == DONE]
+    failed = sum(one["status"] == FAILED for one in results)
+    runs = f"measured, {len(done)} run{'s' * (len(done) != 1)}" + f", {failed} failed" * bool(failed)
+    measured = [with_deviation(in_percent([one[metric] for one in done if metric in one])) for metric in metrics]
+    lines = [f"| {row.table} | {row.row} | {name} | {runs} | " + " | ".join(measured) + " |"]
+    published = row.regimes[name].published
+    if published:
+        values = [with_deviation(published.get(metric, [])) for metric in metrics]
+        lines.append("| | | | published | " + " | ".join(values) + " |")
+    return lines

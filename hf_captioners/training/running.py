@@ -1,0 +1,207 @@
+"""Train a captioner from arguments: load the data, build the model, train, test, save."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers import set_seed
+
+from hf_captioners.hub.card_facts import PublishedFacts
+from hf_captioners.metrics import compute_caption_metrics
+from hf_captioners.output_files import as_json, only_run_in, require_writable_folder, write_text
+
+from .arguments import CaptioningTrainingArguments
+from .checkpoints import last_complete_checkpoint, require_complete
+from .data_arguments import DataArguments, fit_to_features, load_training_data
+from .evaluation import MetricResult
+from .scst_arguments import SCSTArguments
+from .scst_start import last_scst_checkpoint
+from .scst_trainer import SCSTTrainer
+from .starting import ModelArguments, start_captioner
+from .trainer import CaptioningTrainer
+
+TEST_RESULTS = "test_results.json"
+SUBSET = "subset.json"
+Comparison = Callable[[Mapping[int, Mapping[str, float]]], PublishedFacts]
+"""Puts the metrics of runs, by seed, beside a published row; see `Recipe.comparison` in `hf_captioners.reproduce`."""
+
+
+@dataclass
+class TestArguments:
+    """Arguments of the test of a trained captioner.
+
+    Args:
+        test_split: split to caption. None: no test.
+        test_metrics: names of metrics, see `compute_caption_metrics`.
+        test_tokenizer: `"ptb"`, or `"none"` if words are separated by blanks already.
+    """
+
+    __test__ = False  # not a class of tests, whatever pytest makes of its name
+
+    test_split: str | None = field(
+        default=None, metadata={"help": "Caption this split after training and write test_results.json."}
+    )
+    test_metrics: list[str] = field(
+        default_factory=lambda: ["bleu", "rouge_l", "cider_d"],
+        metadata={"help": "Metrics of the test; default: bleu rouge_l cider_d."},
+    )
+    test_tokenizer: Literal["ptb", "none"] = field(
+        default="ptb",
+        metadata={"help": "Tokenizer of the test; none: words are separated by blanks already (radiology reports)."},
+    )
+
+
+@dataclass
+class TrainingResult:
+    """What `train_captioner` returns.
+
+    Args:
+        trainer: the trainer, with the saved model.
+        metrics: metrics of the training loop: `train_loss`, `train_runtime`, ...
+        test_metrics: metrics of the test split in natural units. None: there was no test.
+        resumed_from: the checkpoint that the run resumed from, if any.
+    """
+
+    trainer: CaptioningTrainer
+    metrics: dict[str, float]
+    test_metrics: MetricResult | None = None
+    resumed_from: str | None = None
+
+    @property
+    def best_evaluation(self) -> dict[str, Any] | None:
+        """The log entry of the best evaluation by `metric_for_best_model`. None: the run was never evaluated."""
+        arguments = self.trainer.args
+        key = arguments.best_metric_key
+        evaluated = [entry for entry in self.trainer.state.log_history if key in entry]
+        if not evaluated:
+            return None
+        choose = max if arguments.greater_is_better else min
+        return choose(evaluated, key=lambda entry: entry[key])
+
+
+def train_captioner(
+    model_arguments: ModelArguments,
+    data_arguments: DataArguments,
+    training_arguments: CaptioningTrainingArguments,
+    test_arguments: TestArguments | None = None,
+    resume: bool = False,
+    reproduces: Comparison | None = None,
+) -> TrainingResult:
+    """Train a captioner and save it in `output_dir`, with a card; test it if a test split is given.
+
+    Args:
+        model_arguments: the architecture and the models that the captioner starts from.
+        data_arguments: the data set.
+        training_arguments: `SCSTArguments` for self-critical training, `CaptioningTrainingArguments` otherwise.
+        test_arguments: the test after training. Its metrics are written to `test_results.json` and to the card.
+        resume: resume from the last complete checkpoint in `output_dir`, if any.
+        reproduces: compares the metrics of the test with a published row; the card shows both.
+
+    Raises:
+        ValueError: an argument has a wrong value, a checkpoint is of a different type, or images are missing.
+        FileExistsError: `output_dir` holds a run, and neither `resume` nor `resume_from_checkpoint` is set.
+        BlockingIOError: another run is writing into `output_dir`.
+        OSError: a file cannot be read or written.
+
+    Example:
+        ```python
+        from hf_captioners.training.arguments import CaptioningTrainingArguments
+        from hf_captioners.training.data_arguments import DataArguments
+        from hf_captioners.training.running import train_captioner
+        from hf_captioners.training.starting import ModelArguments
+
+        result = train_captioner(
+            ModelArguments(language_model="distilgpt2", vision_model="timm:resnet50.a1_in1k"),
+            DataArguments(train_dir="my_images"),
+            CaptioningTrainingArguments("my_captioner", num_train_epochs=3),
+        )
+        result.best_evaluation["eval_cider_d"]
+        ```
+    """
+    test = test_arguments or TestArguments()
+    output = Path(str(training_arguments.output_dir))
+    require_writable_folder(output)
+    is_main = training_arguments.process_index == 0
+    if test.test_split:
+        # Before any work: can these metrics be computed here? METEOR, for example, needs tables.
+        compute_caption_metrics(["a dog", "a cat"], [["a dog"], ["a cat"]], test.test_metrics, test.test_tokenizer)
+    with only_run_in(output, is_main):
+        checkpoint = checkpoint_to_resume(training_arguments, resume)
+        train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
+        if data_arguments.drawn is not None and is_main:
+            data_arguments.drawn.save(output / SUBSET)
+        test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
+        fit_to_features(model_arguments, data_arguments)
+        set_seed(training_arguments.seed)
+        captions = (caption for captions in train_rows["captions"] for caption in captions)
+        model, processor = start_captioner(model_arguments, captions)
+        trainer_type = SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
+        trainer = trainer_type(
+            model,
+            training_arguments,
+            train_dataset=train_rows,
+            eval_dataset=validation_rows,
+            processing_class=processor,
+        )
+        metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+        trainer.save_model()
+        trainer.save_state()
+        trainer.save_metrics("train", metrics)
+        result = TrainingResult(trainer, metrics, resumed_from=checkpoint)
+        if test_rows is not None:
+            result.test_metrics = test_captioner(trainer, test_rows, test, reproduces)
+    return result
+
+
+def test_captioner(
+    trainer: CaptioningTrainer, rows: Any, test: TestArguments, reproduces: Comparison | None = None
+) -> MetricResult:
+    """Caption a split, write its metrics to `test_results.json`, and save the model with a card that shows them.
+
+    Args:
+        trainer: the trainer of a trained captioner.
+        rows: captioned images.
+        test: metrics and tokenizer.
+        reproduces: see `train_captioner`.
+    """
+    metrics = trainer.test(rows, test.test_metrics, test.test_tokenizer)
+    if reproduces is not None:
+        trainer.card.reproduces = reproduces({trainer.args.seed: metrics})
+    if trainer.is_world_process_zero():
+        content = {**metrics.conditions, **metrics, "images": len(rows)}
+        write_text(Path(str(trainer.args.output_dir), TEST_RESULTS), as_json(content) + "\n")
+    trainer.save_model()
+    return metrics
+
+
+test_captioner.__test__ = False  # type: ignore[attr-defined]
+
+
+def checkpoint_to_resume(training_arguments: CaptioningTrainingArguments, resume: bool) -> str | None:
+    """Return the checkpoint that a run resumes from: the one that is named, or the last complete one of `output_dir`.
+
+    Args:
+        training_arguments: `resume_from_checkpoint` names a checkpoint.
+        resume: whether to resume at all if none is named.
+
+    Returns:
+        The folder of the checkpoint. None: there is no complete one, so that the run starts from the beginning.
+
+    Raises:
+        FileExistsError: there is a run in `output_dir`, and it shall not be resumed.
+        FileNotFoundError, ValueError: see `require_complete`.
+    """
+    output = str(training_arguments.output_dir)
+    named = training_arguments.resume_from_checkpoint
+    if named:
+        require_complete(named)
+        return str(named)
+    find = last_scst_checkpoint if isinstance(training_arguments, SCSTArguments) else last_complete_checkpoint
+    checkpoint = find(output)
+    existing = checkpoint or next(Path(output).glob("checkpoint-*"), None)
+    if existing is not None and not resume:
+        raise FileExistsError(
+            f"{output} holds a run already ({existing}). Pass --resume to resume it, or a different --output_dir."
+        )
+    return checkpoint
