@@ -119,7 +119,7 @@ def test_features_of_another_vision_model_are_refused(images, language_model, vi
     )
     assert "not those of this captioner's vision part" in capsys.readouterr().err
     assert extract(images, tmp_path / "features", *vision) == 2  # nor are they mixed
-    assert "Use another folder" in capsys.readouterr().err
+    assert "Use a different folder" in capsys.readouterr().err
 
 
 def test_a_captioner_of_detected_regions(images, language_model, detector, tmp_path, capsys):

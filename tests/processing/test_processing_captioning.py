@@ -174,7 +174,7 @@ class TestRegions:
         ("regions", "message"),
         [
             ([], "is empty"),
-            ([np.zeros((0, 5))], r"image 0 has the shape \(0, 5\): there is nothing"),
+            ([np.zeros((0, 5))], r"image 0 has the shape \(0, 5\): it has no features"),
             ([np.zeros((2, 5)), np.zeros(5)], r"image 1 has the shape \(5,\); expected features \[R, D\]"),
             ([np.zeros((2, 5)), np.zeros((2, 6))], r"sizes \[5, 6\]"),
             ([np.array([[0.0, 1.0], [np.nan, 1.0]])], "image 0 has NaN or infinite features, first in region 1"),
