@@ -23,9 +23,7 @@ ALLOWED = {
             rf"a {WORD_FOR_IMAGE} of \{{a\}} \{{where\}}",
         ): "a caption of drawn scenes",
     },
-    WORD_FOR_AFTER: {
-        ("hf_captioners/metrics/scene_rules.py", rf"\b{WORD_FOR_AFTER}\b"): "a preposition of captions",
-    },
+    WORD_FOR_AFTER: {},
     "deal" + "t": {},
     "un" + "said": {},
 }

@@ -60,7 +60,7 @@ def test_a_copy_on_disk_keeps_its_images(load, tmp_path, image):
     assert copy.features == dataset.features and [row["image"].tobytes() for row in copy] == expected
 
 
-def test_a_full_disk_is_said_and_leaves_nothing_behind(load, monkeypatch, tmp_path):
+def test_a_full_disk_is_reported_and_leaves_no_files(load, monkeypatch, tmp_path):
     import datasets.arrow_writer as arrow_writer
 
     def full(*_, **__):

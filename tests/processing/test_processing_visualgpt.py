@@ -37,7 +37,7 @@ def processor(tokenizer):
 
 
 class TestPreparedTokenizer:
-    def test_missing_tokens_are_added_behind_the_vocabulary(self):
+    def test_missing_tokens_are_added_after_the_vocabulary(self):
         bare = letters()
         ready = prepare_gpt2_tokenizer(bare)
         assert (ready.eos_token_id, ready.bos_token_id, ready.pad_token_id) == (0, len(bare), len(bare) + 1)

@@ -9,7 +9,7 @@ from hf_captioners.processing.word_tokenizer import LAYOUTS, build_word_tokenize
 CAPTIONS = ["A dog's ball , on the grass.", "a man-made dog (red) & a cat!", "the dog"]
 
 
-def test_words_by_frequency_behind_the_special_tokens():
+def test_words_by_frequency_after_the_special_tokens():
     tokenizer = build_word_tokenizer(CAPTIONS, at_least=2)
     assert tokenizer.convert_ids_to_tokens(range(len(tokenizer))) == [
         "<pad>",
