@@ -228,12 +228,12 @@ def test_the_report_states_the_differences(figures, tmp_path, capsys):
     path = tmp_path / "report.json"
     report_to = ["--report", str(path), "--expected"]
     assert run_convert(figures, tmp_path / "best.pth", *report_to, str(tmp_path / "figures.safetensors")) == 0
-    assert f"Largest differences, see {path}: weights 0, logits 0, figures " in capsys.readouterr().out
+    assert f"Largest differences, see {path}: weights 0, logits " in capsys.readouterr().out
     report = json.loads(path.read_text())
     assert report["checkpoint"] == {"file": "best.pth", "sha256": sha256_of(tmp_path / "best.pth")}
     assert report["weights"]["numbers"] > 10_000 and report["weights"]["largest_difference"] == 0
     assert report["logits"]["numbers"] == 2 * 6 * figures.config["vocab_size"]
-    assert report["logits"]["largest_difference"] == 0
+    assert report["logits"]["largest_difference"] <= 1e-5
     assert report["figures"]["numbers"] == int(real.sum()) * figures.config["vocab_size"]
     assert 0 < report["figures"]["mean_difference"] <= report["figures"]["largest_difference"] < 1e-4
     assert any("c_attn_query" in name for name in report["left_out"])
