@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from filelock import FileLock, Timeout
-
 
 def require_writable_folder(folder: str | os.PathLike[str]) -> None:
     """Create a folder if it is missing and check that files can be written there.
@@ -85,6 +83,8 @@ def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterato
     Raises:
         BlockingIOError: another run has locked the folder.
     """
+    from filelock import FileLock, Timeout  # here, so that metrics, which write files too, load without it
+
     if not is_main:
         yield
         return
