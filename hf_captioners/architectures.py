@@ -20,6 +20,8 @@ class Architecture:
             word-level vocabulary of the training captions.
         paper: citation of the paper.
         generation: defaults of `generate()`, those of the paper's evaluation.
+        package: package with the files `configuration_{name}.py`, `modeling_{name}.py` and `processing_{name}.py` of
+            an architecture that another package adds, see `register_architecture`; None: this library's folders.
     """
 
     name: str
@@ -28,6 +30,7 @@ class Architecture:
     tokenizer: Literal["gpt2", "words"]
     paper: str
     generation: Mapping[str, Any] = field(default_factory=lambda: {"max_new_tokens": 20, "num_beams": 5})
+    package: str | None = None
 
     @property
     def tokenizer_class(self) -> str:
@@ -52,7 +55,7 @@ class Architecture:
             "Config": ("modeling", "configuration"),
             "Processor": ("processing", "processing"),
         }.get(kind, ("modeling", "modeling"))
-        return f"hf_captioners.{folder}.{file}_{self.name}"
+        return f"{self.package or f'hf_captioners.{folder}'}.{file}_{self.name}"
 
 
 KINDS = ("Config", "Model", "ForConditionalGeneration", "Processor")
@@ -88,6 +91,8 @@ def architecture_classes() -> dict[str, list[str]]:
     """Return the public classes of every architecture, by their modules relative to the package."""
     classes: dict[str, list[str]] = {}
     for architecture in ARCHITECTURES.values():
+        if architecture.package is not None:
+            continue
         for kind in KINDS:
             module = architecture.module(kind).removeprefix("hf_captioners.")
             classes.setdefault(module, []).append(architecture.prefix + kind)

@@ -8,36 +8,77 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from .architectures import ARCHITECTURES, KINDS
+from .architectures import ARCHITECTURES, KINDS, Architecture
+
+
+def register_architecture(architecture: Architecture) -> None:
+    """Add an architecture of another package, so that everything here works with it as with this library's own.
+
+    Its files import this library by absolute names (`from hf_captioners.modeling.modeling_captioning import ...`) and
+    each other by relative ones; saved checkpoints contain both, and load without either package.
+
+    ```python
+    register_architecture(
+        Architecture(
+            name="toy", model_type="captioning_toy", prefix="Toy", tokenizer="words", paper="", package="my_package"
+        )
+    )
+    ```
+
+    Args:
+        architecture: its row, with `package`. Call this when the package is imported.
+
+    Raises:
+        ValueError: a different architecture has this name or model type.
+    """
+    for known in ARCHITECTURES.values():
+        same = known.name == architecture.name or known.model_type == architecture.model_type
+        if same and known != architecture:
+            raise ValueError(
+                f"The name {architecture.name!r} or the model type {architecture.model_type!r} belongs to "
+                f"{known.prefix} of {known.package or 'this library'}. Choose different ones."
+            )
+    ARCHITECTURES[architecture.name] = architecture
+    if "transformers" in sys.modules:
+        register_classes(architecture)
+
+
+def register_classes(architecture: Architecture) -> None:
+    """Register the classes of an architecture with the Auto classes of transformers."""
+    import transformers
+
+    from hf_captioners.processing import image_processing_captioning as images
+
+    image_processors = {"pil": images.CaptioningImageProcessor, "torchvision": images.CaptioningImageProcessorFast}
+    config, model, captioner, processor = (architecture.load(kind) for kind in KINDS)
+    tokenizer = getattr(transformers, architecture.tokenizer_class)
+    transformers.AutoConfig.register(architecture.model_type, config, exist_ok=True)
+    transformers.AutoModel.register(config, model, exist_ok=True)
+    transformers.AutoModelForImageTextToText.register(config, captioner, exist_ok=True)
+    transformers.AutoProcessor.register(config, processor, exist_ok=True)
+    transformers.AutoImageProcessor.register(config, image_processor_classes=image_processors, exist_ok=True)
+    transformers.AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
+    config.register_for_auto_class()
+    model.register_for_auto_class("AutoModel")
+    captioner.register_for_auto_class("AutoModelForImageTextToText")
+    processor.register_for_auto_class("AutoProcessor")
 
 
 def register() -> None:
     """Register every architecture and the pipeline with transformers, which is imported already."""
-    import transformers
-
-    from hf_captioners.hub.bundling import complete_checkpoint
+    from hf_captioners.hub.bundling import bundle_library_code, complete_checkpoint
     from hf_captioners.hub.pushing import push_model
     from hf_captioners.modeling.modeling_captioning import CaptioningPreTrainedModel
     from hf_captioners.pipelines.image_captioning import register_pipeline
     from hf_captioners.processing import image_processing_captioning as images
+    from hf_captioners.processing.processing_captioning import CaptioningProcessor
 
-    image_processors = {"pil": images.CaptioningImageProcessor, "torchvision": images.CaptioningImageProcessorFast}
     for architecture in ARCHITECTURES.values():
-        config, model, captioner, processor = (architecture.load(kind) for kind in KINDS)
-        tokenizer = getattr(transformers, architecture.tokenizer_class)
-        transformers.AutoConfig.register(architecture.model_type, config, exist_ok=True)
-        transformers.AutoModel.register(config, model, exist_ok=True)
-        transformers.AutoModelForImageTextToText.register(config, captioner, exist_ok=True)
-        transformers.AutoProcessor.register(config, processor, exist_ok=True)
-        transformers.AutoImageProcessor.register(config, image_processor_classes=image_processors, exist_ok=True)
-        transformers.AutoTokenizer.register(config, tokenizer_class=tokenizer, exist_ok=True)
-        config.register_for_auto_class()
-        model.register_for_auto_class("AutoModel")
-        captioner.register_for_auto_class("AutoModelForImageTextToText")
-        processor.register_for_auto_class("AutoProcessor")
-    for image_processor in image_processors.values():
+        register_classes(architecture)
+    for image_processor in (images.CaptioningImageProcessor, images.CaptioningImageProcessorFast):
         image_processor.register_for_auto_class("AutoImageProcessor")
     CaptioningPreTrainedModel.checkpoint_completions[:] = [complete_checkpoint]
+    CaptioningProcessor.checkpoint_completions[:] = [bundle_library_code]
     CaptioningPreTrainedModel.push_to_hub = push_model  # type: ignore[method-assign,assignment]
     register_pipeline()
 

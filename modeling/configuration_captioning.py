@@ -1,12 +1,32 @@
 """Base configuration of all captioners: image or region inputs, special tokens, and the loss."""
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from transformers import AutoConfig, PreTrainedConfig
 
 RegionMaskRule = Literal["explicit", "zero_projected_sum"]
-TokenMaskRule = Literal["explicit", "pad_id"]
+TokenMaskRule = Literal["explicit", "pad_id", "after_end"]
+LabelSmoothingOver = Literal["other_words", "all_words"]
 LossReduction = Literal["token_mean", "caption_mean", "sum"]
+
+
+# Layouts of declared inputs, see `CaptioningConfig.encoder_inputs`.
+INPUT_LAYOUTS = ("ids", "region", "relation", "vector", "image", "text")
+
+
+def mask_name(name: str) -> str:
+    """Return the name of the mask of an input of the layout `"ids"`: of `attribute_ids` it is `attribute_mask`."""
+    return f"{name.removesuffix('_ids')}_mask"
+
+
+def input_names(inputs: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the keyword arguments of declared inputs: their names, and the masks of those of the layout `"ids"`."""
+    return tuple(
+        keyword
+        for name, layout in inputs.items()
+        for keyword in ((name, mask_name(name)) if layout == "ids" else (name,))
+    )
 
 
 def require_choice(field: str, value: Any, choices: tuple[Any, ...]) -> None:
@@ -21,6 +41,17 @@ def require_range(field: str, value: float, low: float, high: float, *, high_ope
     if not inside:
         bracket = ")" if high_open else "]"
         raise ValueError(f"`{field}` is {value}, expected a number in [{low}, {high}{bracket}.")
+
+
+def require_grid_size(value: int | list[int] | None) -> None:
+    """Raise a `ValueError` unless the value is None, a positive integer or a list of different ones."""
+    sizes = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
+    right = all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes)
+    if not right or len(set(sizes)) != len(sizes) or (isinstance(value, (list, tuple)) and not sizes):
+        raise ValueError(
+            f"`vision_grid_size` is {value!r}, expected a number of cells per side (7), several different ones "
+            "([1, 2, 4]) or None."
+        )
 
 
 def build_sub_config(value: Any, default_model_type: str | None = None) -> PreTrainedConfig | None:
@@ -46,8 +77,9 @@ class CaptioningConfig(PreTrainedConfig):
             None: the captioner reads region features only.
         vision_feature_layer (`int`, defaults to -1): output of the backbone that the regions are taken from: -1 is
             its last hidden state, any other number indexes its `hidden_states` (stages of a CNN, layers of a ViT).
-        vision_grid_size (`int`, *optional*): average-pool the backbone's map adaptively to n x n cells; None keeps
-            the backbone's own grid.
+        vision_grid_size (`int` or `list[int]`, *optional*): average-pool the backbone's map adaptively to n x n cells;
+            a list pools to several scales (`[1, 2, 4]`: 1 + 4 + 16 nested cells, in this order); None keeps the
+            backbone's own grid.
         freeze_vision (`bool`, defaults to True): keep the backbone in evaluation mode and without gradients, so that
             its features can be computed once per image and stored. False trains it with fixed normalisation
             statistics.
@@ -63,9 +95,13 @@ class CaptioningConfig(PreTrainedConfig):
             for converted checkpoints.
         token_mask_rule: `"explicit"` (default) hides the tokens that `decoder_attention_mask` marks as padding.
             `"pad_id"` is the rule of the M2 and VisualGPT code: every token equal to `pad_token_id` is hidden, and
-            the stream at its position is zeroed, also where the model generated that token.
+            the stream at its position is zeroed, also where the model generated that token. `"after_end"` hides
+            the tokens that follow the first end token, never the first position: for code whose begin, end and padding
+            ids are one (the ImageCaptioning.pytorch family).
         label_smoothing (`float`, defaults to 0.0): share s of the target distribution that is spread evenly over the
             other words; the loss is the divergence from that distribution (AoANet's program, with s = 0.2).
+        label_smoothing_over: `"other_words"` (default; AoANet, ZoDIAC) divides s among the V - 1 other words;
+            `"all_words"` divides it among all V words, the target included (the Transformer, Entangled Transformer).
         loss_reduction: `"token_mean"` (default, the released code of VisualGPT and M2) averages the negative
             log-likelihood over real target tokens; `"caption_mean"` sums it per caption and averages over captions
             (the program of Show, Attend and Tell); `"sum"` sums over the batch (VisualGPT, Eq. 7).
@@ -80,15 +116,29 @@ class CaptioningConfig(PreTrainedConfig):
 
     model_type = "captioning"
 
+    # Inputs that an architecture reads beside `pixel_values`, `view_mask`, `region_features`, `region_boxes`,
+    # `region_mask` and `region_views`: name -> layout. The forward methods, `generate()`, processors, the collator,
+    # data set columns and the pipeline read these declarations and refuse other names. Layouts, for B images:
+    #   "ids"       lists of integers, padded with 0 to `[B, N]` int64, with a mask `[B, N]`, see `mask_name`
+    #   "region"    one entry per region, `[B, R, ...]`
+    #   "relation"  one entry per pair of regions, `[B, R, R]`
+    #   "vector"    `[B, D]`
+    #   "image"     what the image processor returns beside `pixel_values`
+    #   "text"      one entry per token, `[B * K, T]`, or a tuple of these
+    vision_inputs: ClassVar[Mapping[str, str]] = {}
+    encoder_inputs: ClassVar[Mapping[str, str]] = {}
+    decoder_inputs: ClassVar[Mapping[str, str]] = {}
+
     vision_config: PreTrainedConfig | dict | None = None
     vision_feature_layer: int = -1
-    vision_grid_size: int | None = None
+    vision_grid_size: int | list[int] | None = None
     freeze_vision: bool = True
     region_feature_size: int = 2048
     region_extractor: dict | None = None
     region_mask_rule: str = "explicit"
     token_mask_rule: str = "explicit"
     label_smoothing: float | int = 0.0
+    label_smoothing_over: str = "other_words"
     loss_reduction: str = "token_mean"
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
@@ -106,9 +156,16 @@ class CaptioningConfig(PreTrainedConfig):
             self.decoder_start_token_id = self.bos_token_id
         require_choice("region_mask_rule", self.region_mask_rule, RegionMaskRule.__args__)
         require_choice("token_mask_rule", self.token_mask_rule, TokenMaskRule.__args__)
+        require_choice("label_smoothing_over", self.label_smoothing_over, LabelSmoothingOver.__args__)
         require_choice("loss_reduction", self.loss_reduction, LossReduction.__args__)
         require_range("label_smoothing", self.label_smoothing, 0.0, 1.0, high_open=True)
+        require_grid_size(self.vision_grid_size)
         super().__post_init__(**kwargs)
+
+    @property
+    def needs_region_boxes(self) -> str | None:
+        """The reason why this configuration needs boxes, for messages; None if the captioner also works without."""
+        return None
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

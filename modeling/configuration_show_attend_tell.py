@@ -1,7 +1,8 @@
 """Configuration of Show, Attend and Tell (Xu et al., ICML 2015, "Show, Attend and Tell: Neural Image Caption
 Generation with Visual Attention")."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from transformers import AutoConfig
 
@@ -95,6 +96,7 @@ class ShowAttendTellConfig(CaptioningConfig):
     """
 
     model_type = "captioning_show_attend_tell"
+    decoder_inputs: ClassVar[Mapping[str, str]] = {"locations": "text"}
     sub_configs = {"vision_config": AutoConfig}
 
     vocab_size: int = 10000

@@ -141,6 +141,11 @@ class VisualGPTConfig(CaptioningConfig):
             )
 
     @property
+    def needs_region_boxes(self) -> str | None:
+        """The projection of boxes needs them."""
+        return "`config.use_region_boxes` is set" if self.use_region_boxes else None
+
+    @property
     def hidden_size(self) -> int:
         """D, width of the decoder's stream and of the visual encoder."""
         return self.text_config.hidden_size

@@ -1,18 +1,29 @@
 """Decoding of captions without repeating encoder states, with the beam searches of captioning papers."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, EncoderDecoderCache, GenerationMixin
+from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin, LogitsProcessorList
+from transformers.cache_utils import CacheLayerMixin
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.utils import ModelOutput
 
-from .search_captioning import BOOKKEEPINGS, CaptionBeams
+from .configuration_captioning import input_names, require_choice
+from .search_captioning import BOOKKEEPINGS, CaptionBeams, GroupedPoolBeams, caption_logits_processors
 
-# Inputs with one row per image, not per text row; they are not expanded for beams.
-IMAGE_INPUTS = ("pixel_values", "view_mask", "region_features", "region_boxes", "region_mask", "encoder_outputs")
+# What belongs to images, not to rows of text; inputs that a configuration declares for images are added.
+IMAGE_INPUTS = (
+    "pixel_values",
+    "view_mask",
+    "region_features",
+    "region_boxes",
+    "region_mask",
+    "region_views",
+    "encoder_outputs",
+)
 
 
 @dataclass
@@ -30,56 +41,280 @@ class CaptionBeamOutput(GenerateBeamEncoderDecoderOutput):
     token_logprobs: Tensor | None = None
 
 
-class CaptionCache(EncoderDecoderCache):
-    """Cache of the keys and values of B x K text rows and of B images.
+def check_search_options(config: Any) -> None:
+    """Raise a `ValueError` if an option of `SEARCH_OPTIONS` has a wrong value or does not go with the others."""
+    require_choice("bookkeeping", config.bookkeeping, ("transformers", *BOOKKEEPINGS))
+    require_choice("pool_length_penalty", config.pool_length_penalty, (None, "avg", "wu"))
+    if config.bookkeeping != "transformers" and config.do_sample and config.num_beams > 1:
+        raise ValueError(
+            f"`bookkeeping={config.bookkeeping!r}` is a deterministic search; pass `do_sample=False` or "
+            '`bookkeeping="transformers"`.'
+        )
+    if config.pool_groups < 1 or config.num_beams % config.pool_groups:
+        raise ValueError(
+            f"`pool_groups` is {config.pool_groups}, expected a number that divides `num_beams={config.num_beams}`."
+        )
+    if config.pool_temperature <= 0:
+        raise ValueError(f"`pool_temperature` is {config.pool_temperature}, expected more than 0.")
+    for name, default in SEARCH_OPTIONS.items():
+        if name.startswith("pool_") and getattr(config, name) != default and config.bookkeeping != "pool":
+            raise ValueError(f'`{name}` needs `bookkeeping="pool"`, got {config.bookkeeping!r}.')
 
-    Only the text side is reordered with the beams; the image side has one row per image and does not change.
+
+def visible_tokens(config: Any, input_ids: Tensor) -> Tensor | None:
+    """Return the mask of tokens by the rule of the configuration (`token_mask_rule`), read off all tokens so far.
+
+    Args:
+        config: a captioner's configuration.
+        input_ids: `[B * K, T]` from the first token on.
+
+    Returns:
+        `[B * K, T]` int64, 1 = visible; None if masks are explicit.
     """
+    if config.token_mask_rule == "pad_id":
+        return (input_ids != config.pad_token_id).long()
+    if config.token_mask_rule == "after_end":
+        is_end = torch.isin(input_ids, torch.tensor(config.eos_token_id, device=input_ids.device))
+        is_end[:, 0] = False  # the begin token may have the id of the end token
+        return (is_end.cumsum(-1) - is_end.long() == 0).long()
+    return None
+
+
+class RecurrentLayer(CacheLayerMixin):
+    """Cache of one recurrent layer: named tensors with one row for each text row.
+
+    States (`hidden`, `memory`, a running context) hold what the layer computed at the last token, `[rows, ...]`.
+    Records (running sums, for instance) keep an entry per token, `[rows, T, ...]`, so that they can be cropped.
+    """
+
+    is_sliding = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cumulative_length = 0
+        self.states: dict[str, Tensor] = {}
+        self.records: dict[str, Tensor] = {}
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate nothing: the tensors come with the first update."""
+        self.device, self.dtype, self.is_initialized = key_states.device, key_states.dtype, True
+
+    def update(  # type: ignore[override]
+        self, num_tokens: int, states: Mapping[str, Tensor], records: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Replace the states by those after `num_tokens` more tokens, and append the records of these tokens.
+
+        Returns:
+            The records of all tokens so far, `[rows, T, ...]`.
+        """
+        first = next(iter((*states.values(), *records.values())))
+        self.lazy_initialization(first, first)
+        self.states = dict(states)
+        for name, values in records.items():
+            before = [self.records[name]] if name in self.records else []
+            self.records[name] = torch.cat((*before, values), dim=1)
+        self.cumulative_length += num_tokens
+        return self.records
+
+    def get_seq_length(self) -> int:
+        """Return the number of tokens that the states have read."""
+        return self.cumulative_length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the length of a mask over all tokens, and its offset."""
+        return self.cumulative_length + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Return -1: there is no longest caption."""
+        return -1
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens.
+
+        Raises:
+            ValueError: the layer has states, which cannot forget a token.
+        """
+        if not tokens_to_remove:
+            return
+        if self.states:
+            raise ValueError("A recurrent state cannot be cropped: caption anew from the begin token.")
+        removed = abs(tokens_to_remove)  # transformers counts what to remove as a negative number
+        self.records = {name: values[:, :-removed] for name, values in self.records.items()}
+        self.cumulative_length -= removed
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.states, self.records, self.cumulative_length = {}, {}, 0
+
+    def _change_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.states = {name: change(values) for name, values in self.states.items()}
+        self.records = {name: change(values) for name, values in self.records.items()}
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Let the rows continue the rows `beam_idx`."""
+        self._change_rows(lambda values: values.index_select(0, beam_idx.to(values.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row."""
+        self._change_rows(lambda values: values.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some rows."""
+        self._change_rows(lambda values: values[indices])
+
+
+class RecurrentCache(Cache):
+    """Recurrent states for `generate()`: only what changes with the step, so that beams reorder nothing else.
+
+    What belongs to images, such as projected attention keys, is in the encoder's outputs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layer_class_to_replicate=RecurrentLayer)
+
+    def layer(self, layer_idx: int) -> RecurrentLayer:
+        """Return the cache of a layer, new if there is none yet."""
+        while len(self.layers) <= layer_idx:
+            self.layers.append(RecurrentLayer())
+        return self.layers[layer_idx]
+
+    def state(self, layer_idx: int) -> dict[str, Tensor] | None:
+        """Return the named states of a layer; None before its first token."""
+        layer = self.layer(layer_idx)
+        return layer.states if layer.get_seq_length() else None
+
+    def update(self, layer_idx: int, num_tokens: int, **states: Tensor) -> None:  # type: ignore[override]
+        """Replace the states of a layer by those after `num_tokens` more tokens."""
+        self.layer(layer_idx).update(num_tokens, states, {})
+
+    def append(self, layer_idx: int, **records: Tensor) -> dict[str, Tensor]:
+        """Append an entry per token to the records of a layer; returns those of all tokens `[rows, T, ...]`."""
+        num_tokens = next(iter(records.values())).shape[1]
+        return self.layer(layer_idx).update(num_tokens, {}, records)
+
+    def record(self, layer_idx: int, name: str) -> Tensor | None:
+        """Return a record of a layer for all tokens so far, `[rows, T, ...]`; None before its first token."""
+        found = self.layer(layer_idx).records.get(name)
+        return found if found is not None and found.shape[1] else None
+
+    @staticmethod
+    def require(cache: Any) -> "RecurrentCache":
+        """Return the cache itself.
+
+        Raises:
+            TypeError: it is a cache of another type.
+        """
+        if not isinstance(cache, RecurrentCache):
+            raise TypeError(
+                f"`past_key_values` is a {type(cache).__name__}, a recurrent decoder needs a `RecurrentCache`; "
+                "omit it to create one."
+            )
+        return cache
+
+
+class CaptionCache(EncoderDecoderCache):
+    """Keys and values of B x K text rows, of B images, and running records of the text rows.
+
+    Only the text side follows the beams; the image side has one row per image and stays put. Every cross-attention
+    has an entry of its own on the image side, however many a decoder layer has. `records` keeps named tensors with an
+    entry per token (running sums, for instance), see `RecurrentCache.append`.
+    """
+
+    def __init__(self, self_attention_cache: Cache, cross_attention_cache: Cache | None = None) -> None:
+        super().__init__(self_attention_cache, cross_attention_cache or DynamicCache())
+        self.records = RecurrentCache()
 
     @classmethod
     def of(cls, cache: Any) -> "CaptionCache":
-        """Return a `CaptionCache` that shares the storage of `cache`, an `EncoderDecoderCache`."""
+        """Return a cache with the same storage as `cache`, an `EncoderDecoderCache`, and this class's rule for beams.
+
+        An empty image side is replaced by one without a fixed number of entries.
+        """
         if isinstance(cache, cls):
             return cache
-        shared = cls(cache.self_attention_cache, cache.cross_attention_cache)
-        shared.is_updated = cache.is_updated  # so that the caller can continue with `cache` itself
+        filled = any(cache.is_updated.values())
+        shared = cls(cache.self_attention_cache, cache.cross_attention_cache if filled else None)
+        shared.records = getattr(cache, "records", shared.records)
+        if filled:
+            shared.is_updated = cache.is_updated
+        # The caller can continue with `cache` itself.
+        cache.cross_attention_cache, cache.is_updated = shared.cross_attention_cache, shared.is_updated
+        cache.records = shared.records
         return shared
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Let text rows `[B * K]` continue the rows `beam_idx`, which stay within their image."""
         self.self_attention_cache.reorder_cache(beam_idx)
+        self.records.reorder_cache(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every text row."""
         self.self_attention_cache.batch_repeat_interleave(repeats)
+        self.records.batch_repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep some text rows; all images stay."""
         self.self_attention_cache.batch_select_indices(indices)
+        self.records.batch_select_indices(indices)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens of every text row."""
+        self.self_attention_cache.crop(tokens_to_remove)
+        self.records.crop(tokens_to_remove)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()
+        self.records.reset()
+
+
+# Options of `generate()` beside those of transformers, and their defaults.
+SEARCH_OPTIONS: dict[str, Any] = {
+    "bookkeeping": "transformers",
+    "pool_length_penalty": None,
+    "pool_length_alpha": 0.9,
+    "pool_groups": 1,
+    "pool_diversity": 0.5,
+    "pool_temperature": 1.0,
+    "no_immediate_repetition": False,
+    "bad_ending_ids": None,
+    "trigram_penalty": 0.0,
+}
 
 
 class CaptionGenerationMixin(GenerationMixin):
     """`generate()` of transformers for captioners.
 
-    Differences: `generate(region_features=...)` works; encoder states keep one row per image; the argument
-    `bookkeeping` (also an entry of the generation configuration) selects how a beam search treats finished
-    hypotheses: `"transformers"` (default), `"live"` (M2, VisualGPT), `"pool"` (the ImageCaptioning.pytorch family),
-    `"shrinking"` or `"shrinking_finished"` (Show, Attend and Tell: its program, its re-implementation).
+    `generate(region_features=...)` works, and encoder states keep one row per image. Further options, each also an
+    entry of the generation configuration that is saved with the model:
+
+    - `bookkeeping`: what a beam search does with finished hypotheses: `"transformers"` (default), `"live"` (M2,
+      VisualGPT), `"pool"` (the ImageCaptioning.pytorch family), `"shrinking"` or `"shrinking_finished"` (Show, Attend
+      and Tell: its program, its re-implementation).
+    - `pool_length_penalty` (None, `"avg"` or `"wu"`) with `pool_length_alpha`, `pool_groups` with `pool_diversity`:
+      see `PoolBeams` and `GroupedPoolBeams`. `pool_temperature` divides the log-probabilities of every step but the
+      first. They need `bookkeeping="pool"`.
+    - `no_immediate_repetition`, `bad_ending_ids` and `trigram_penalty`: see `NoImmediateRepetition`, `NoBadEndings`
+      and `TrigramPenalty`.
     """
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        bookkeeping = kwargs.pop("bookkeeping", None)
+        given = {name: kwargs.pop(name) for name in SEARCH_OPTIONS if name in kwargs}
         prepared, model_kwargs = super()._prepare_generation_config(generation_config, **kwargs)
-        prepared.bookkeeping = bookkeeping or getattr(prepared, "bookkeeping", None) or "transformers"
-        known = ("transformers", *BOOKKEEPINGS)
-        if prepared.bookkeeping not in known:
-            raise ValueError(f"`bookkeeping` is {prepared.bookkeeping!r}, expected one of {known}.")
-        if prepared.bookkeeping != "transformers" and prepared.do_sample and prepared.num_beams > 1:
-            raise ValueError(
-                f"`bookkeeping={prepared.bookkeeping!r}` is a deterministic search; pass `do_sample=False` or "
-                '`bookkeeping="transformers"`.'
-            )
+        for name, default in SEARCH_OPTIONS.items():
+            value = given.get(name)
+            value = getattr(prepared, name, None) if value is None else value
+            setattr(prepared, name, default if value is None else value)
+        check_search_options(prepared)
         return prepared, model_kwargs
+
+    def _get_logits_processor(
+        self, generation_config: Any, input_ids_seq_length: int | None = None, **kwargs: Any
+    ) -> LogitsProcessorList:
+        """Return the processors of transformers, then those of captioning code."""
+        processors = super()._get_logits_processor(generation_config, input_ids_seq_length, **kwargs)
+        processors.extend(caption_logits_processors(generation_config, input_ids_seq_length or 1))
+        return processors
 
     def _prepare_model_inputs(
         self, inputs: Tensor | None, bos_token_id: Any, model_kwargs: dict[str, Any]
@@ -101,6 +336,11 @@ class CaptionGenerationMixin(GenerationMixin):
         model_kwargs.pop("region_features", None)
         return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
 
+    def image_input_names(self) -> tuple[str, ...]:
+        """Return the names of the inputs with one row per image, declared ones included."""
+        config = self.config
+        return IMAGE_INPUTS + input_names(config.vision_inputs) + input_names(config.encoder_inputs)
+
     def _expand_inputs_for_generation(
         self,
         expand_size: int = 1,
@@ -109,7 +349,7 @@ class CaptionGenerationMixin(GenerationMixin):
         **model_kwargs: Any,
     ) -> tuple[Tensor | None, dict[str, Any]]:
         """Repeat the text rows only."""
-        of_images = {name: model_kwargs.pop(name) for name in IMAGE_INPUTS if name in model_kwargs}
+        of_images = {name: model_kwargs.pop(name) for name in self.image_input_names() if name in model_kwargs}
         input_ids, model_kwargs = super()._expand_inputs_for_generation(
             expand_size=expand_size, is_encoder_decoder=False, input_ids=input_ids, **model_kwargs
         )
@@ -123,10 +363,47 @@ class CaptionGenerationMixin(GenerationMixin):
         elif cache is None and self.cache_class is not None and generation_config.use_cache is not False:
             model_kwargs["past_key_values"] = self.cache_class()
 
+    def _prefill(
+        self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], is_first_iteration: bool = True
+    ) -> Any:
+        """Run the first step with one row for each image whose text rows are equal, and repeat what it returns."""
+        rows = self._rows_of_distinct_prompts(input_ids, generation_config, model_kwargs)
+        if rows == 1 or not is_first_iteration:
+            return super()._prefill(input_ids, generation_config, model_kwargs, is_first_iteration)
+        images = set(self.image_input_names())
+        few = {
+            name: value[::rows] if isinstance(value, Tensor) and name not in images and value.ndim else value
+            for name, value in model_kwargs.items()
+        }
+        outputs = super()._prefill(input_ids[::rows], generation_config, few, is_first_iteration)
+        if outputs.past_key_values is not None:
+            outputs.past_key_values.batch_repeat_interleave(rows)
+        for name in ("logits", "decoder_hidden_states", "decoder_attentions", "cross_attentions"):
+            if outputs.get(name) is not None:
+                outputs[name] = _repeated(outputs[name], rows)
+        return outputs
+
+    def _rows_of_distinct_prompts(
+        self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any]
+    ) -> int:
+        """Return K if the K text rows of every image are equal and nothing is cached yet, else 1."""
+        cache, encoded = model_kwargs.get("past_key_values"), model_kwargs.get("encoder_outputs")
+        if encoded is None or generation_config.prefill_chunk_size is not None:
+            return 1
+        if cache is not None and (cache.get_seq_length() or cache.is_compileable):
+            return 1  # text is cached already, or rows have fixed places in static memory
+        images = encoded[0].shape[0]
+        rows = input_ids.shape[0] // images
+        if rows == 1 or input_ids.shape[0] % images:
+            return 1
+        mask = model_kwargs.get("decoder_attention_mask")
+        return rows if all(_equal_rows(values, rows) for values in (input_ids, mask) if values is not None) else 1
+
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Prepare inputs as in transformers; the `"pad_id"` rule computes the mask from all tokens so far."""
-        if getattr(self.config, "token_mask_rule", "explicit") == "pad_id":
-            kwargs["decoder_attention_mask"] = (input_ids != self.config.pad_token_id).long()  # [B * K, prompt + t]
+        """As in transformers; under a token mask rule the mask is read off all tokens so far."""
+        visible = visible_tokens(self.config, input_ids)
+        if visible is not None:
+            kwargs["decoder_attention_mask"] = visible
         return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
 
     def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **kwargs: Any) -> tuple[Tensor, ...]:
@@ -165,14 +442,18 @@ class CaptionGenerationMixin(GenerationMixin):
         synced_gpus: bool,
         **model_kwargs: Any,
     ) -> Any:
-        """Run a beam search in which a `CaptionBeams` object selects the hypotheses."""
-        beams: CaptionBeams = BOOKKEEPINGS[generation_config.bookkeeping](input_ids, generation_config)
+        """Beam search whose bookkeeping is an object: the loop runs the model, `CaptionBeams` decides."""
+        kind = GroupedPoolBeams if generation_config.pool_groups > 1 else BOOKKEEPINGS[generation_config.bookkeeping]
+        beams: CaptionBeams = kind(input_ids, generation_config)
         record = StepRecord(generation_config)
-        outputs = self._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=True)
+        outputs, is_first = self._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=True), True
         while True:
             model_kwargs = self._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
-            logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32)  # [B * K, V]
-            log_probs = logits_processor(beams.rows(), logits.log_softmax(-1))
+            logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32)
+            log_probs = logits.log_softmax(-1)
+            if not is_first and generation_config.pool_temperature != 1:
+                log_probs = (log_probs / generation_config.pool_temperature).log_softmax(-1)
+            log_probs, is_first = logits_processor(beams.rows(), log_probs), False
             record.add(outputs, logits, log_probs)
             del outputs  # frees the logits of the first step, which has all tokens of the prompt
             parents = beams.step(log_probs)  # [B * K]
@@ -215,6 +496,19 @@ class CaptionGenerationMixin(GenerationMixin):
             decoder_hidden_states=record.decoder_hidden_states,
             past_key_values=model_kwargs.get("past_key_values"),
         )
+
+
+def _equal_rows(values: Tensor, rows: int) -> bool:
+    """Whether all `rows` neighbours of `values` `[B * rows, ...]` are equal."""
+    grouped = values.unflatten(0, (-1, rows))
+    return bool((grouped == grouped[:, :1]).all())
+
+
+def _repeated(value: Any, repeats: int) -> Any:
+    """Repeat the rows of a tensor, or of the tensors of a tuple."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_repeated(entry, repeats) for entry in value)
+    return value.repeat_interleave(repeats, dim=0) if isinstance(value, Tensor) else value
 
 
 class StepRecord:

@@ -1,11 +1,13 @@
 """Multi-head and additive attention over regions with beams on the query axis, and attention on attention."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache, EncoderDecoderCache
+from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -65,6 +67,9 @@ class MultiHeadAttention(nn.Module):
         num_heads: H.
         key_dim, value_dim: widths per head; default D / H.
         dropout: rate on the attention weights.
+        memory_slots: number of learned keys and values that are appended to those of the memory (M2, Eq. 2); they are
+            never masked.
+        output_projection: project the joined heads to D; without it the output is `[B, T, H * d_v]`.
     """
 
     # The attention functions of transformers treat a module without this attribute as causal.
@@ -78,6 +83,8 @@ class MultiHeadAttention(nn.Module):
         key_dim: int | None = None,
         value_dim: int | None = None,
         dropout: float = 0.0,
+        memory_slots: int = 0,
+        output_projection: bool = True,
     ) -> None:
         super().__init__()
         self.config = config
@@ -86,14 +93,34 @@ class MultiHeadAttention(nn.Module):
         self.value_dim = value_dim or hidden_size // num_heads
         self.dropout = dropout
         self.scaling = self.key_dim**-0.5
+        self.memory_slots = memory_slots
         self.q_proj = nn.Linear(hidden_size, num_heads * self.key_dim)
         self.k_proj = nn.Linear(hidden_size, num_heads * self.key_dim)
         self.v_proj = nn.Linear(hidden_size, num_heads * self.value_dim)
-        self.o_proj = nn.Linear(num_heads * self.value_dim, hidden_size)
+        self.o_proj = nn.Linear(num_heads * self.value_dim, hidden_size) if output_projection else nn.Identity()
+        if memory_slots:
+            self.memory_keys = nn.Parameter(torch.empty(1, memory_slots, num_heads * self.key_dim))
+            self.memory_values = nn.Parameter(torch.empty(1, memory_slots, num_heads * self.value_dim))
+            self.reset_memory()
+
+    def reset_memory(self) -> None:
+        """Initialise the memory slots as the M2 code: normal with deviation 1 / d_k for keys, 1 / m for values."""
+        init.normal_(self.memory_keys, std=1 / self.key_dim)
+        init.normal_(self.memory_values, std=1 / self.memory_slots)
 
     def split_heads(self, states: Tensor) -> Tensor:
         """Reshape `[B, T, H * d]` to `[B, H, T, d]`."""
         return states.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def with_memory_slots(self, keys: Tensor, values: Tensor, mask: Any) -> tuple[Tensor, Tensor, Any]:
+        """Append the memory slots to keys and values `[B, R, H * d]`, and visible entries to the mask."""
+        if not self.memory_slots:
+            return keys, values, mask
+        rows = (len(keys), -1, -1)
+        # As in the M2 code, the slots are scaled by sqrt(d_k) and sqrt(m).
+        keys = torch.cat((keys, math.sqrt(self.key_dim) * self.memory_keys.expand(rows)), dim=1)
+        values = torch.cat((values, math.sqrt(self.memory_slots) * self.memory_values.expand(rows)), dim=1)
+        return keys, values, visible_slots(mask, self.memory_slots)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Any) -> tuple[Tensor, Tensor | None]:
         """Return attended values `[B, T, H, d_v]` and weights `[B, H, T, R]` (None except in eager attention)."""
@@ -101,15 +128,79 @@ class MultiHeadAttention(nn.Module):
             self.config._attn_implementation, eager_attention_forward
         )
         dropout = self.dropout if self.training else 0.0
-        return function(self, query, key, value, mask, scaling=self.scaling, dropout=dropout, is_causal=False)
+        # Where nothing is hidden, transformers makes no causal mask for sdpa: the function is told instead.
+        is_causal = self.is_causal and mask is None and query.shape[2] > 1
+        return function(self, query, key, value, mask, scaling=self.scaling, dropout=dropout, is_causal=is_causal)
 
     def forward(self, queries: Tensor, memory: Tensor, mask: Any = None) -> tuple[Tensor, Tensor | None]:
         """Attend from `queries` `[B, T, D]` to `memory` `[B, R, D]`; return `[B, T, D]` and the weights."""
         query = self.split_heads(self.q_proj(queries))
-        key = self.split_heads(self.k_proj(memory))
-        value = self.split_heads(self.v_proj(memory))
-        attended, weights = self.attend(query, key, value, mask)
+        keys, values, mask = self.with_memory_slots(self.k_proj(memory), self.v_proj(memory), mask)
+        attended, weights = self.attend(query, self.split_heads(keys), self.split_heads(values), mask)
         return self.o_proj(attended.flatten(2)), weights  # [B, T, H * d_v] to [B, T, D]
+
+
+def visible_slots(mask: Any, count: int) -> Any:
+    """Append `count` visible keys to a mask `[B, 1, T, R]` (boolean, or added to the scores) or a flex mask.
+
+    Raises:
+        NotImplementedError: the mask has a form of its own, as that of flex attention.
+    """
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor):
+        raise NotImplementedError(
+            'Memory slots need eager or sdpa attention; call `model.set_attn_implementation("sdpa")`.'
+        )
+    visible = mask.new_ones(1) if mask.dtype == torch.bool else mask.new_zeros(1)
+    return torch.cat((mask, visible.expand(*mask.shape[:-1], count)), dim=-1)
+
+
+class PreparedDotAttention(MultiHeadAttention):
+    """Attention from B x K text rows to keys and values that the encoder has projected once per image (AoANet).
+
+    Only the queries are projected here. `scale` multiplies the width of the heads.
+    """
+
+    def __init__(self, config: Any, hidden_size: int, num_heads: int, scale: int = 1, dropout: float = 0.0) -> None:
+        nn.Module.__init__(self)
+        self.config, self.num_heads, self.dropout, self.memory_slots = config, num_heads, dropout, 0
+        self.key_dim = self.value_dim = hidden_size * scale // num_heads
+        self.scaling = self.key_dim**-0.5
+        self.q_proj = nn.Linear(hidden_size, hidden_size * scale)
+
+    def forward(  # type: ignore[override]
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from queries to the regions of their images.
+
+        Args:
+            queries: `[B * K, T, D]`, the rows of an image next to each other.
+            keys, values: `[B, R, scale * D]`.
+            mask: of the keys, for K * T queries, see `create_region_mask`.
+
+        Returns:
+            `[B * K, T, scale * D]`, and the weights `[B * K, H, T, R]` or None.
+        """
+        rows, length = queries.shape[:2]
+        folded = queries.reshape(len(keys), -1, queries.shape[-1])  # [B, K * T, D]
+        query = self.split_heads(self.q_proj(folded))
+        attended, weights = self.attend(query, self.split_heads(keys), self.split_heads(values), mask)
+        if weights is not None:  # [B, H, K * T, R] to [B * K, H, T, R]
+            weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+        return attended.flatten(2).reshape(rows, length, -1), weights
+
+
+def mean_of_visible(states: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean over visible regions, `[B, R, D]` to `[B, D]`.
+
+    Args:
+        mask: `[B, R]`, True = visible; None: all are.
+    """
+    if mask is None:
+        return states.mean(1)
+    visible = mask[..., None].to(states.dtype)
+    return (states * visible).sum(1) / visible.sum(1)
 
 
 class BeamFoldingCrossAttention(MultiHeadAttention):
@@ -150,7 +241,7 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
         return layer.keys, layer.values
 
     def forward(  # type: ignore[override]
-        self, queries: Tensor, levels: Callable[[], Tensor], num_levels: int, mask: Any = None, cache: Any = None
+        self, queries: Tensor, levels: Callable[[], Tensor], num_levels: int = 1, mask: Any = None, cache: Any = None
     ) -> tuple[Tensor, Tensor | None]:
         """Attend from text to every level.
 
@@ -213,17 +304,30 @@ class AdditiveAttention(nn.Module):
 
 
 class AttentionOnAttention(nn.Module):
-    """Attention on attention (Huang et al., 2019, "Attention on Attention for Image Captioning", Eq. 3-5).
+    """Attention on attention: `information * sigmoid(gate)` of query and attended vector.
 
-    The result is `information * sigmoid(gate)`, both linear in `[first; second]`; the first half of the projection is
-    the information. The order of query and attended vector differs between code bases, so the caller chooses it.
+    Both are linear in `[first; second]`; the first half of the projection is the information (Huang et al., 2019,
+    "Attention on Attention for Image Captioning", Eq. 3-5). Which of query and attended vector comes first differs
+    between code bases, so the caller passes them in order.
+
+    Args:
+        hidden_size: D of the output and of the second vector.
+        dropout: rate on the concatenated vectors.
+        first_size: width of the first vector, where it is not D.
     """
 
-    def __init__(self, hidden_size: int, dropout: float = 0.0) -> None:
+    def __init__(self, hidden_size: int, dropout: float = 0.0, first_size: int | None = None) -> None:
         super().__init__()
         self.dropout = nn.Dropout(dropout)
-        self.projection = nn.Linear(2 * hidden_size, 2 * hidden_size)
+        self.projection = nn.Linear((first_size or hidden_size) + hidden_size, 2 * hidden_size)
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Combine two tensors `[..., D]` to one `[..., D]`."""
-        return nn.functional.glu(self.projection(self.dropout(torch.cat((first, second), dim=-1))), dim=-1)
+        """Combine two tensors `[..., D]` into one `[..., D]`."""
+        return self.with_gate(first, second)[0]
+
+    def with_gate(self, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the combined tensor `[..., D]` and its gate `[..., D]`."""
+        projected = self.projection(self.dropout(torch.cat((first, second), dim=-1)))
+        information, gate = projected.chunk(2, dim=-1)
+        gate = gate.sigmoid()
+        return information * gate, gate

@@ -18,13 +18,17 @@ class RegionFeatures(ModelOutput):
 
     Args:
         region_features: `[B, R, D]`.
-        region_boxes: `[B, R, 4]`, x1, y1, x2, y2 of every region, relative to width and height.
+        region_boxes: `[B, R, 4]` float32, x1, y1, x2, y2 of every cell as shares of width and height of its view.
+            Boxes stay in float32 in models of any precision: comparisons between them change with rounding.
         region_mask: `[B, R]`, True = a real region; all True for a grid.
+        region_views: `[B, R]` int64, the view (image) of a study that each region is in; None: there is one view.
+            Boxes of different views cannot be compared.
     """
 
     region_features: Tensor | None = None
     region_boxes: Tensor | None = None
     region_mask: Tensor | None = None
+    region_views: Tensor | None = None
 
 
 def vision_tower_config(config: PreTrainedConfig) -> PreTrainedConfig:
@@ -32,11 +36,11 @@ def vision_tower_config(config: PreTrainedConfig) -> PreTrainedConfig:
     return getattr(config, "vision_config", None) or config
 
 
-def grid_boxes(height: int, width: int, device: Any, dtype: torch.dtype) -> Tensor:
-    """Return the boxes `[height * width, 4]` of the cells of a grid, row by row, in normalised xyxy."""
+def grid_boxes(height: int, width: int, device: Any) -> Tensor:
+    """Return the boxes `[height * width, 4]` of the cells of a grid, row by row, float32 in normalised xyxy."""
     top, left = torch.meshgrid(torch.arange(height, device=device), torch.arange(width, device=device), indexing="ij")
     corners = torch.stack((left / width, top / height, (left + 1) / width, (top + 1) / height), dim=-1)
-    return corners.flatten(0, 1).to(dtype)  # [height, width, 4] to [height * width, 4]
+    return corners.flatten(0, 1).float()
 
 
 def token_grid(num_tokens: int, height: int, width: int) -> tuple[int, int]:
@@ -75,6 +79,19 @@ def tokens_to_map(tokens: Tensor, pixel_values: Tensor, patch_size: Any) -> Tens
     return tokens[:, -rows * columns :].transpose(1, 2).unflatten(2, (rows, columns))  # [B, D, h, w]
 
 
+# Flags of transformers' model classes by the attention implementations that they stand for.
+ATTENTION_FLAGS = {"sdpa": "_supports_sdpa", "flex_attention": "_supports_flex_attn"}
+
+
+def supported_attention(model_class: Any, requested: Any) -> Any:
+    """Return the attention implementation that was requested if a model class has it, else `"eager"`.
+
+    A CNN, for instance, has no attention to implement.
+    """
+    flag = ATTENTION_FLAGS.get(requested, "_supports_flash_attn" if "flash" in str(requested) else None)
+    return requested if flag is None or getattr(model_class, flag, False) else "eager"
+
+
 class VisionBackbone(nn.Module):
     """Vision model that computes region features.
 
@@ -90,7 +107,10 @@ class VisionBackbone(nn.Module):
         self.feature_layer = config.vision_feature_layer
         self.grid_size = config.vision_grid_size
         self.frozen = config.freeze_vision
-        self.model = AutoModel.from_config(vision_tower_config(config.vision_config))
+        tower = vision_tower_config(config.vision_config)
+        model_class = AutoModel._model_mapping[type(tower)]
+        tower._attn_implementation = supported_attention(model_class, tower._attn_implementation)
+        self.model = AutoModel.from_config(tower)
         if self.frozen:
             self.model.requires_grad_(False)
 
@@ -127,18 +147,23 @@ class VisionBackbone(nn.Module):
             return getattr(getattr(timm_model, "patch_embed", None), "patch_size", None)
         return getattr(self.model.config, "patch_size", None)
 
+    def pooled(self, features: Tensor) -> list[Tensor]:
+        """Return the map `[B, D, h, w]` at every scale of the configuration."""
+        if self.grid_size is None:
+            return [features]
+        sizes = [self.grid_size] if isinstance(self.grid_size, int) else self.grid_size
+        return [nn.functional.adaptive_avg_pool2d(features, size) for size in sizes]
+
     def forward(self, pixel_values: Tensor) -> RegionFeatures:
-        """Compute the regions of images `[B, C, H, W]`: the cells of a grid, row by row."""
+        """Return the cells of a grid over images `[B, C, H, W]`, row by row, scale after scale."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            features = self.feature_map(pixel_values)
-            if self.grid_size is not None:
-                features = nn.functional.adaptive_avg_pool2d(features, self.grid_size)
-        batch, _, height, width = features.shape
-        boxes = grid_boxes(height, width, features.device, features.dtype)
+            maps = self.pooled(self.feature_map(pixel_values))
+        features = torch.cat([scale.flatten(2).transpose(1, 2) for scale in maps], dim=1)  # [B, R, D]
+        boxes = torch.cat([grid_boxes(*scale.shape[-2:], features.device) for scale in maps])  # [R, 4]
         return RegionFeatures(
-            region_features=features.flatten(2).transpose(1, 2),  # [B, h * w, D]
-            region_boxes=boxes.expand(batch, -1, -1),  # [B, h * w, 4]
-            region_mask=torch.ones(batch, height * width, dtype=torch.bool, device=features.device),
+            region_features=features,
+            region_boxes=boxes.expand(len(features), -1, -1),
+            region_mask=torch.ones(features.shape[:2], dtype=torch.bool, device=features.device),
         )
 
 

@@ -1,7 +1,8 @@
 """Base classes of captioners: models from images or region features to logits over caption tokens."""
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,9 +12,16 @@ from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
-from .configuration_captioning import CaptioningConfig
-from .generation_captioning import CaptionGenerationMixin
-from .layers_vision import RegionFeatures, VisionBackbone, load_vision_model, native_image_size
+from .configuration_captioning import CaptioningConfig, input_names
+from .generation_captioning import SEARCH_OPTIONS, CaptionGenerationMixin
+from .inputs_captioning import check_inputs, check_regions, declare_inputs, read_inputs
+from .layers_vision import (
+    RegionFeatures,
+    VisionBackbone,
+    load_vision_model,
+    native_image_size,
+    supported_attention,
+)
 
 logger = logging.get_logger(__name__)
 
@@ -22,38 +30,62 @@ IGNORED_LABEL = -100  # the default `ignore_index` of PyTorch's cross-entropy
 
 @dataclass
 class CaptioningEncoderOutput(ModelOutput):
-    """Encoder output for B images; `generate()` does not repeat it for beams.
+    """Encoded images, B of them; `generate()` never repeats them for beams.
+
+    The regions are the first memory that a decoder attends to. An architecture with further memories (attributes, for
+    instance) adds a field `NAME_states` `[B, N, D]` and a field `NAME_mask` `[B, N]` for each in a subclass, and sets
+    `encoder_output_class`; `memory(NAME)` returns both.
 
     Args:
         last_hidden_state: `[B, R, D]`, the last encoder level.
         level_states: `[B, N, R, D]`, the output of every encoder layer, for decoders that read several levels.
         region_mask: `[B, R]`, True = visible; None when nothing is hidden.
+        global_state: `[B, D]`, one vector per image, for decoders that read one.
         hidden_states: tuple of `[B, R, D]`: the projected regions, then every layer.
         attentions: tuple of `[B, H, R, R]`, one per layer.
+        gates: tuple over layers, on request; the architecture documents the content.
+        relations: `[B, R, R]` relations between regions, on request (with gates); see the architecture.
     """
 
     last_hidden_state: Tensor | None = None
     level_states: Tensor | None = None
     region_mask: Tensor | None = None
+    global_state: Tensor | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
+    gates: tuple[Any, ...] | None = None
+    relations: Tensor | None = None
 
-    @classmethod
-    def of_tuple(cls, values: tuple[Any, ...]) -> "CaptioningEncoderOutput":
-        """Return the output that `to_tuple()` made `values` of.
+    def memory(self, name: str = "region") -> tuple[Tensor, Tensor | None]:
+        """Return states `[B, N, D]` and mask `[B, N]` (or None) of a memory.
 
-        `to_tuple()` omits entries that are None, so the entries are recognised by dtype and number of dimensions.
+        Raises:
+            KeyError: there is no memory of this name.
         """
-        first, *others = values
-        tensors = [value for value in others if isinstance(value, Tensor)]
-        layers = [value for value in others if isinstance(value, tuple)]
-        return cls(
-            last_hidden_state=first,
-            level_states=next((value for value in tensors if value.dtype != torch.bool), None),
-            region_mask=next((value for value in tensors if value.dtype == torch.bool), None),
-            hidden_states=next((states for states in layers if states[0].ndim == 3), None),
-            attentions=next((weights for weights in layers if weights[0].ndim == 4), None),
-        )
+        if name == "region":
+            assert self.last_hidden_state is not None
+            return self.last_hidden_state, self.region_mask
+        states = getattr(self, f"{name}_states", None)
+        if states is None:
+            raise KeyError(f"{type(self).__name__} has no memory {name!r}.")
+        return states, getattr(self, f"{name}_mask", None)
+
+
+def encoder_outputs_of(value: Any) -> CaptioningEncoderOutput:
+    """Return encoder outputs that a caller passed: the object itself, or the only tensor of a tuple as region states.
+
+    Raises:
+        ValueError: a tuple has more entries, whose meaning is not known.
+    """
+    if isinstance(value, ModelOutput):
+        return value  # type: ignore[return-value]
+    if isinstance(value, (tuple, list)) and len(value) == 1:
+        return CaptioningEncoderOutput(last_hidden_state=value[0])
+    entries = f" of {len(value)} entries" if isinstance(value, (tuple, list)) else ""
+    raise ValueError(
+        f"`encoder_outputs` is a {type(value).__name__}{entries}, expected what the encoder returns: pass "
+        "`model.get_encoder()(...)` as it is (return_dict=True)."
+    )
 
 
 @dataclass
@@ -67,7 +99,6 @@ class CaptioningDecoderOutput(ModelOutput):
         attentions: tuple of `[B * K, H, T, T]`.
         cross_attentions: tuple over layers; the shape is documented by the architecture.
         gates: tuple over layers; the content is documented by the architecture.
-        locations: tuple over layers of `[B * K, T]`: region sampled by hard attention, -1 where it used the mean.
     """
 
     last_hidden_state: Tensor | None = None
@@ -76,23 +107,32 @@ class CaptioningDecoderOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
     gates: tuple[Any, ...] | None = None
-    locations: tuple[Tensor, ...] | None = None
 
 
 @dataclass
 class CaptioningModelOutput(Seq2SeqModelOutput):
-    """`Seq2SeqModelOutput` of transformers with `gates` and `locations` of `CaptioningDecoderOutput`."""
+    """`Seq2SeqModelOutput` of transformers, and the gates.
+
+    An architecture that returns more (the locations of hard attention, for instance) has fields of the same names in
+    subclasses of this class, of `CaptioningDecoderOutput` and of `CaptioningLMOutput`.
+
+    Args:
+        gates: of the decoder, see `CaptioningDecoderOutput`.
+        encoder_gates, encoder_relations: of the encoder, see `CaptioningEncoderOutput`.
+    """
 
     gates: tuple[Any, ...] | None = None
-    locations: tuple[Tensor, ...] | None = None
+    encoder_gates: tuple[Any, ...] | None = None
+    encoder_relations: Tensor | None = None
 
 
 @dataclass
 class CaptioningLMOutput(Seq2SeqLMOutput):
-    """`Seq2SeqLMOutput` of transformers with `gates` and `locations` of `CaptioningDecoderOutput`."""
+    """`Seq2SeqLMOutput` of transformers, and the gates and relations of `CaptioningModelOutput`."""
 
     gates: tuple[Any, ...] | None = None
-    locations: tuple[Tensor, ...] | None = None
+    encoder_gates: tuple[Any, ...] | None = None
+    encoder_relations: Tensor | None = None
 
 
 def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tensor:
@@ -102,45 +142,6 @@ def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tenso
     """
     shifted = torch.cat((torch.full_like(labels[:, :1], start_token_id), labels[:, :-1]), dim=1)  # [B, T]
     return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)
-
-
-def check_regions(regions: RegionFeatures, feature_size: int) -> None:
-    """Check shapes and values of region features, masks and boxes.
-
-    Raises:
-        ValueError: if a shape or a value is wrong.
-    """
-    features, mask, boxes = regions.region_features, regions.region_mask, regions.region_boxes
-    if features.ndim != 3:
-        raise ValueError(
-            f"`region_features` has the shape {tuple(features.shape)}, expected [images, regions, features]."
-        )
-    if features.shape[-1] != feature_size:
-        raise ValueError(
-            f"`region_features` has {features.shape[-1]} features per region, the checkpoint was trained on "
-            f"{feature_size} (`config.region_feature_size`). Extract features with the same backbone, or build the "
-            f"model with `region_feature_size={features.shape[-1]}`."
-        )
-    if features.shape[1] == 0:
-        raise ValueError(f"`region_features` has zero regions (shape {tuple(features.shape)}); an image needs one.")
-    if mask is not None and mask.shape != features.shape[:2]:
-        raise ValueError(
-            f"`region_mask` has the shape {tuple(mask.shape)}, expected {tuple(features.shape[:2])} "
-            "(images, regions; True = a real region)."
-        )
-    if boxes is not None and boxes.shape != (*features.shape[:2], 4):
-        raise ValueError(
-            f"`region_boxes` has the shape {tuple(boxes.shape)}, expected {(*features.shape[:2], 4)} "
-            "(normalised xyxy)."
-        )
-    if torch.compiler.is_compiling():
-        return  # the checks below depend on values, and a compiled graph cannot branch on values
-    if not torch.isfinite(features).all():
-        broken = (~torch.isfinite(features)).flatten(1).any(1).nonzero().flatten().tolist()
-        raise ValueError(f"`region_features` holds NaN or infinite values in row(s) {broken[:10]} of the batch.")
-    if mask is not None and not mask.any(dim=1).all():
-        empty = (~mask.any(dim=1)).nonzero().flatten().tolist()
-        raise ValueError(f"`region_mask` hides every region of row(s) {empty[:10]} of the batch; an image needs one.")
 
 
 class CaptioningPreTrainedModel(PreTrainedModel):
@@ -156,20 +157,51 @@ class CaptioningPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _skip_keys_device_placement = ["past_key_values"]
 
-    # Class of the decoder's cache, if it is not that of transformers.
+    # Output classes of an architecture that returns more than the common fields.
+    model_output_class: ClassVar[type[CaptioningModelOutput]] = CaptioningModelOutput
+    lm_output_class: ClassVar[type[CaptioningLMOutput]] = CaptioningLMOutput
+    # Class of the decoder's cache, where it is not that of transformers.
     cache_class: ClassVar[type[Cache] | None] = None
     # Called with the directory of every saved checkpoint. The package registers a function that adds the files with
     # which a checkpoint loads without the package.
     checkpoint_completions: ClassVar[list[Callable[[Any], None]]] = []
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Add the inputs that the configuration declares to the signature of `forward`."""
+        super().__init_subclass__(**kwargs)
+        names = input_names(cls.declared_inputs())
+        if names and "inputs" in inspect.signature(cls.forward).parameters:
+            cls.forward = declare_inputs(cls.forward, names)  # type: ignore[method-assign]
+
+    @classmethod
+    def declared_inputs(cls) -> dict[str, str]:
+        """Return the inputs that the configuration declares, name to layout: those of all parts."""
+        config = cls.config_class or CaptioningConfig
+        return {**config.vision_inputs, **config.encoder_inputs, **config.decoder_inputs}
+
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return cls.cache_class is None
 
+    def set_attn_implementation(self, attn_implementation: str | dict[str, Any], **kwargs: Any) -> None:
+        """As in transformers; a part that does not support the implementation computes its attention eagerly."""
+        if isinstance(attn_implementation, str):
+            requested = {"": attn_implementation}
+            for name in self.config.sub_configs.keys() - {"vision_config"}:
+                # Set here, since it belongs to no submodel, about which transformers would warn.
+                getattr(self.config, name)._attn_implementation_internal = requested[name] = attn_implementation
+            backbone = next((part for part in self.modules() if isinstance(part, VisionBackbone)), None)
+            if backbone is not None:
+                requested["vision_config"] = supported_attention(type(backbone.model), attn_implementation)
+            attn_implementation = requested
+        super().set_attn_implementation(attn_implementation, **kwargs)
+
     def save_pretrained(self, save_directory: Any, is_main_process: bool = True, **kwargs: Any) -> None:
         """Save as in transformers, with the files that the Auto classes need where the package is not installed."""
-        if self.can_generate() and getattr(self.generation_config, "bookkeeping", None) is not None:
-            self.generation_config._from_model_config = False  # otherwise loading drops this entry
+        if self.can_generate() and any(
+            getattr(self.generation_config, name, None) is not None for name in SEARCH_OPTIONS
+        ):
+            self.generation_config._from_model_config = False  # so marked, it would lose these entries when loaded
         super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
         for complete in self.checkpoint_completions if is_main_process else ():
             complete(save_directory)
@@ -197,88 +229,97 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         region_boxes: Tensor | None = None,
         region_mask: Tensor | None = None,
         view_mask: Tensor | None = None,
+        region_views: Tensor | None = None,
+        **vision_inputs: Tensor,
     ) -> RegionFeatures:
-        """Compute the regions of images, or check given regions.
+        """Return the regions of images, or the regions that were given, checked.
 
         Args:
-            pixel_values: `[B, C, H, W]`, or several views per image `[B, V, C, H, W]`.
+            pixel_values: `[B, C, H, W]`, or several views of each image `[B, V, C, H, W]`.
             region_features: `[B, R, D]`, instead of `pixel_values`.
             region_boxes: `[B, R, 4]`, normalised xyxy.
             region_mask: `[B, R]`, True = a real region.
-            view_mask: `[B, V]`, True = a real view; None: all views are real.
+            view_mask: `[B, V]`, True = a real view of `pixel_values`; None: all are.
+            region_views: `[B, R]`, the view that a region is in; None: there is one view.
+            **vision_inputs: inputs that the vision part declares (`CaptioningConfig.vision_inputs`).
 
         Returns:
-            Regions of each image. The regions of several views are concatenated to `[B, V * R, D]`; boxes are relative
-            to their view.
+            The regions of each image. Several views give one set `[B, V * R, D]`, view after view, with boxes within
+            each view and the number of the view in `region_views`.
 
         Raises:
-            ValueError: if both or neither inputs are given, shapes or values are wrong, or there is no backbone.
+            ValueError: both or neither are given, shapes or values are wrong, boxes are missing that the configuration
+                needs, or there is no backbone for images.
         """
         if (pixel_values is None) == (region_features is None):
             given = "both" if pixel_values is not None else "neither"
             raise ValueError(f"Pass either `pixel_values` or `region_features`, got {given}.")
         if region_features is not None:
-            regions = self._without_padding(
-                RegionFeatures(
-                    region_features=region_features.to(self.input_dtype),
-                    region_boxes=region_boxes,
-                    region_mask=None if region_mask is None else region_mask.bool(),
-                )
+            regions = RegionFeatures(
+                region_features=region_features.to(self.input_dtype),
+                region_boxes=None if region_boxes is None else region_boxes.float(),
+                region_mask=None if region_mask is None else region_mask.bool(),
+                region_views=region_views,
             )
-        elif self.vision is None:
+        else:
+            regions = self._regions_of_images(pixel_values, view_mask, vision_inputs)
+        if regions.region_boxes is None and self.config.needs_region_boxes:
+            raise ValueError(f"{self.config.needs_region_boxes}: pass `region_boxes` [images, regions, 4] as well.")
+        return check_regions(self._without_padding(regions), self.config.region_feature_size)
+
+    def _regions_of_images(
+        self, pixel_values: Tensor, view_mask: Tensor | None, vision_inputs: Mapping[str, Tensor]
+    ) -> RegionFeatures:
+        """Return the regions that the vision part makes of images, or of views of images."""
+        if self.vision is None:
             raise ValueError(
                 "This captioner has no vision model (`config.vision_config` is None): pass `region_features`, or "
                 "build it with `from_pretrained_parts(vision_model=...)`."
             )
-        elif pixel_values.ndim not in (4, 5):
+        if pixel_values.ndim not in (4, 5):
             raise ValueError(
                 f"`pixel_values` has the shape {tuple(pixel_values.shape)}, expected [images, channels, height, "
                 "width] or [images, views, channels, height, width]. Region features go by name: "
                 "`region_features=...`."
             )
-        elif view_mask is not None and view_mask.shape != pixel_values.shape[:-3]:
+        if view_mask is not None and view_mask.shape != pixel_values.shape[:-3]:
             raise ValueError(
                 f"`view_mask` has the shape {tuple(view_mask.shape)}, expected (images, views) of `pixel_values` "
                 f"{tuple(pixel_values.shape)}."
             )
-        elif pixel_values.ndim == 5:
-            regions = self._regions_of_views(pixel_values.to(self.input_dtype), view_mask)
-        else:
-            regions = self.vision(pixel_values.to(self.input_dtype))
-        check_regions(regions, self.config.region_feature_size)
-        return regions
-
-    def _regions_of_views(self, pixel_values: Tensor, view_mask: Tensor | None) -> RegionFeatures:
-        """Encode each view of `[B, V, C, H, W]` independently; return V * R regions per image."""
-        of_views = self.vision(pixel_values.flatten(0, 1))  # features [B * V, R, D]
+        pixel_values = pixel_values.to(self.input_dtype)
+        if pixel_values.ndim == 4:
+            return self.vision(pixel_values, **vision_inputs)
         images_and_views = pixel_values.shape[:2]
-        joined = {  # [B * V, R, ...] to [B, V * R, ...]
-            name: values.unflatten(0, images_and_views).flatten(1, 2) for name, values in of_views.items()
-        }
+        flat = {name: values.flatten(0, 1) for name, values in vision_inputs.items()}
+        of_views = self.vision(pixel_values.flatten(0, 1), **flat)  # features [B * V, R, D]
+        joined = {name: values.unflatten(0, images_and_views).flatten(1, 2) for name, values in of_views.items()}
+        cells = of_views.region_features.shape[1]
+        views = torch.arange(images_and_views[1], device=pixel_values.device).repeat_interleave(cells)
+        joined["region_views"] = views.expand(images_and_views[0], -1)  # [B, V * R]
         if view_mask is not None:
-            cells = of_views.region_features.shape[1]
-            joined["region_mask"] = view_mask.bool().repeat_interleave(cells, dim=1)  # [B, V * R]
-        return self._without_padding(RegionFeatures(**joined))
+            joined["region_mask"] = joined["region_mask"] & view_mask.bool().repeat_interleave(cells, dim=1)
+        return RegionFeatures(**joined)
 
     def _without_padding(self, regions: RegionFeatures) -> RegionFeatures:
-        """Set padding to zero, so that NaN or large values in it cannot reach any result."""
-        mask = regions.region_mask
-        shape = regions.region_features.shape[:2]  # (B, R)
+        """Return the regions with zeros where the mask marks padding, so that no result depends on its content."""
+        mask, shape = regions.region_mask, regions.region_features.shape[:2]
         if mask is None or mask.shape != shape or self.config.region_mask_rule != "explicit":
-            return regions  # `check_regions` reports a wrong shape; "zero_projected_sum" reads the padding itself
-        boxes = regions.region_boxes
-        return RegionFeatures(
-            region_features=regions.region_features.masked_fill(~mask[..., None], 0.0),
-            region_boxes=boxes
-            if boxes is None or boxes.shape[:2] != shape
-            else boxes.masked_fill(~mask[..., None], 0.0),
-            region_mask=mask,
-        )
+            return regions
+        padding, changed = ~mask[..., None], dict(regions.items())
+        for name in ("region_features", "region_boxes"):
+            values = changed.get(name)
+            if values is not None and values.shape[:2] == shape:
+                changed[name] = values.masked_fill(padding, 0.0)
+        return RegionFeatures(**changed)
 
     def encode_regions(
-        self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool
+        self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool, output_gates: bool
     ) -> CaptioningEncoderOutput:
-        """Encode checked regions. Architectures implement this method."""
+        """Encode checked regions; implemented by the architecture.
+
+        The architecture adds a keyword argument for each input that its configuration declares for the encoder.
+        """
         raise NotImplementedError
 
     @can_return_tuple
@@ -289,19 +330,46 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         region_boxes: Tensor | None = None,
         region_mask: Tensor | None = None,
         view_mask: Tensor | None = None,
+        region_views: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
+        output_gates: bool = False,
+        **inputs: Any,
     ) -> CaptioningEncoderOutput:
-        """Encode images `[B, C, H, W]`, views or region features `[B, R, D]`; for the arguments see
-        `get_region_features`."""
-        regions = self.get_region_features(pixel_values, region_features, region_boxes, region_mask, view_mask)
+        """Return the encoder states of images, views or region features.
+
+        Args:
+            pixel_values, region_features, region_boxes, region_mask, view_mask, region_views: see
+                `get_region_features`.
+            output_gates: return gates and relations, where the architecture has any.
+            **inputs: inputs that the configuration declares for the vision part and the encoder; those of the decoder
+                are passed over.
+
+        Raises:
+            TypeError: an input is not declared.
+            ValueError: see `get_region_features`; or a declared input does not fit the images or regions.
+        """
+        config = self.config
+        given = read_inputs(inputs, self.declared_inputs(), self)
+        regions = self.get_region_features(
+            pixel_values,
+            region_features,
+            region_boxes,
+            region_mask,
+            view_mask,
+            region_views,
+            **{name: given[name] for name in input_names(config.vision_inputs) if name in given},
+        )
+        own = {name: given[name] for name in input_names(config.encoder_inputs) if name in given}
+        check_inputs(own, config.encoder_inputs, regions)
         return self.encode_regions(
             regions,
-            output_attentions=self.config.output_attentions if output_attentions is None else output_attentions,
+            output_attentions=config.output_attentions if output_attentions is None else output_attentions,
             output_hidden_states=(
-                self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+                config.output_hidden_states if output_hidden_states is None else output_hidden_states
             ),
+            output_gates=output_gates,
+            **own,
         )
 
 
@@ -334,45 +402,51 @@ class CaptioningModel(CaptioningPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         output_gates: bool = False,
-        locations: tuple[Tensor, ...] | None = None,
         view_mask: Tensor | None = None,
-        **kwargs: Any,
+        region_views: Tensor | None = None,
+        **inputs: Any,
     ) -> CaptioningModelOutput:
         """Encode images or regions (unless `encoder_outputs` are given) and run the decoder.
 
         Args:
-            pixel_values, region_features, region_boxes, region_mask, view_mask: see
+            pixel_values, region_features, region_boxes, region_mask, view_mask, region_views: see
                 `CaptioningEncoder.get_region_features`.
             decoder_input_ids: `[B * K, T]`; the K captions of an image are consecutive rows.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
-            encoder_outputs: outputs of the encoder for the B images, instead of images or regions.
-            past_key_values: a cache.
-            use_cache: whether to return a cache.
-            output_gates: whether to return the gates of every decoder layer.
-            locations: regions that hard attention uses instead of sampling; see `CaptioningDecoderOutput`.
+            encoder_outputs: what the encoder returned for the B images.
+            past_key_values: a cache; use_cache: return one.
+            output_gates: return the gates of every decoder layer, and gates and relations of the encoder.
+            **inputs: inputs that the configuration declares.
 
         Raises:
-            ValueError: if `decoder_input_ids` is missing, or its rows are not a multiple of the number of images.
+            TypeError: an input is not declared.
+            ValueError: no `decoder_input_ids`, or their number is not a multiple of the number of images.
         """
+        given = read_inputs(inputs, self.declared_inputs(), self)
         if decoder_input_ids is None:
             raise ValueError("`decoder_input_ids` is missing: pass the caption so far, at least the begin token.")
         output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
         output_hidden_states = (
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         )
+        of_decoder = {name: given.pop(name) for name in input_names(self.config.decoder_inputs) if name in given}
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                pixel_values,
-                region_features,
-                region_boxes,
-                region_mask,
-                view_mask,
+                pixel_values=pixel_values,
+                region_features=region_features,
+                region_boxes=region_boxes,
+                region_mask=region_mask,
+                view_mask=view_mask,
+                region_views=region_views,
                 output_attentions=output_attentions,
                 output_hidden_states=output_hidden_states,
+                output_gates=output_gates,
+                return_dict=True,
+                **given,
             )
-        elif not isinstance(encoder_outputs, ModelOutput):
-            encoder_outputs = CaptioningEncoderOutput.of_tuple(encoder_outputs)
-        images, rows = encoder_outputs.last_hidden_state.shape[0], decoder_input_ids.shape[0]  # B, B * K
+        else:
+            encoder_outputs = encoder_outputs_of(encoder_outputs)
+        images, rows = encoder_outputs.last_hidden_state.shape[0], decoder_input_ids.shape[0]
         if rows % images:
             raise ValueError(f"{rows} rows of `decoder_input_ids` cannot be divided among {images} image(s).")
         decoded = self.decoder(
@@ -384,24 +458,22 @@ class CaptioningModel(CaptioningPreTrainedModel):
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
             output_gates=output_gates,
-            **({} if locations is None else {"locations": locations}),
+            return_dict=True,
+            **of_decoder,
         )
         if output_attentions and None in (decoded.cross_attentions or ()):
             logger.warning_once(
                 f"`output_attentions=True` gives None with {self.config._attn_implementation!r} attention, which "
                 'computes no weights. Call `model.set_attn_implementation("eager")` first.'
             )
-        return CaptioningModelOutput(
-            last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
-            decoder_hidden_states=decoded.hidden_states,
-            decoder_attentions=decoded.attentions,
-            cross_attentions=decoded.cross_attentions,
+        renamed = {"hidden_states": "decoder_hidden_states", "attentions": "decoder_attentions"}
+        return self.model_output_class(
+            **{renamed.get(name, name): value for name, value in decoded.items()},
             encoder_last_hidden_state=encoder_outputs.last_hidden_state,
             encoder_hidden_states=encoder_outputs.hidden_states,
             encoder_attentions=encoder_outputs.attentions,
-            gates=decoded.gates,
-            locations=decoded.locations,
+            encoder_gates=encoder_outputs.get("gates") if output_gates else None,
+            encoder_relations=encoder_outputs.get("relations") if output_gates else None,
         )
 
 
@@ -432,12 +504,14 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         """Replace the projection to the vocabulary."""
         self.lm_head = new_embeddings
 
-    def get_region_features(self, pixel_values: Tensor, view_mask: Tensor | None = None) -> RegionFeatures:
-        """Compute the region features of images `[B, C, H, W]`, which can be stored and passed instead of the images.
+    def get_region_features(
+        self, pixel_values: Tensor, view_mask: Tensor | None = None, **vision_inputs: Tensor
+    ) -> RegionFeatures:
+        """What the vision part makes of images `[B, C, H, W]`: the features that may be computed once and stored.
 
         For several views `[B, V, C, H, W]` see `CaptioningEncoder.get_region_features`.
         """
-        return self.model.encoder.get_region_features(pixel_values, view_mask=view_mask)
+        return self.model.encoder.get_region_features(pixel_values, view_mask=view_mask, **vision_inputs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Return the decoder inputs `[B, T]` of labels `[B, T]`."""
@@ -459,12 +533,12 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         output_gates: bool = False,
-        locations: tuple[Tensor, ...] | None = None,
         logits_to_keep: int = 0,
         return_logits: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
         view_mask: Tensor | None = None,
-        **kwargs: Any,
+        region_views: Tensor | None = None,
+        **inputs: Any,
     ) -> CaptioningLMOutput:
         """Compute the logits of the next tokens and, with `labels`, the loss.
 
@@ -474,38 +548,42 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
                 instead of `pixel_values`.
             decoder_input_ids: `[B * K, T]`; default: `labels`, shifted right.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
-            labels: `[B * K, T]`, the next tokens (end token included), -100 at positions without a target.
-            locations: see `CaptioningModel.forward`.
-            logits_to_keep: number of last positions to compute logits for; 0 = all.
-            return_logits: whether to return logits. By default they are returned, except in training with `labels`,
-                where they are computed at real target positions only.
-            num_items_in_batch: number of real target tokens in all accumulated batches. The loss is scaled to this
-                batch's share, so that the losses of all batches sum to the loss of one large batch.
+            labels: `[B * K, T]`, the tokens that follow (end token included), -100 where nothing is to be predicted.
+            logits_to_keep: only the logits of the last positions; 0 = all.
+            return_logits: with `labels` in training, logits are computed at real target positions only and not
+                returned, unless this is True. Everywhere else they are returned.
+            num_items_in_batch: number of real target tokens over all accumulated batches; the loss is this batch's
+                share of theirs, so that they add up to that of one large batch.
+            **inputs: inputs that the configuration declares.
 
         Returns:
             `CaptioningLMOutput` with `loss`, `logits` `[B * K, T, V]`, the cache and the requested records.
 
         Raises:
+            TypeError: an input is not declared.
             ValueError: see `CaptioningModel.forward` and `CaptioningEncoder.get_region_features`.
         """
+        given = read_inputs(inputs, self.declared_inputs(), self)
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             use_cache = False if use_cache is None else use_cache  # teacher forcing reads all tokens at once
         outputs = self.model(
-            pixel_values,
-            region_features,
-            region_boxes,
-            region_mask,
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_outputs,
-            past_key_values,
+            pixel_values=pixel_values,
+            region_features=region_features,
+            region_boxes=region_boxes,
+            region_mask=region_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
             use_cache=use_cache,
             output_attentions=True if labels is not None and self.loss_reads_attentions else output_attentions,
             output_hidden_states=output_hidden_states,
             output_gates=output_gates,
-            locations=locations,
             view_mask=view_mask,
+            region_views=region_views,
+            return_dict=True,
+            **given,
         )
         logits, loss = None, None
         if return_logits or labels is None or (return_logits is None and not self.training):
@@ -515,8 +593,8 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             loss = self.caption_loss(outputs, labels, logits if logits_to_keep == 0 else None, num_items_in_batch)
         recorded = {name: value for name, value in outputs.items() if name != "last_hidden_state"}
         if not (self.config.output_attentions if output_attentions is None else output_attentions):
-            recorded.pop("cross_attentions", None)  # computed for the loss, not requested
-        return CaptioningLMOutput(loss=loss, logits=logits, **recorded)
+            recorded.pop("cross_attentions", None)
+        return self.lm_output_class(loss=loss, logits=logits, **recorded)
 
     @torch.no_grad()
     def attention_maps(self, sequences: Tensor, **images: Any) -> Tensor:
@@ -604,9 +682,11 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         smoothing, others = self.config.label_smoothing, logits.shape[-1] - 1
         if not smoothing:
             return nn.functional.cross_entropy(logits, targets, reduction="none")
-        # PyTorch spreads its share over all V words, the target too, and omits the entropy of the distribution.
-        share = smoothing * (others + 1) / others
-        entropy = -(1 - smoothing) * math.log(1 - smoothing) - smoothing * math.log(smoothing / others)
+        # PyTorch spreads the smoothing over all words, the target included, and leaves out the entropy.
+        over_all = self.config.label_smoothing_over == "all_words"
+        share = smoothing if over_all else smoothing * (others + 1) / others
+        other, target = share / (others + 1), 1 - share + share / (others + 1)
+        entropy = -target * math.log(target) - others * other * math.log(other)
         return nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=share) - entropy
 
     def reduce_nll(self, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:

@@ -5,6 +5,7 @@ alpha_ti the attention weights, s_t the sampled location, beta_t the visual gate
 """
 
 import math
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +15,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
 from .configuration_show_attend_tell import ShowAttendTellConfig
-from .layers_attention import AdditiveAttention
-from .layers_recurrent import LSTMCell, LSTMState, RecurrentCache, keep_state
+from .generation_captioning import RecurrentCache
+from .layers_attention import AdditiveAttention, mean_of_visible
+from .layers_recurrent import LSTMCell, LSTMState, keep_state
 from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     IGNORED_LABEL,
@@ -46,12 +48,39 @@ class ShowAttendTellGates(NamedTuple):
     output: Tensor
 
 
+@dataclass
+class ShowAttendTellDecoderOutput(CaptioningDecoderOutput):
+    """Outputs of the decoder, with the locations of hard attention.
+
+    Args:
+        locations: tuple over layers of `[B * K, T]`: the region that hard attention drew, -1 where it took the mean.
+    """
+
+    locations: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class ShowAttendTellModelOutput(CaptioningModelOutput):
+    """Outputs of the model, with `locations` as in `ShowAttendTellDecoderOutput`."""
+
+    locations: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class ShowAttendTellLMOutput(CaptioningLMOutput):
+    """Outputs of the captioner, with `locations` as in `ShowAttendTellDecoderOutput`."""
+
+    locations: tuple[Tensor, ...] | None = None
+
+
 class ShowAttendTellPreTrainedModel(CaptioningPreTrainedModel):
     """Initialisation and split rules of Show, Attend and Tell."""
 
     config: ShowAttendTellConfig
     _no_split_modules = ["AnnotationKeys", "ShowAttendTellLayer", "VisionBackbone"]
     _is_stateful = True
+    model_output_class = ShowAttendTellModelOutput
+    lm_output_class = ShowAttendTellLMOutput
     cache_class = RecurrentCache
 
     @torch.no_grad()
@@ -106,7 +135,7 @@ class ShowAttendTellEncoder(ShowAttendTellPreTrainedModel, CaptioningEncoder):
         self.post_init()
 
     def encode_regions(
-        self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool
+        self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool, output_gates: bool
     ) -> CaptioningEncoderOutput:
         """Return regions `[B, R, D]` and keys `[B, N, R, A]`; there is no attention among regions."""
         annotations = regions.region_features
@@ -116,14 +145,6 @@ class ShowAttendTellEncoder(ShowAttendTellPreTrainedModel, CaptioningEncoder):
             region_mask=regions.region_mask,
             hidden_states=(annotations,) if output_hidden_states else None,
         )
-
-
-def mean_annotation(annotations: Tensor, region_mask: Tensor | None) -> Tensor:
-    """Return the mean `[B, D]` over the visible regions of `[B, R, D]`."""
-    if region_mask is None:
-        return annotations.mean(1)
-    visible = region_mask[..., None].to(annotations.dtype)  # [B, R, 1]
-    return (annotations * visible).sum(1) / visible.sum(1)
 
 
 class InitialState(nn.Module):
@@ -140,7 +161,7 @@ class InitialState(nn.Module):
 
     def forward(self, annotations: Tensor, region_mask: Tensor | None) -> list[LSTMState]:
         """Compute one state `[B, n]` per layer from regions `[B, R, D]`."""
-        mean = mean_annotation(annotations, region_mask)
+        mean = mean_of_visible(annotations, region_mask)
         for layer in self.layers:
             mean = self.dropout(layer(mean).relu())
         states = [LSTMState(h(mean), c(mean)) for h, c in zip(self.hidden, self.memory, strict=True)]
@@ -336,7 +357,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         """Return the states `[B * K, n]` before the first token: from the cache, or from the mean region."""
         cached = [] if cache is None else [cache.state(index) for index in range(len(self.layers))]
         if cached and cached[0] is not None:
-            return cached
+            return [LSTMState(**state) for state in cached]
         images = encoder_outputs.last_hidden_state
         copies = rows // images.shape[0]
         states = self.initial_state(images, encoder_outputs.region_mask)
@@ -355,12 +376,15 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         output_hidden_states: bool = False,
         output_gates: bool = False,
         locations: tuple[Tensor, ...] | None = None,
-    ) -> CaptioningDecoderOutput:
-        """Decode text rows `[B * K, T]` with the regions of B images.
+    ) -> ShowAttendTellDecoderOutput:
+        """Text rows `[B * K, T]` over the regions of B images.
+
+        Args:
+            locations: the regions that hard attention takes instead of drawing them, per layer `[B * K, T]`.
 
         Returns:
-            `CaptioningDecoderOutput`. `hidden_states` are the words, the states of every layer and the last hidden
-            state; `cross_attentions` are `[B * K, T, R]` per layer; `gates` are `ShowAttendTellGates` per layer.
+            `ShowAttendTellDecoderOutput`; `hidden_states` are the words, the states of every layer and the last hidden
+            state, `cross_attentions` are `[B * K, T, R]` a layer, `gates` are `ShowAttendTellGates`.
         """
         if self.gradient_checkpointing and self.training:
             use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
@@ -383,12 +407,12 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
                 *first,
             )
             if cache is not None:
-                cache.update(hidden, memory, index, length)
+                cache.update(index, length, hidden=hidden, memory=memory)
             records.append(LayerRecord(*computed))
             inputs = records[-1].hidden
             states.append(inputs)
         hidden = self.output(inputs, records[-1].context, words)
-        return CaptioningDecoderOutput(
+        return ShowAttendTellDecoderOutput(
             last_hidden_state=hidden,
             past_key_values=cache if use_cache else None,
             hidden_states=(*states, hidden) if output_hidden_states else None,

@@ -9,25 +9,26 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, DynamicCache, GPT2Model
+from transformers import AutoConfig, GPT2Model
 from transformers import initialization as init
-from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP, GPT2Attention
 from transformers.pytorch_utils import Conv1D
-from transformers.utils import can_return_tuple, logging
+from transformers.utils import logging
 
 from .configuration_visualgpt import VisualGPTConfig
-from .generation_captioning import CaptionCache
-from .layers_attention import (
-    AttentionOnAttention,
-    BeamFoldingCrossAttention,
-    MultiHeadAttention,
-    create_region_mask,
+from .layers_attention import AttentionOnAttention, BeamFoldingCrossAttention, MultiHeadAttention
+from .layers_transformer import (
+    DecoderStep,
+    LevelGates,
+    RegionEncoderLayer,
+    TextDecoder,
+    encode_levels,
+    meshed_sum,
+    visible_regions,
 )
 from .layers_vision import RegionFeatures
 from .modeling_captioning import (
-    CaptioningDecoderOutput,
     CaptioningEncoder,
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,
@@ -58,7 +59,7 @@ class VisualGPTPreTrainedModel(CaptioningPreTrainedModel):
     """Initialisation and split rules of VisualGPT."""
 
     config: VisualGPTConfig
-    _no_split_modules = ["VisualGPTEncoderLayer", "VisualGPTBlock", "VisionBackbone"]
+    _no_split_modules = ["RegionEncoderLayer", "VisualGPTBlock", "VisionBackbone"]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -73,7 +74,7 @@ class VisualGPTPreTrainedModel(CaptioningPreTrainedModel):
                 init.zeros_(projection.bias)
             if isinstance(module, BeamFoldingCrossAttention):  # its output is a Conv1D of GPT-2 in the released code
                 init.normal_(module.o_proj.weight, std=self.config.text_config.initializer_range)
-        elif isinstance(module, (VisualGPTEncoderLayer, VisualGPTEncoder)):
+        elif isinstance(module, (RegionEncoderLayer, VisualGPTEncoder)):
             for child in module.children():
                 if isinstance(child, nn.Linear):
                     init.xavier_uniform_(child.weight)
@@ -86,38 +87,6 @@ class VisualGPTPreTrainedModel(CaptioningPreTrainedModel):
                     init.uniform_(child.bias, -bound, bound)
 
 
-class VisualGPTEncoderLayer(GradientCheckpointingLayer):
-    """Self-attention over regions and a feed-forward layer, post-norm as in the released code (Eq. 1, 3)."""
-
-    def __init__(self, config: VisualGPTConfig) -> None:
-        super().__init__()
-        width = config.hidden_size
-        self.reordered = config.identity_map_reordering
-        self.self_attn = MultiHeadAttention(
-            config, width, config.encoder_attention_heads, config.encoder_key_dim, config.encoder_value_dim
-        )
-        self.self_attn_norm = nn.LayerNorm(width, eps=1e-5)
-        self.fc1 = nn.Linear(width, config.encoder_ffn_dim)
-        self.fc2 = nn.Linear(config.encoder_ffn_dim, width)
-        self.ffn_norm = nn.LayerNorm(width, eps=1e-5)
-        self.dropout = nn.Dropout(config.encoder_dropout)
-
-    def feed_forward(self, regions: Tensor) -> Tensor:
-        """Return `W_2 relu(W_1 x)` of `[B, R, D]`, with dropout after the activation."""
-        return self.fc2(self.dropout(self.fc1(regions).relu()))
-
-    def forward(self, regions: Tensor, mask: Any) -> tuple[Tensor, Tensor | None]:
-        """Return encoded regions `[B, R, D]` and attention weights `[B, H, R, R]`."""
-        if self.reordered:  # pre-norm: the residual path stays an identity map
-            normed = self.self_attn_norm(regions)
-            attended, weights = self.self_attn(normed, normed, mask)
-            regions = regions + self.dropout(attended.relu())
-            return regions + self.dropout(self.feed_forward(self.ffn_norm(regions)).relu()), weights
-        attended, weights = self.self_attn(regions, regions, mask)
-        regions = self.self_attn_norm(regions + self.dropout(attended))
-        return self.ffn_norm(regions + self.dropout(self.feed_forward(regions))), weights
-
-
 class VisualGPTEncoder(VisualGPTPreTrainedModel, CaptioningEncoder):
     """Visual encoder (section 4): a projection of the regions and K self-attention layers, all returned."""
 
@@ -127,7 +96,7 @@ class VisualGPTEncoder(VisualGPTPreTrainedModel, CaptioningEncoder):
         self.input_norm = nn.LayerNorm(config.hidden_size, eps=1e-5)
         self.box_projection = nn.Linear(5, config.hidden_size) if config.use_region_boxes else None
         self.dropout = nn.Dropout(config.encoder_dropout)
-        self.layers = nn.ModuleList([VisualGPTEncoderLayer(config) for _ in range(config.encoder_layers)])
+        self.layers = nn.ModuleList([self.make_layer(config) for _ in range(config.encoder_layers)])
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -138,44 +107,33 @@ class VisualGPTEncoder(VisualGPTPreTrainedModel, CaptioningEncoder):
             projected = projected + self.box_projection(boxes_with_area(regions.region_boxes, projected))
         return self.input_norm(self.dropout(nn.functional.gelu(projected, approximate="tanh")))
 
-    def visible_regions(self, projected: Tensor, region_mask: Tensor | None) -> Tensor | None:
-        """Return the mask `[B, R]` of regions to attend to (True), or None for all regions."""
-        if self.config.region_mask_rule == "zero_projected_sum":
-            return projected.sum(-1) != 0
-        return region_mask
+    @staticmethod
+    def make_layer(config: VisualGPTConfig) -> RegionEncoderLayer:
+        """Return a new layer, post-norm as in the released code (Eq. 1, 3)."""
+        return RegionEncoderLayer(
+            config,
+            config.hidden_size,
+            config.encoder_attention_heads,
+            config.encoder_ffn_dim,
+            config.encoder_key_dim,
+            config.encoder_value_dim,
+            dropout=config.encoder_dropout,
+            reordered=config.identity_map_reordering,
+        )
 
     def encode_regions(
-        self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool
+        self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool, output_gates: bool
     ) -> CaptioningEncoderOutput:
         """Encode regions with every layer; return all levels."""
         hidden = self.project(regions)
-        visible = self.visible_regions(hidden, regions.region_mask)
-        mask = create_region_mask(self.config, hidden, hidden, visible)
-        states, weights = [hidden], []
-        for layer in self.layers:
-            hidden, layer_weights = layer(hidden, mask)
-            states.append(hidden)
-            weights.append(layer_weights)
-        return CaptioningEncoderOutput(
-            last_hidden_state=hidden,
-            level_states=torch.stack(states[1:], dim=1),  # [B, N, R, D]
-            region_mask=visible,
-            hidden_states=tuple(states) if output_hidden_states else None,
-            attentions=tuple(weights) if output_attentions else None,
-        )
+        visible = visible_regions(self.config, hidden, regions.region_mask)
+        return encode_levels(self.config, self.layers, hidden, visible, output_attentions, output_hidden_states)
 
 
-def boxes_with_area(boxes: Tensor | None, like: Tensor) -> Tensor:
-    """Append their areas to normalised boxes `[B, R, 4]`; return `[B, R, 5]`.
-
-    Raises:
-        ValueError: if `boxes` is None.
-    """
-    if boxes is None:
-        raise ValueError("`config.use_region_boxes` is set: pass `region_boxes` [images, regions, 4] as well.")
-    boxes = boxes.to(like)
+def boxes_with_area(boxes: Tensor, like: Tensor) -> Tensor:
+    """Return normalised boxes `[B, R, 4]` and their areas, `[B, R, 5]`, in the type of `like`."""
     area = (boxes[..., 2] - boxes[..., 0]) * (boxes[..., 3] - boxes[..., 1])
-    return torch.cat((boxes, area[..., None]), dim=-1)  # [B, R, 5]
+    return torch.cat((boxes, area[..., None]), dim=-1).to(like)
 
 
 def self_resurrecting_gates(sigmoid: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
@@ -184,19 +142,6 @@ def self_resurrecting_gates(sigmoid: Tensor, threshold: float) -> tuple[Tensor, 
     The second indicator is `s < 1 - tau` as in the released code, which differs at most by rounding.
     """
     return sigmoid * (sigmoid > threshold), (1 - sigmoid) * (sigmoid < 1 - threshold)
-
-
-class LevelGates(nn.Module):
-    """Learned sigmoid gates, one per encoder level, of the stream and the attended vector of that level."""
-
-    def __init__(self, hidden_size: int, num_levels: int) -> None:
-        super().__init__()
-        self.levels = nn.ModuleList([nn.Linear(2 * hidden_size, hidden_size) for _ in range(num_levels)])
-
-    def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
-        """Compute gates `[B, T, N, D]` from the stream `[B, T, D]` and attended vectors `[B, T, N, D]`."""
-        gates = [gate(torch.cat((stream, attended[:, :, level]), dim=-1)) for level, gate in enumerate(self.levels)]
-        return torch.stack(gates, dim=2).sigmoid()  # [B, T, N, D]
 
 
 class SRAUFusion(nn.Module):
@@ -240,7 +185,7 @@ class MeshedFusion(nn.Module):
         """Return the sum of gated `H + C_k` divided by sqrt(N), `[B, T, D]`, and the gates `[B, T, N, D]`."""
         added = stream[:, :, None] + attended  # [B, T, N, D]
         gates = self.gates(stream, added)
-        return (gates * added).sum(2) / math.sqrt(attended.shape[2]), gates
+        return meshed_sum(gates, added), gates
 
 
 class ResidualFusion(nn.Module):
@@ -297,44 +242,36 @@ class VisualGPTBlock(GradientCheckpointingLayer):
         return attended, weights
 
     def forward(
-        self,
-        hidden: Tensor,
-        levels: Tensor,
-        causal_mask: Any,
-        region_mask: Any,
-        query_mask: Tensor | None,
-        past_key_values: Any = None,
+        self, hidden: Tensor, levels: Tensor, step: DecoderStep, past_key_values: Any = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
         """Run one layer.
 
         Args:
             hidden: `[B * K, T, D]`.
             levels: `[B, N, R, D]`.
-            causal_mask, region_mask: masks in the form of the attention implementation.
-            query_mask: `[B * K, T, 1]`; the stream is zeroed where it is 0 (`token_mask_rule="pad_id"`).
+            step: masks of this step.
             past_key_values: cache of text and images.
 
         Returns:
             The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
         """
         branch, self_weights = self.attn(
-            self.ln_1(hidden), past_key_values=past_key_values, attention_mask=causal_mask
+            self.ln_1(hidden), past_key_values=past_key_values, attention_mask=step.causal_mask
         )
         stream = self.stream_dropout(hidden + branch)
-        attended, cross_weights = self.attend(stream, levels, region_mask, past_key_values)
+        attended, cross_weights = self.attend(stream, levels, step.memory_masks["region"], past_key_values)
         stream, gates = self.fusion(stream, attended)
-        if query_mask is not None:
-            stream = stream * query_mask
+        stream = step.without_hidden(stream)
         stream = self.stream_dropout(stream + self.mlp(self.ln_2(stream)))
-        if query_mask is not None:
-            stream = stream * query_mask
-        return stream, self_weights, cross_weights, gates
+        return step.without_hidden(stream), self_weights, cross_weights, gates
 
 
-class VisualGPTDecoder(VisualGPTPreTrainedModel):
-    """GPT-2 with cross-attention; parameters have the names of GPT-2."""
+class VisualGPTDecoder(VisualGPTPreTrainedModel, TextDecoder):
+    """GPT-2 with cross-attention; parameters have the names of GPT-2.
 
-    main_input_name = "input_ids"
+    `cross_attentions` of its output are `[B * K, N, H, T, R]` per layer; `gates` are `SRAUGates` (or the meshed gates
+    `[B * K, T, N, D]`, or None for plain cross-attention) per layer.
+    """
 
     def __init__(self, config: VisualGPTConfig) -> None:
         super().__init__(config)
@@ -345,102 +282,28 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel):
         self.drop = nn.Dropout(text.embd_pdrop)
         self.h = nn.ModuleList([VisualGPTBlock(config, layer_idx=i) for i in range(text.num_hidden_layers)])
         self.ln_f = nn.LayerNorm(text.hidden_size, eps=text.layer_norm_epsilon)
-        self.gradient_checkpointing = False
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the token embedding `wte`."""
-        return self.wte
+    token_embedding = property(lambda self: self.wte)
+    position_embedding = property(lambda self: self.wpe)
+    decoder_layers = property(lambda self: self.h)
+    final_norm = property(lambda self: self.ln_f)
+    mask_config = property(lambda self: self.config.text_config)
 
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the token embedding."""
         self.wte = value
 
     def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
-        """Compute token and position embeddings `[B * K, T, D]`; padding on the left takes no positions.
+        """Compute token and position embeddings `[B * K, T, D]` with dropout."""
+        return self.drop(super().embed(input_ids, attention_mask, past_length))
 
-        Raises:
-            ValueError: if the caption is longer than the language model's context.
-        """
-        length = input_ids.shape[1]
-        if isinstance(past_length, int) and past_length + length > self.wpe.num_embeddings:
-            raise ValueError(
-                f"The caption has {past_length + length} tokens, the language model has "
-                f"{self.wpe.num_embeddings} positions (`text_config.n_positions`). Shorten the caption or the prompt, "
-                "or lower `max_new_tokens`."
-            )
-        if attention_mask is None or attention_mask.ndim != 2 or self.config.token_mask_rule == "pad_id":
-            positions = torch.arange(length, device=input_ids.device) + past_length  # [T]
-        else:
-            positions = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]  # [B * K, T]
-        return self.drop(self.wte(input_ids) + self.wpe(positions))
-
-    def hide_pads(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
-        """Return the token mask `[B * K, past + T]`: as given, or by the rule of the released code."""
-        if self.config.token_mask_rule == "explicit" or attention_mask is not None:
-            return attention_mask
-        return (input_ids != self.config.pad_token_id).long()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor,
-        encoder_outputs: CaptioningEncoderOutput,
-        attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
-        use_cache: bool = False,
-        output_attentions: bool = False,
-        output_hidden_states: bool = False,
-        output_gates: bool = False,
-    ) -> CaptioningDecoderOutput:
-        """Decode text rows `[B * K, T]` with the encoder states of B images.
-
-        Returns:
-            `CaptioningDecoderOutput`. `cross_attentions` are `[B * K, N, H, T, R]` per layer; `gates` are `SRAUGates`
-            (or the meshed gates `[B * K, T, N, D]`, or None for plain cross-attention) per layer.
-        """
-        if self.gradient_checkpointing and self.training:
-            use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
-        if use_cache and past_key_values is None:
-            past_key_values = CaptionCache(DynamicCache(config=self.config.text_config), DynamicCache())
-        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
-        attention_mask = self.hide_pads(input_ids, attention_mask)
-        hidden = self.embed(input_ids, attention_mask, past_length)
-        masks = self.attention_masks(hidden, encoder_outputs, attention_mask, past_key_values)
-        levels = encoder_outputs.level_states[:, self.config.cross_levels]  # [B, N, R, D]
-        states, records = [hidden], []
-        for block in self.h:
-            hidden, *recorded = block(hidden, levels, *masks, past_key_values)
-            states.append(hidden)
-            records.append(recorded)
-        hidden = states[-1] = self.ln_f(hidden)  # as in GPT-2, the last state is recorded after the final norm
-        self_weights, cross_weights, gates = zip(*records, strict=True)
-        return CaptioningDecoderOutput(
-            last_hidden_state=hidden,
-            past_key_values=past_key_values if use_cache else None,
-            hidden_states=tuple(states) if output_hidden_states else None,
-            attentions=self_weights if output_attentions else None,
-            cross_attentions=cross_weights if output_attentions else None,
-            gates=gates if output_gates else None,
-        )
-
-    def attention_masks(
-        self, hidden: Tensor, encoder_outputs: CaptioningEncoderOutput, attention_mask: Any, cache: Any
-    ) -> tuple[Any, Any, Tensor | None]:
-        """Return the masks of self-attention and cross-attention, and of the stream with the `"pad_id"` rule."""
-        causal = create_causal_mask(
-            config=self.config.text_config,
-            inputs_embeds=hidden,
-            attention_mask=attention_mask,
-            past_key_values=cache,
-        )
-        images = encoder_outputs.last_hidden_state
-        # The mask function reads only the shape of its queries: [B, K * T], as cross-attention folds them.
-        folded = hidden.new_empty(images.shape[0], hidden.shape[0] // images.shape[0] * hidden.shape[1], 0)
-        regions = create_region_mask(self.config, folded, images, encoder_outputs.region_mask)
-        if self.config.token_mask_rule == "explicit":
-            return causal, regions, None
-        return causal, regions, attention_mask[:, -hidden.shape[1] :, None].to(hidden.dtype)  # [B * K, T, 1]
+    def run_layer(
+        self, index: int, hidden: Tensor, step: DecoderStep
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
+        """Run block `index` on the encoder levels that the configuration names."""
+        levels = step.encoder_outputs.level_states[:, self.config.cross_levels]  # [B, N, R, D]
+        return self.h[index](hidden, levels, step, step.cache)
 
 
 class VisualGPTModel(VisualGPTPreTrainedModel, CaptioningModel):

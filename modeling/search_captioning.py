@@ -1,10 +1,15 @@
 """Bookkeeping of beam search hypotheses as in the code of captioning papers, independent of the model."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import LogitsProcessor
+
+# The released penalty of a token that would complete a trigram again: twice log 2, to three digits.
+TRIGRAM_PENALTY = 2 * 0.693
 
 
 @dataclass
@@ -81,13 +86,14 @@ class CaptionBeams:
         """Return all running rows `[B * K, prompt + t]`."""
         return self.rows_held.tokens.flatten(0, 1)
 
-    def step(self, log_probs: Tensor) -> Tensor:
-        """Select the next K hypotheses of every image.
+    def step(self, log_probs: Tensor, reported: Tensor | None = None) -> Tensor:
+        """Choose the next K hypotheses of every image.
 
         Every row proposes its K best tokens; the K best of these K x K candidates are kept.
 
         Args:
-            log_probs: `[B * K, V]`.
+            log_probs: `[B * K, V]`, what hypotheses are ranked by.
+            reported: `[B * K, V]`, the log-probabilities to report for the chosen tokens, where they are different.
 
         Returns:
             The row of B * K that each kept row extends, `[B * K]`.
@@ -95,6 +101,8 @@ class CaptionBeams:
         width = min(self.num_beams, log_probs.shape[-1])
         proposed, tokens = log_probs.unflatten(0, (-1, self.num_beams)).topk(width, dim=-1)  # [B, K, width]
         candidates, proposed, tokens = self.candidates(proposed, tokens)
+        if reported is not None:
+            proposed = reported.unflatten(0, (-1, self.num_beams)).gather(-1, tokens)
         if self.rows_held.parents.shape[-1] == 0:
             candidates[:, 1:] = -torch.inf  # all rows hold the same prompt, so one is enough
         scores, chosen = candidates.flatten(1).topk(self.num_beams, dim=-1)  # [B, K * width] to [B, K]
@@ -202,12 +210,26 @@ class RecordingBeams(CaptionBeams):
 class PoolBeams(RecordingBeams):
     """Search of the ImageCaptioning.pytorch family (AoANet, Image Transformer).
 
-    The row of a finished beam continues with a score so low that only descendants of finished rows rank below it.
-    `length_penalty` is 0 for the released default and 1 for its "avg". The search ends when no running row can reach
-    the K best of the record, which is exact because log-probabilities are never positive.
+    `pool_length_penalty` ranks the record: None by `length_penalty` (0: the sum, the released default), `"avg"` by the
+    mean, `"wu"` by sum / ((5 + length) / 6) ** `pool_length_alpha` (Wu et al., 2016, Eq. 14). The length counts the
+    end token. The search ends when no running row can reach the K best of the record any more, which is exact since
+    log-probabilities are never positive.
     """
 
     ENDED = -1000.0  # the released value
+
+    def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
+        super().__init__(input_ids, generation_config)
+        self.pool_length_penalty = generation_config.pool_length_penalty
+        self.alpha = generation_config.pool_length_alpha
+
+    def rank(self, summed: Tensor, length: int) -> Tensor:
+        """Return what a hypothesis of `length` tokens is ranked by."""
+        if self.pool_length_penalty == "avg":
+            return summed / length
+        if self.pool_length_penalty == "wu":
+            return summed / ((5 + length) / 6) ** self.alpha
+        return super().rank(summed, length)
 
     def end_rows(self, ended: Tensor) -> None:
         """Record finished rows and lower their running score."""
@@ -216,14 +238,83 @@ class PoolBeams(RecordingBeams):
         self.rows_held.scores = torch.where(ended, self.ENDED, self.rows_held.scores)
 
     def is_done(self) -> bool:
-        """Return whether no running row can enter the record."""
+        """Whether no running row can enter the record."""
         length = self.rows_held.parents.shape[-1]
         if length >= self.max_new_tokens:
             return True
-        # A negative sum divided by a longer length is larger, so the longest caption bounds the score.
-        best_length = self.max_new_tokens if self.length_penalty > 0 else length
-        reachable = self.rank(self.rows_held.scores.max(dim=-1).values, best_length)
+        highest = self.rows_held.scores.max(dim=-1).values
+        reachable = torch.maximum(self.rank(highest, self.max_new_tokens), self.rank(highest, length))
         return bool((self.record.scores.min(dim=-1).values >= reachable).all())
+
+
+class GroupedPoolBeams(CaptionBeams):
+    """Diverse beam search of the ImageCaptioning.pytorch family (Vijayakumar et al., 2018): `pool_groups` searches
+    with K / groups beams each, of which the later ones avoid the words that the earlier ones chose at the same step.
+
+    A word loses `pool_diversity` for each beam of an earlier group that chose it. The answer has the best beams of the
+    first group first, then those of the second, and so on.
+    """
+
+    def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
+        super().__init__(input_ids, generation_config)
+        self.diversity = generation_config.pool_diversity
+        groups = generation_config.pool_groups
+        own = copy.copy(generation_config)
+        own.num_beams = self.num_beams // groups
+        rows = input_ids.unflatten(0, (-1, groups, own.num_beams))  # [B, G, K / G, prompt]
+        self.groups = [PoolBeams(rows[:, group].flatten(0, 1), own) for group in range(groups)]
+
+    def rows(self) -> Tensor:
+        """Return all running rows `[B * K, prompt + t]`."""
+        return self._join([group.rows() for group in self.groups])
+
+    def _join(self, parts: list[Tensor]) -> Tensor:
+        """Put the rows `[B * K / G, ...]` of the groups side by side, `[B * K, ...]`."""
+        width = self.num_beams // len(self.groups)
+        return torch.stack([part.unflatten(0, (-1, width)) for part in parts], dim=1).flatten(0, 2)
+
+    def step(self, log_probs: Tensor) -> Tensor:
+        """Choose the next hypotheses of every group, one group after the other."""
+        width, size = self.num_beams // len(self.groups), log_probs.shape[-1]
+        of_groups = log_probs.unflatten(0, (-1, len(self.groups), width))  # [B, G, K / G, V]
+        chosen = log_probs.new_zeros(of_groups.shape[0], size)  # how often a word was chosen at this step, [B, V]
+        first = torch.arange(of_groups.shape[0], device=log_probs.device)[:, None]
+        parents = []
+        for index, group in enumerate(self.groups):
+            lowered = of_groups[:, index] - self.diversity * chosen[:, None]
+            own = group.step(lowered.flatten(0, 1), of_groups[:, index].flatten(0, 1))
+            words = group.rows_held.tokens[..., -1]  # [B, K / G]
+            chosen = chosen.scatter_add(1, words, torch.ones_like(words, dtype=chosen.dtype))
+            within = own.view(-1, width) - first * width  # which of the group's rows each one extends
+            parents.append((first * self.num_beams + index * width + within).flatten())
+        return self._join(parents)
+
+    def end_rows(self, ended: Tensor) -> None:
+        """Record what ended in its group."""
+        of_groups = ended.unflatten(0, (-1, len(self.groups), self.num_beams // len(self.groups)))
+        for index, group in enumerate(self.groups):
+            group.end_rows(of_groups[:, index].flatten())
+
+    def is_done(self) -> bool:
+        """Whether no group can change its record; groups avoid each other's words, so all go on until then."""
+        return all(group.is_done() for group in self.groups)
+
+    def finish(self, num_return_sequences: int) -> Hypotheses:
+        """Return the best hypotheses, group after group."""
+        width = self.num_beams // len(self.groups)
+        offset = torch.arange(len(self.alive), device=self.alive.device)[:, None, None] * self.num_beams
+        parts = []
+        for index, group in enumerate(self.groups):
+            found = group.finish(width)
+            by_image = Hypotheses(*(values.unflatten(0, (-1, width)) for values in vars(found).values()))
+            own = by_image.parents % width + index * width + offset  # rows of all groups instead of the group's own
+            by_image.parents = torch.where(by_image.parents < 0, -1, own)
+            parts.append(by_image)
+        joined = parts[0]
+        for part in parts[1:]:
+            joined = joined.join(part)
+        kept = torch.arange(num_return_sequences, device=self.alive.device).expand(len(self.alive), -1)
+        return joined.select(kept).flatten()
 
 
 class ShrinkingBeams(RecordingBeams):
@@ -281,3 +372,83 @@ BOOKKEEPINGS: dict[str, type[CaptionBeams]] = {
     "shrinking": ShrinkingBeams,
     "shrinking_finished": ShrinkingFinishedBeams,
 }
+
+
+class NoImmediateRepetition(LogitsProcessor):
+    """Forbid the token that was generated last ("decoding_constraint" of the released code).
+
+    Args:
+        prompt_length: length of the rows before the first generated token; the prompt is not looked at.
+    """
+
+    def __init__(self, prompt_length: int) -> None:
+        self.prompt_length = prompt_length
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+        """Return `scores` `[rows, V]` with -inf at the last token of each row of `input_ids` `[rows, T]`."""
+        if input_ids.shape[1] <= self.prompt_length:
+            return scores
+        return scores.scatter(1, input_ids[:, -1:], -torch.inf)
+
+
+class NoBadEndings(LogitsProcessor):
+    """Forbid the end token after a word that no sentence ends with ("remove_bad_endings" of the released code).
+
+    Args:
+        bad_ending_ids: ids of such words (a, the, in, with ...).
+        eos_token_ids: ids that end a caption.
+        prompt_length: length of the rows before the first generated token.
+    """
+
+    def __init__(self, bad_ending_ids: list[int], eos_token_ids: list[int], prompt_length: int) -> None:
+        self.bad_ending_ids, self.eos_token_ids = torch.tensor(bad_ending_ids), torch.tensor(eos_token_ids)
+        self.prompt_length = prompt_length
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+        """Return `scores` `[rows, V]` with -inf at the end tokens of rows that end with such a word."""
+        if input_ids.shape[1] <= self.prompt_length:
+            return scores
+        is_bad = torch.isin(input_ids[:, -1], self.bad_ending_ids.to(input_ids.device))
+        ends = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
+        ends[self.eos_token_ids.to(scores.device)] = True
+        return scores.masked_fill(is_bad[:, None] & ends, -torch.inf)
+
+
+class TrigramPenalty(LogitsProcessor):
+    """Lower the tokens that would complete a trigram of the caption again ("block_trigrams" of the released code).
+
+    Args:
+        penalty: what is subtracted for each earlier occurrence.
+        prompt_length: length of the rows before the first generated token; only generated tokens count.
+    """
+
+    def __init__(self, penalty: float, prompt_length: int) -> None:
+        self.penalty, self.prompt_length = penalty, prompt_length
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+        """Return `scores` `[rows, V]`, lowered by the number of earlier occurrences times the penalty."""
+        tokens = input_ids[:, self.prompt_length :]
+        if tokens.shape[1] < 3:
+            return scores
+        pairs = tokens.unfold(1, 2, 1)[:, :-1]  # [rows, T - 2, 2], each followed by the token of `followers`
+        followers = tokens[:, 2:]  # [rows, T - 2]
+        repeats = (pairs == tokens[:, None, -2:]).all(-1).to(scores.dtype)  # [rows, T - 2]
+        return scores.scatter_add(1, followers, -self.penalty * repeats)
+
+
+def caption_logits_processors(generation_config: Any, prompt_length: int) -> list[LogitsProcessor]:
+    """Return the processors that a generation configuration asks for.
+
+    Args:
+        generation_config: read are `no_immediate_repetition`, `bad_ending_ids`, `trigram_penalty` and the end ids.
+        prompt_length: length of the rows before the first generated token.
+    """
+    found: list[LogitsProcessor] = []
+    if generation_config.no_immediate_repetition:
+        found.append(NoImmediateRepetition(prompt_length))
+    if generation_config.bad_ending_ids:
+        ends = generation_config._eos_token_tensor.flatten().tolist()
+        found.append(NoBadEndings(list(generation_config.bad_ending_ids), ends, prompt_length))
+    if generation_config.trigram_penalty:
+        found.append(TrigramPenalty(generation_config.trigram_penalty, prompt_length))
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +13,12 @@ import torch
 from transformers import BatchFeature, ProcessorMixin
 
 IGNORED_LABEL = -100
+# Layouts of inputs that have one entry per image; `CaptioningConfig.encoder_inputs` describes them.
+IMAGE_LAYOUTS = ("ids", "vector", "region", "relation")
+# Arrays of an image's regions, by the keys of their entry.
+REGION_KEYS = ("features", "boxes", "views")
+# How far a box may lie outside of the image before it is an error; smaller excess is rounding and is clamped.
+BOX_TOLERANCE = 0.01
 
 
 class CaptioningProcessor(ProcessorMixin):
@@ -37,6 +43,9 @@ class CaptioningProcessor(ProcessorMixin):
             as the tokenizers of the caption metrics do. Default False.
         merge_repeated_words: when decoding, merge equal adjacent words (`a a dog` becomes `a dog`).
             Default False; the evaluation of several published captioners does it.
+        declared_inputs: inputs per image that the captioner reads besides images and regions, name to layout; see
+            `CaptioningConfig.encoder_inputs`. `for_config` fills it in.
+        requires_region_boxes: refuse regions without boxes. `for_config` fills it in.
 
     Raises:
         ValueError: the tokenizer lacks one of the three tokens.
@@ -56,9 +65,8 @@ class CaptioningProcessor(ProcessorMixin):
     'a dog sits'
     """
 
-    # Columns of a data set that the model reads besides images: a list of ids per row, such as attributes. An
-    # architecture names its own; training pads each and adds a mask.
-    row_inputs: ClassVar[tuple[str, ...]] = ()
+    # Called with the directory of every saved processor, see `CaptioningPreTrainedModel.checkpoint_completions`.
+    checkpoint_completions: ClassVar[list[Callable[[Any], None]]] = []
 
     def __init__(
         self,
@@ -69,6 +77,8 @@ class CaptioningProcessor(ProcessorMixin):
         drop_final_punctuation: bool = True,
         drop_punctuation: bool = False,
         merge_repeated_words: bool = False,
+        declared_inputs: Mapping[str, str] | None = None,
+        requires_region_boxes: bool = False,
     ) -> None:
         super().__init__(image_processor, tokenizer, chat_template=chat_template)
         for name in ("bos_token", "eos_token", "pad_token"):
@@ -82,11 +92,35 @@ class CaptioningProcessor(ProcessorMixin):
         self.drop_final_punctuation = drop_final_punctuation
         self.drop_punctuation = drop_punctuation
         self.merge_repeated_words = merge_repeated_words
+        self.declared_inputs = dict(declared_inputs or {})
+        self.requires_region_boxes = requires_region_boxes
+
+    @classmethod
+    def for_config(cls, config: Any, image_processor: Any, tokenizer: Any, **settings: Any) -> Any:
+        """Return a processor for the inputs that a captioner's configuration declares.
+
+        Args:
+            config: configuration of the captioner.
+            image_processor, tokenizer: parts of the processor.
+            **settings: further arguments of the processor.
+        """
+        inputs = {**config.vision_inputs, **config.encoder_inputs}
+        declared = {name: layout for name, layout in inputs.items() if layout in IMAGE_LAYOUTS}
+        boxes = config.needs_region_boxes is not None
+        return cls(image_processor, tokenizer, declared_inputs=declared, requires_region_boxes=boxes, **settings)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Any:
+        """Save as in transformers, with the files that the Auto classes need where the package is not installed."""
+        saved = super().save_pretrained(save_directory, *args, **kwargs)
+        for complete in self.checkpoint_completions:
+            complete(save_directory)
+        return saved
 
     @property
     def model_input_names(self) -> list[str]:
         """Names that `__call__` may return."""
-        regions = ["region_features", "region_boxes", "region_mask"]
+        regions = ["region_features", "region_boxes", "region_mask", "region_views", *self.declared_inputs]
+        regions += [f"{n.removesuffix('_ids')}_mask" for n, layout in self.declared_inputs.items() if layout == "ids"]
         return ["pixel_values", "view_mask", *regions, "decoder_input_ids", "decoder_attention_mask", "labels"]
 
     def __call__(
@@ -98,7 +132,7 @@ class CaptioningProcessor(ProcessorMixin):
         return_tensors: str | None = None,
         max_length: int | None = None,
         padding: bool | str = True,
-        **images_kwargs: Any,
+        **kwargs: Any,
     ) -> BatchFeature:
         """Prepare a batch of B images (or of their regions) and T tokens.
 
@@ -113,39 +147,52 @@ class CaptioningProcessor(ProcessorMixin):
             max_length: longest prompt or caption in tokens, with its begin or end token; longer ones are truncated and
                 keep that token.
             padding: rows are always padded to the longest; values other than True or `"longest"` raise.
-            **images_kwargs: settings of the image processor for this call.
+            **kwargs: declared inputs, one entry per image (`attribute_ids=[[3, 7], [5]]`), and settings of the image
+                processor for this call.
 
         Returns:
             From `images`: `pixel_values` `[B, C, H, W]`; if a study has several views, `[B, V, C, H, W]`, padded with
             zeros, and `view_mask` `[B, V]` bool, True at real views. From `regions`: `region_features`, `region_mask`
-            and perhaps `region_boxes`. From `text`: `decoder_input_ids` `[B, T]`, begin token and prompt without end
-            token, and, if prompts differ in length, padding on the left with `decoder_attention_mask` `[B, T]`. From
-            `text_target`: `labels` `[B, T]`, caption and end token, padded with -100.
+            and perhaps `region_boxes` and `region_views`. From `text`: `decoder_input_ids` `[B, T]`, begin token and
+            prompt without end token, and, if prompts differ in length, padding on the left with
+            `decoder_attention_mask` `[B, T]`. From `text_target`: `labels` `[B, T]`, caption and end token, padded
+            with -100. Of declared inputs: see `pad_inputs`.
 
         Raises:
             ValueError: nothing was given, both images and regions were, or their number does not match the texts.
-            TypeError: a keyword is not a setting of the image processor.
+            TypeError: a keyword is neither a declared input nor a setting of the image processor.
         """
+        declared = {name: kwargs.pop(name) for name in self.declared_inputs if name in kwargs}
         known = set(self.image_processor.valid_kwargs.__annotations__)
-        if unknown := sorted(images_kwargs.keys() - known):
+        if unknown := sorted(kwargs.keys() - known):
             raise TypeError(
                 f"{type(self).__name__} has no arguments {unknown}; expected images, text, regions, text_target, "
-                f"return_tensors, max_length, padding, or a setting of the image processor: {sorted(known)}."
+                f"return_tensors, max_length, padding, {''.join(f'{name}, ' for name in self.declared_inputs)}or a "
+                f"setting of the image processor: {sorted(known)}."
             )
         if images is not None and regions is not None:
             raise ValueError("Both `images` and `regions` were given; pass one of them.")
-        if images is None and regions is None and text is None and text_target is None:
+        if images is None and regions is None and text is None and text_target is None and not declared:
             raise ValueError("Nothing was given; expected `images`, `regions`, `text` or `text_target`.")
         if padding not in (True, "longest"):
             raise ValueError(f"padding={padding!r} is not supported: rows are padded to the longest (padding=True).")
         data: dict[str, Any] = {}
         count = None
         if images is not None:
-            data.update(self._encode_images(images, return_tensors, images_kwargs))
+            data.update(self._encode_images(images, return_tensors, kwargs))
             count = len(data["pixel_values"])
         if regions is not None:
-            data.update(batch_regions(regions))
+            found, given = split_regions(regions, self.declared_inputs)
+            if self.requires_region_boxes and any(not _has_boxes(entry) for entry in found):
+                raise ValueError("This captioner needs boxes: pass `regions` as {'features': ..., 'boxes': ...}.")
+            data.update(batch_regions(found))
+            declared |= given
             count = len(data["region_features"])
+        if declared:
+            padded = pad_inputs(
+                declared, self.declared_inputs, len(next(iter(declared.values()))) if count is None else count
+            )
+            data.update(_as_tensors(padded) if return_tensors == "pt" else padded)
         if text is not None:
             data.update(self.encode_prompts(_one_each(text, count), max_length))
         if text_target is not None:
@@ -314,47 +361,82 @@ def _some_each(captions: str | Sequence[str], images: int | None) -> list[str]:
     return captions
 
 
+def _as_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(values) for name, values in arrays.items()}
+
+
+def _has_boxes(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and entry.get("boxes") is not None
+
+
+def split_regions(regions: Any, declared: Mapping[str, str]) -> tuple[list[Any], dict[str, list[Any]]]:
+    """Separate the declared inputs in entries of regions from features, boxes and views.
+
+    Args:
+        regions: see `batch_regions`. An entry may also have declared inputs, by their name or without `region_` before
+            it: `{"features": ..., "boxes": ..., "relations": ...}` for `region_relations`.
+        declared: name -> layout.
+
+    Returns:
+        The entries without them, and for each declared input one value per image.
+
+    Raises:
+        ValueError: some entries have an input that others lack.
+    """
+    entries, found = [], {name: [] for name in declared}  # type: ignore[var-annotated]
+    for entry in _images_of(regions):
+        if isinstance(entry, Mapping):
+            entry = dict(entry)
+            for name in declared:
+                for key in (name, name.removeprefix("region_")):
+                    if key in entry and key not in REGION_KEYS:
+                        found[name].append(entry.pop(key))
+        entries.append(entry)
+    for name, values in found.items():
+        if values and len(values) != len(entries):
+            raise ValueError(
+                f"`regions` has {name} for {len(values)} of {len(entries)} images; give it for all or none."
+            )
+    return entries, {name: values for name, values in found.items() if values}
+
+
 def batch_regions(regions: Any) -> dict[str, np.ndarray]:
     """Pad the regions of several images to a batch.
 
     Args:
-        regions: one entry per image: features `[R, D]`, or `{"features": [R, D], "boxes": [R, 4]}` with boxes as
-            normalised corners x1, y1, x2, y2 in 0..1. An array `[B, R, D]` stands for B images, a single entry for
-            one.
+        regions: one entry per image: features `[R, D]`, or `{"features": [R, D], "boxes": [R, 4], "views": [R]}` with
+            boxes as normalised corners x1, y1, x2, y2 in 0..1 and the number of the view that a region is in. An array
+            `[B, R, D]` stands for B images, a single entry for one.
 
     Returns:
         `region_features` `[B, R, D]` float32, zero where padded; `region_mask` `[B, R]` bool, True at real regions;
-        `region_boxes` `[B, R, 4]` float32 if boxes were given. R is the largest number of regions of an image.
+        `region_boxes` `[B, R, 4]` float32 and `region_views` `[B, R]` int64 if they were given. R is the largest
+        number of regions of an image.
 
     Raises:
-        ValueError: features are not two-dimensional, empty, not finite, or of different sizes; boxes are missing for
-            some images, do not match the features, or are not normalised corners.
+        ValueError: features are not two-dimensional, empty, not finite, or of different sizes; boxes or views are
+            missing for some images or do not match the features; boxes are not normalised corners.
     """
     entries = [_entry(entry, index) for index, entry in enumerate(_images_of(regions))]
     if not entries:
         raise ValueError("`regions` is empty; expected one entry per image.")
-    sizes = sorted({features.shape[1] for features, _ in entries})
+    sizes = sorted({entry["features"].shape[1] for entry in entries})
     if len(sizes) > 1:
         raise ValueError(
             f"`regions` mixes features of sizes {sizes}; expected one size. Extract all images with one model."
         )
-    counts = [len(features) for features, _ in entries]
-    batch = {
-        "region_features": np.zeros((len(entries), max(counts), sizes[0]), dtype=np.float32),
-        "region_mask": np.arange(max(counts)) < np.array(counts)[:, None],
-    }
-    with_boxes = [boxes is not None for _, boxes in entries]
-    if any(with_boxes):
-        if not all(with_boxes):
+    counts = [len(entry["features"]) for entry in entries]
+    batch = {"region_mask": np.arange(max(counts)) < np.array(counts)[:, None]}
+    for key in REGION_KEYS:
+        given = [key in entry for entry in entries]
+        if any(given) and not all(given):
             raise ValueError(
-                f"`regions` has boxes for some images only; image {with_boxes.index(False)} has none. Give boxes "
-                "for all images or for none."
+                f"`regions` has {key} for some images only; image {given.index(False)} has none. Give {key} for all "
+                "images or for none."
             )
-        batch["region_boxes"] = np.zeros((len(entries), max(counts), 4), dtype=np.float32)
-    for index, (features, boxes) in enumerate(entries):
-        batch["region_features"][index, : len(features)] = features
-        if boxes is not None:
-            batch["region_boxes"][index, : len(boxes)] = boxes
+        if all(given):
+            rows = [entry[key] for entry in entries]
+            batch[f"region_{key}"] = pad(rows, (max(counts), *rows[0].shape[1:]))
     return batch
 
 
@@ -366,16 +448,15 @@ def _images_of(regions: Any) -> list[Any]:
     return list(regions)
 
 
-def _entry(entry: Any, index: int) -> tuple[np.ndarray, np.ndarray | None]:
-    boxes = None
-    if isinstance(entry, Mapping):
-        if "features" not in entry or entry.keys() - {"features", "boxes"}:
-            raise ValueError(
-                f"`regions` of image {index} has the keys {sorted(entry)}; expected 'features' and, if there are "
-                "any, 'boxes'."
-            )
-        entry, boxes = entry["features"], entry.get("boxes")
-    features = _array(entry)
+def _entry(entry: Any, index: int) -> dict[str, np.ndarray]:
+    """Return the checked arrays of one image, by the keys of `REGION_KEYS`."""
+    given = entry if isinstance(entry, Mapping) else {"features": entry}
+    if "features" not in given or given.keys() - {*REGION_KEYS, "relations"}:  # relations may be left unread
+        raise ValueError(
+            f"`regions` of image {index} has the keys {sorted(given)}; expected 'features' and, if there are "
+            "any, 'boxes' and 'views'."
+        )
+    features = _array(given["features"])
     if features.ndim != 2:
         raise ValueError(
             f"`regions` of image {index} has the shape {features.shape}; expected features [R, D]: R regions, "
@@ -391,7 +472,17 @@ def _entry(entry: Any, index: int) -> tuple[np.ndarray, np.ndarray | None]:
         raise ValueError(
             f"`regions` of image {index} has NaN or infinite features, first in region {bad}. Extract the image again."
         )
-    return features, None if boxes is None else _checked_boxes(_array(boxes), len(features), index)
+    checked = {"features": features}
+    if given.get("boxes") is not None:
+        checked["boxes"] = _checked_boxes(_array(given["boxes"]), len(features), index)
+    if given.get("views") is not None:
+        checked["views"] = np.asarray(given["views"], dtype=np.int64)
+        if checked["views"].shape != (len(features),):
+            raise ValueError(
+                f"Views of image {index} have the shape {checked['views'].shape}; its {len(features)} regions need "
+                f"({len(features)},): the number of the view that each region is in."
+            )
+    return checked
 
 
 def _checked_boxes(boxes: np.ndarray, count: int, index: int) -> np.ndarray:
@@ -400,14 +491,14 @@ def _checked_boxes(boxes: np.ndarray, count: int, index: int) -> np.ndarray:
             f"Boxes of image {index} have the shape {boxes.shape}; its {count} regions need ({count}, 4): x1, y1, "
             "x2, y2."
         )
-    rim = 1e-4  # tolerance of rounding: boxes are often stored in half precision or divided in single precision
-    if not (np.isfinite(boxes).all() and boxes.min() >= -rim and boxes.max() <= 1 + rim):
+    if not (np.isfinite(boxes).all() and boxes.min() >= -BOX_TOLERANCE and boxes.max() <= 1 + BOX_TOLERANCE):
         raise ValueError(
             f"Boxes of image {index} run from {boxes.min():g} to {boxes.max():g}; expected 0..1. Divide them by the "
             "image's size: boxes / [width, height, width, height]."
         )
-    if (boxes[:, 2:] < boxes[:, :2] - rim).any():
-        bad = int(np.argmax((boxes[:, 2:] < boxes[:, :2] - rim).any(axis=1)))
+    boxes = boxes.clip(0, 1)
+    if (boxes[:, 2:] < boxes[:, :2]).any():
+        bad = int(np.argmax((boxes[:, 2:] < boxes[:, :2]).any(axis=1)))
         raise ValueError(
             f"Box {bad} of image {index} is {boxes[bad].round(4).tolist()}; expected corners x1 <= x2, y1 <= y2. "
             "If it is x, y, width, height, add the first two to the last two."
@@ -419,3 +510,71 @@ def _array(values: Any) -> np.ndarray:
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu().float().numpy()
     return np.asarray(values, dtype=np.float32)
+
+
+def pad_inputs(inputs: Mapping[str, Sequence[Any]], declared: Mapping[str, str], images: int) -> dict[str, np.ndarray]:
+    """Pad declared inputs of B images to batches.
+
+    Args:
+        inputs: name -> one entry per image.
+        declared: name -> layout.
+        images: B.
+
+    Returns:
+        Of `"ids"` (lists of integers): NAME `[B, N]` int64, padded with 0, and its mask `[B, N]` bool, True at real
+        ids (of `attribute_ids` it is `attribute_mask`); N is at least 1. Of `"vector"`: `[B, D]`. Of `"region"`:
+        `[B, R, ...]`, and of `"relation"`: `[B, R, R]`, both padded with 0.
+
+    Raises:
+        TypeError: an input is not declared.
+        ValueError: the number of entries is not B, or an entry has the wrong form.
+    """
+    batch: dict[str, np.ndarray] = {}
+    for name, rows in inputs.items():
+        if name not in declared:
+            raise TypeError(f"`{name}` is not an input of this captioner; it reads {', '.join(declared) or 'none'}.")
+        if len(rows) != images:
+            raise ValueError(f"`{name}` has {len(rows)} entries for {images} images; give one per image.")
+        layout = declared[name]
+        arrays = [_input_of(name, layout, row, index) for index, row in enumerate(rows)]
+        if layout == "ids":
+            counts = np.array([len(row) for row in arrays])
+            batch[f"{name.removesuffix('_ids')}_mask"] = np.arange(max(1, counts.max())) < counts[:, None]
+            batch[name] = pad(arrays, (max(1, int(counts.max())),))
+        elif layout == "vector":
+            batch[name] = np.stack(arrays)
+        else:
+            regions = max(len(row) for row in arrays)
+            square = layout == "relation"
+            batch[name] = pad(arrays, (regions, regions) if square else (regions, *arrays[0].shape[1:]))
+    return batch
+
+
+def pad(rows: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """Pad arrays with zeros to one shape, and stack them."""
+    padded = np.zeros((len(rows), *shape), rows[0].dtype)
+    for target, row in zip(padded, rows, strict=True):
+        target[tuple(slice(size) for size in row.shape)] = row
+    return padded
+
+
+def _input_of(name: str, layout: str, value: Any, index: int) -> np.ndarray:
+    dimensions = {"ids": 1, "vector": 1, "relation": 2}.get(layout)
+    try:
+        array = np.asarray(value, dtype=np.int64 if layout == "ids" and not _has_fractions(value) else np.float32)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"`{name}` of image {index} is {value!r:.80}, expected numbers. Convert words to ids first."
+        ) from None
+    if layout == "ids" and array.dtype != np.int64:
+        raise ValueError(f"`{name}` of image {index} has fractions, expected integer ids.")
+    if dimensions is not None and array.ndim != dimensions:
+        raise ValueError(f"`{name}` of image {index} has the shape {array.shape}, expected {dimensions} dimension(s).")
+    if layout == "relation" and array.shape[0] != array.shape[1]:
+        raise ValueError(f"`{name}` of image {index} has the shape {array.shape}, expected [regions, regions].")
+    return array
+
+
+def _has_fractions(value: Any) -> bool:
+    array = np.asarray(value)
+    return array.dtype.kind == "f" and bool((array % 1 != 0).any())

@@ -2,16 +2,15 @@
 
 The functions `released_*` reproduce the text processing of the released code exactly, with the defects that the
 published figures contain: the width of a batch is counted in words but applied to word pieces, so that long captions
-    lose their
-end token and their last pieces, depending on the other captions of the batch; begin and padding tokens are ordinary
-word pieces. Source: Vision-CAIR/VisualGPT, `data/field.py` (`TextField.preprocess`, `pad`, `numericalize`, `decode`)
-and the decoding of transformers 3.1.
+lose their end token and their last pieces, depending on the other captions of the batch; begin and padding tokens are
+ordinary word pieces. Source: Vision-CAIR/VisualGPT, `data/field.py` (`TextField.preprocess`, `pad`, `numericalize`,
+`decode`) and the decoding of transformers 3.1.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,6 +47,7 @@ class VisualGPTProcessor(CaptioningProcessor):
             `released_rows`): the longest captions of a batch are truncated and lose their end token. `lowercase` and
             the two settings of punctuation then have no effect on captions. Default False; set True to reproduce the
             published training and evaluation.
+        declared_inputs, requires_region_boxes: see `CaptioningProcessor`.
     """
 
     def __init__(
@@ -60,6 +60,8 @@ class VisualGPTProcessor(CaptioningProcessor):
         drop_punctuation: bool = False,
         merge_repeated_words: bool = False,
         released_text: bool = False,
+        declared_inputs: Mapping[str, str] | None = None,
+        requires_region_boxes: bool = False,
     ) -> None:
         super().__init__(
             image_processor,
@@ -69,6 +71,8 @@ class VisualGPTProcessor(CaptioningProcessor):
             drop_final_punctuation=drop_final_punctuation,
             drop_punctuation=drop_punctuation,
             merge_repeated_words=merge_repeated_words,
+            declared_inputs=declared_inputs,
+            requires_region_boxes=requires_region_boxes,
         )
         self.released_text = released_text
 

@@ -6,6 +6,7 @@
 | `"arctic"` | `<eos>` (also padding), `UNK`, words, `<bos>` | arctic-captions, which begins with a zero vector |
 | `"start_end"` | `<pad>`, words, `<unk>`, `<start>`, `<end>` | the re-implementation of Show, Attend and Tell |
 | `"zero"` | `<eos>` (also begin and padding), words, `UNK` | AoANet, Image Transformer and their family |
+| `"m2"` | `<unk>`, `<pad>`, `<bos>`, `<eos>`, words | M2 |
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ LAYOUTS = {
     "default": IdLayout(("<pad>", "<bos>", "<eos>", "<unk>"), (), "<bos>", "<eos>", "<pad>", "<unk>"),
     "arctic": IdLayout(("<eos>", "UNK"), ("<bos>",), "<bos>", "<eos>", "<eos>", "UNK"),
     "start_end": IdLayout(("<pad>",), ("<unk>", "<start>", "<end>"), "<start>", "<end>", "<pad>", "<unk>"),
+    "m2": IdLayout(("<unk>", "<pad>", "<bos>", "<eos>"), (), "<bos>", "<eos>", "<pad>", "<unk>"),
     "zero": IdLayout(("<eos>",), ("UNK",), "<eos>", "<eos>", "<eos>", "UNK"),
 }
 

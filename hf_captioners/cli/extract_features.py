@@ -33,7 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     models.add_argument("--detector", help="queries of a detector of the DETR family (name or directory)")
     grid = parser.add_argument_group("with --vision_model, as in training")
     grid.add_argument("--vision_feature_layer", "--vision-feature-layer", type=int, default=-1, metavar="N")
-    grid.add_argument("--vision_grid_size", "--vision-grid-size", type=int, metavar="N", help="pool to N x N cells")
+    grid.add_argument(
+        "--vision_grid_size",
+        "--vision-grid-size",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="pool to N x N cells; several values give several scales",
+    )
     grid.add_argument(
         "--image_size",
         "--image-size",
@@ -104,8 +111,8 @@ def _extractor(args: argparse.Namespace, device: Any) -> "RegionExtractor":
         detector = DetectorExtractor.from_detector(args.detector, args.top_k, args.score_threshold)
         detector.model.to(device)
         return detector
-    grid = GridExtractor.from_vision_model(
-        args.vision_model, args.vision_feature_layer, args.vision_grid_size, args.image_size
-    )
+    scales = args.vision_grid_size
+    scales = scales[0] if scales is not None and len(scales) == 1 else scales
+    grid = GridExtractor.from_vision_model(args.vision_model, args.vision_feature_layer, scales, args.image_size)
     grid.backbone.to(device)
     return grid

@@ -23,7 +23,7 @@ def require_own_features(model: PreTrainedModel, processor: Any, source: RegionS
 
     Raises:
         OtherExtractorError: the features come from a different or an unknown extractor.
-        ValueError: the features have a different size, or the captioner reads no features.
+        ValueError: the features have a different size or lack boxes that the captioner needs, or it reads no features.
     """
     config, found = model.config, source.description if isinstance(source, FeatureStore) else None
     if not hasattr(model, "get_region_features"):
@@ -45,6 +45,11 @@ def require_own_features(model: PreTrainedModel, processor: Any, source: RegionS
         raise ValueError(
             f"{source.name} has {source.feature_size} features per region, the captioner reads "
             f"{config.region_feature_size} (`region_feature_size`)."
+        )
+    if config.needs_region_boxes and source[next(iter(source))].boxes is None:
+        raise ValueError(
+            f"{source.name} has no boxes, and {config.needs_region_boxes}. Extract features with boxes, or pass the "
+            "sizes of the images to the reader, so that it can normalise them."
         )
     if found is not None:
         config.region_extractor = {"name": found.extractor, "revision": found.revision}

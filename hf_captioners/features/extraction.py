@@ -92,7 +92,11 @@ class GridExtractor:
 
     @classmethod
     def from_vision_model(
-        cls, source: str, feature_layer: int = -1, grid_size: int | None = None, image_size: int | None = None
+        cls,
+        source: str,
+        feature_layer: int = -1,
+        grid_size: int | list[int] | None = None,
+        image_size: int | None = None,
     ) -> GridExtractor:
         """Load a vision model, see `load_vision_model`.
 
@@ -133,8 +137,10 @@ class GridExtractor:
 
     def description(self, kind: StoredKind) -> StoreDescription:
         """Return a description with vision model, layer and grid; the revision is the digest."""
-        grid = self.backbone.grid_size
-        name = f"{self.name}, layer {self.backbone.feature_layer}, {f'{grid} x {grid}' if grid else 'own'} grid"
+        size = self.backbone.grid_size
+        scales = [size] if isinstance(size, int) else size or []
+        grid = " and ".join(f"{scale} x {scale}" for scale in scales) or "own"
+        name = f"{self.name}, layer {self.backbone.feature_layer}, {grid} grid"
         return StoreDescription(name, self.digest, _feature_size(self), kind)
 
 

@@ -9,6 +9,8 @@ import numpy as np
 from .feature_store import FeatureStore
 from .region_source import RegionSource
 
+RELATIONS = "region_relations"
+
 
 class RegionRows:
     """The regions of the images of a data set, by row.
@@ -25,10 +27,13 @@ class RegionRows:
         return len(self.keys)
 
     def __getitem__(self, row: int) -> dict[str, np.ndarray]:
-        """Return `region_features` `[R, D]` as stored and, where the source has boxes, `region_boxes` `[R, 4]`."""
+        """Return `region_features` `[R, D]` as stored, and what else the source has.
+
+        These are `region_boxes` `[R, 4]`, `region_views` `[R]` and `region_relations` `[R, R]`.
+        """
         regions = self.source.stored(self.keys[row])
-        boxes = {} if regions.boxes is None else {"region_boxes": regions.boxes}
-        return {"region_features": regions.features, **boxes}
+        others = {"region_boxes": regions.boxes, "region_views": regions.views, RELATIONS: regions.relations}
+        return {"region_features": regions.features} | {n: v for n, v in others.items() if v is not None}
 
 
 def require_stored_rows(store: FeatureStore, extractor: str, keys: Sequence[str]) -> RegionRows:

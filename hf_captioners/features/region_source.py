@@ -28,18 +28,22 @@ class Regions:
         relations: [R, R] relations between regions (Image Transformer: 1 the row's region contains the column's,
             3 is inside it, 2 neither), if the source has them.
         scores: [R] float32, confidence of a detector per region, in 0..1; None if the source has no scores.
+        views: [R] int64, the view of a study that each region is in; None: there is one view.
     """
 
     features: np.ndarray
     boxes: np.ndarray | None = None
     relations: np.ndarray | None = None
     scores: np.ndarray | None = None
+    views: np.ndarray | None = None
 
     def ordered(self, order: np.ndarray) -> Regions:
         """Return the regions in a different order, or some of them."""
-        boxes, scores = (None if values is None else values[order] for values in (self.boxes, self.scores))
+        boxes, scores, views = (
+            None if values is None else values[order] for values in (self.boxes, self.scores, self.views)
+        )
         relations = None if self.relations is None else self.relations[order][:, order]
-        return Regions(self.features[order], boxes, relations, scores)
+        return Regions(self.features[order], boxes, relations, scores, views)
 
     @classmethod
     def of_views(cls, views: Sequence[Regions]) -> Regions:
@@ -52,11 +56,13 @@ class Regions:
             np.concatenate([view.features for view in views]),
             np.concatenate(boxes) if len(boxes) == len(views) else None,
             scores=np.concatenate(scores) if len(scores) == len(views) else None,
+            views=np.repeat(np.arange(len(views)), [len(view.features) for view in views]),
         )
 
     def as_entry(self) -> dict[str, np.ndarray]:
         """Return the regions of one image in the form that processors accept."""
-        return {"features": self.features} | ({} if self.boxes is None else {"boxes": self.boxes})
+        others = {"boxes": self.boxes, "views": self.views, "relations": self.relations}
+        return {"features": self.features} | {name: values for name, values in others.items() if values is not None}
 
 
 class RegionSource(abc.ABC, Mapping[str, Regions]):

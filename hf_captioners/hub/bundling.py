@@ -2,12 +2,17 @@
 
 import json
 import os
+import re
+import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 from hf_captioners.architectures import get_architecture
 from hf_captioners.output_files import write_text
 from hf_captioners.pipelines.image_captioning import bundle_pipeline
 
+LIBRARY_IMPORT = re.compile(r"^([ \t]*)from hf_captioners\.(modeling|processing)\.(\w+) import", re.MULTILINE)
+RELATIVE_IMPORT = re.compile(r"^[ \t]*from \.(\w+) import", re.MULTILINE)
 AUTO_CLASSES = {
     "AutoConfig": "Config",
     "AutoModel": "Model",
@@ -31,4 +36,38 @@ def complete_checkpoint(directory: str | os.PathLike[str]) -> None:
         for auto, kind in AUTO_CLASSES.items()
     }
     write_text(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
+    bundle_library_code(directory)
     bundle_pipeline(directory)
+
+
+def bundle_library_code(directory: str | os.PathLike[str]) -> None:
+    """Add this library's files to a checkpoint whose code imports them by absolute names.
+
+    That is how the files of another package's architecture import this library. transformers copies only what files
+    import by relative names, so the imports are made relative, and the files that they name are copied.
+
+    Args:
+        directory: directory with the code files.
+    """
+    folder = Path(directory)
+    waiting = list(folder.glob("*.py"))
+    while waiting:
+        path = waiting.pop()
+        code = path.read_text(encoding="utf-8")
+        changed = LIBRARY_IMPORT.sub(r"\1from .\3 import", code)
+        if changed != code:
+            write_text(path, changed)
+        for name in RELATIVE_IMPORT.findall(changed):
+            source = library_file(name)
+            if source is not None and not (folder / source.name).exists():
+                shutil.copyfile(source, folder / source.name)
+                waiting.append(folder / source.name)
+
+
+def library_file(name: str) -> Path | None:
+    """Return the file of this library that is called `name`, among those that may be part of a checkpoint."""
+    for package in ("modeling", "processing"):
+        spec = find_spec(f"hf_captioners.{package}.{name}")
+        if spec is not None and spec.origin is not None:
+            return Path(spec.origin)
+    return None

@@ -137,20 +137,24 @@ class ImageCaptioningPipeline(Pipeline):
         else:
             item = {"images" if isinstance(inputs, (list, tuple)) else "image": inputs}
         prompt = item.get("prompt", prompt)
+        declared = self.processor.declared_inputs if self._is_native else {}
+        # Not tensors yet: `_forward` pads the inputs of a batch together.
+        given = {name: item[name] for name in declared if name in item}
         if "images" in item and self._is_native:
             encoded = self._encode_views([fetch(view, timeout) for view in item["images"]])
         elif "image" not in item:
             if not (self._is_native and "features" in item):
                 raise ValueError(f"An item has the keys {sorted(item)}; expected 'image' and optionally 'prompt'.")
-            regions = {name: item[name] for name in ("features", "boxes") if item.get(name) is not None}
-            encoded = self.processor(regions=regions, return_tensors="pt")
+            regions = {name: value for name, value in item.items() if name != "prompt" and value is not None}
+            self.processor(regions=regions)  # a wrong item raises here, before it is in a batch
+            return {"regions": Wrapped(regions), "prompt": prompt or "", "declared": {}}
         else:
             image = fetch(item["image"], timeout)
             if self._is_native:
                 encoded = self.processor(images=image, return_tensors="pt")
             else:
                 encoded = self.image_processor(upright_rgb(image), return_tensors="pt")
-        return {**encoded.to(dtype=self.dtype), "prompt": prompt or ""}
+        return {**in_dtype(encoded, self.dtype), "prompt": prompt or "", "declared": given}
 
     def _encode_views(self, views: list[Any]) -> Any:
         """Encode a study as `views` `[1, V, C, H, W]`; unlike `pixel_values`, a batch pads `views` to one V."""
@@ -167,8 +171,17 @@ class ImageCaptioningPipeline(Pipeline):
         return_token_scores: bool = False,
         **generate_kwargs: Any,
     ) -> Any:
-        prompts = input_tensors.pop("prompt")
-        prompts = [prompts] if isinstance(prompts, str) else prompts
+        prompts, declared = input_tensors.pop("prompt"), input_tensors.pop("declared")
+        prompts, declared = ([prompts], [declared]) if isinstance(prompts, str) else (prompts, declared)
+        if "regions" in input_tensors:
+            regions = input_tensors.pop("regions")
+            entries = [entry.value for entry in (regions if isinstance(regions, list) else [regions])]
+            encoded = in_dtype(self.processor(regions=entries, return_tensors="pt"), self.dtype)
+            input_tensors.update(self._ensure_tensor_on_device(dict(encoded), self.device))
+        if any(declared):
+            rows = {name: [row.get(name) for row in declared] for name in declared[0]}
+            encoded = in_dtype(self.processor(**rows, return_tensors="pt"), self.dtype)
+            input_tensors.update(self._ensure_tensor_on_device(dict(encoded), self.device))
         if "views" in input_tensors:
             input_tensors["pixel_values"] = input_tensors.pop("views")
         scored = return_scores or return_token_scores
@@ -247,6 +260,21 @@ class ImageCaptioningPipeline(Pipeline):
         for part in [self.processor] if self.processor is not None else [self.tokenizer, self.image_processor]:
             part.save_pretrained(save_directory)
         bundle_pipeline(save_directory)
+
+
+class Wrapped:
+    """A value that the collation of transformers passes through unchanged."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def in_dtype(batch: Any, dtype: torch.dtype) -> dict[str, Any]:
+    """Return a batch with floating-point tensors in `dtype`; boxes stay in float32, see `RegionFeatures`."""
+    return {
+        name: values.to(dtype) if values.is_floating_point() and name != "region_boxes" else values
+        for name, values in batch.items()
+    }
 
 
 def is_native_processor(processor: Any) -> bool:

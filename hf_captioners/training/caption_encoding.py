@@ -1,6 +1,6 @@
 """Encoders of images and captions: for this library's processors, and for the captioners of transformers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +16,7 @@ from hf_captioners.processing.image_reading import read_image
 class CaptionEncoder(Protocol):
     """Interface of the encoders that the collator and the evaluation use."""
 
-    row_inputs: Sequence[str]  # columns of ids that the model reads besides images, see `CaptionedImages`
+    declared_inputs: Mapping[str, str]  # columns that the model reads besides images, see `CaptionedImages`
 
     def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Return the model inputs of B images."""
@@ -41,7 +41,7 @@ class ProcessorEncoder:
 
     def __init__(self, processor: Any, max_tokens: int | None) -> None:
         self.processor, self.max_tokens = processor, max_tokens
-        self.row_inputs: Sequence[str] = getattr(processor, "row_inputs", ())
+        self.declared_inputs: Mapping[str, str] = processor.declared_inputs
 
     def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Return `pixel_values` (with `view_mask` for several views), or region features with mask and boxes."""
@@ -73,7 +73,7 @@ class ForeignEncoder:
         ValueError: the model names no end token, or no begin token although it needs one.
     """
 
-    row_inputs: Sequence[str] = ()
+    declared_inputs: Mapping[str, str] = {}
 
     def __init__(self, processor: Any, model: PreTrainedModel, max_tokens: int | None) -> None:
         self.image_processor, self.tokenizer = processor.image_processor, processor.tokenizer

@@ -1,6 +1,6 @@
 """Captioned images as training data: images, pairs of image and caption, and the order of the pairs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ from datasets import Dataset as ArrowDataset
 from torch.utils.data import Dataset, Sampler
 
 from hf_captioners.data.schema import REGIONS, image_column
-from hf_captioners.features.region_rows import RegionRows
+from hf_captioners.features.region_rows import RELATIONS, RegionRows
 from hf_captioners.features.regions_column import region_source_of
 
 
@@ -19,15 +19,21 @@ class CaptionedImages(Dataset):
         rows: a map-style data set with the columns `captions` (a list of strings) and `image`, `images` (several
             views, which become one set of regions) or `regions`, as `load_captions` and `with_regions` return it.
         features: stored features that replace the images.
-        row_inputs: columns of ids (one list per row, such as attributes) that the model reads besides the image; items
-            contain them as `{"row_inputs": {NAME: ids}}`.
+        declared_inputs: inputs that the model reads besides the image, name to layout, see
+            `CaptioningConfig.encoder_inputs`; columns of these names are put into the items as
+            `{"declared": {NAME: value}}`, and relations of stored regions too.
 
     Raises:
         TypeError: the data set cannot be indexed by row.
         ValueError: a column is missing, or there are no rows.
     """
 
-    def __init__(self, rows: ArrowDataset, features: RegionRows | None = None, row_inputs: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        rows: ArrowDataset,
+        features: RegionRows | None = None,
+        declared_inputs: Mapping[str, str] | None = None,
+    ) -> None:
         if not hasattr(rows, "column_names") or not hasattr(rows, "__len__"):
             raise TypeError(
                 f"Expected a data set that is indexed by row, as `load_captions(..., split=...)` returns it; got a "
@@ -41,13 +47,13 @@ class CaptionedImages(Dataset):
                 f"The data set has the columns {rows.column_names}, expected `captions` (a list of texts) and "
                 "`image`, `images` or `regions`. Rename yours: rows.rename_column(...)."
             )
-        if missing := [name for name in row_inputs if name not in rows.column_names]:
-            raise ValueError(f"The model reads {missing}, which the data set lacks; it has {rows.column_names}.")
         if not len(rows):
             raise ValueError("The data set has no rows.")
         self.rows = rows.select_columns([self.image_column] if self.source is None else [])
         self.captions: list[list[str]] = list(rows["captions"])
-        self.row_inputs: dict[str, list[list[int]]] = {name: list(rows[name]) for name in row_inputs}
+        names = [name for name in declared_inputs or {} if name in rows.column_names]
+        self.declared: dict[str, list[Any]] = {name: list(rows[name]) for name in names}
+        self.relation_names = [name for name, layout in (declared_inputs or {}).items() if layout == "relation"]
         ids = rows["image_id"] if "image_id" in rows.column_names else range(len(rows))
         self.image_ids = [str(image_id) for image_id in ids]
         self.features = features if self.source is None else RegionRows(self.source, self.image_ids)
@@ -58,8 +64,11 @@ class CaptionedImages(Dataset):
     def __getitem__(self, row: int) -> dict[str, Any]:
         """Return the item of one image."""
         item: dict[str, Any] = dict(self.features[row]) if self.features is not None else self.rows[row]
-        if self.row_inputs:
-            item["row_inputs"] = {name: ids[row] for name, ids in self.row_inputs.items()}
+        declared = {name: values[row] for name, values in self.declared.items()}
+        if (relations := item.pop(RELATIONS, None)) is not None:
+            declared |= dict.fromkeys(self.relation_names, relations)
+        if declared:
+            item["declared"] = declared
         return item
 
 

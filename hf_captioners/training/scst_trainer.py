@@ -161,7 +161,7 @@ class SCSTTrainer(CaptioningTrainer):
         return NumberedCollator(self.encoder)
 
     def _make_items(self, rows: Dataset) -> Any:
-        return NumberedImages(CaptionedImages(rows, row_inputs=self.encoder.row_inputs))
+        return NumberedImages(CaptionedImages(rows, declared_inputs=self.encoder.declared_inputs))
 
     def _make_rewards(self, functions: Sequence[str | Reward]) -> RewardSum:
         images = self.train_dataset.images

@@ -153,7 +153,7 @@ def _from_parts(start: ModelArguments, captions: Iterable[str]) -> tuple[Any, An
     model.generation_config.update(max_length=None, **architecture.generation)
     if architecture.tokenizer == "words":  # the unknown word has no meaning in a caption
         model.generation_config.update(suppress_tokens=[tokenizer.unk_token_id])
-    return model, architecture.load("Processor")(image_processor, tokenizer)
+    return model, architecture.load("Processor").for_config(model.config, image_processor, tokenizer)
 
 
 def _vision_part(start: ModelArguments) -> tuple[Any, CaptioningImageProcessor]:

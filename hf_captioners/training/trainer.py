@@ -1,5 +1,6 @@
 """`CaptioningTrainer`: cross-entropy training of captioners, evaluated by their generated captions."""
 
+import dataclasses
 import inspect
 import math
 import os
@@ -139,6 +140,7 @@ class CaptioningTrainer(HubTrainer):
             callbacks=[self.card, *(callbacks or ())],
             optimizers=optimizers,
         )
+        keep_boxes_exact(getattr(self.accelerator.state, "fsdp_plugin", None))
         if self.accelerator.device.type == "cpu" and (args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true"):
             raise ValueError("FSDP does nothing on CPUs, where Accelerate ignores it: leave `fsdp` out, or use a GPU.")
         self.label_smoother = None
@@ -171,7 +173,7 @@ class CaptioningTrainer(HubTrainer):
         return CaptionCollator(self.encoder, share_images=args.group_captions)
 
     def _make_items(self, rows: Dataset) -> Any:
-        return CaptionPairs(CaptionedImages(rows, row_inputs=self.encoder.row_inputs))
+        return CaptionPairs(CaptionedImages(rows, declared_inputs=self.encoder.declared_inputs))
 
     def _get_train_sampler(self, train_dataset: Any = None) -> CaptionSampler:
         return self.sampler
@@ -480,7 +482,7 @@ class CaptioningTrainer(HubTrainer):
         if not hasattr(self, "_evaluated"):
             self._evaluated: dict[int, tuple[Dataset, CaptionedImages]] = {}
         if id(rows) not in self._evaluated:
-            self._evaluated[id(rows)] = rows, CaptionedImages(rows, row_inputs=self.encoder.row_inputs)
+            self._evaluated[id(rows)] = rows, CaptionedImages(rows, declared_inputs=self.encoder.declared_inputs)
         _, images = self._evaluated[id(rows)]
         self.attach_features(images)
         return images
@@ -523,3 +525,20 @@ def _smooth_inside(model: PreTrainedModel, label_smoothing: float, is_own: bool)
             f"{model.config.probability_floor}; leave one of them 0."
         )
     model.config.label_smoothing = label_smoothing
+
+
+def keep_boxes_exact(fsdp_plugin: Any) -> None:
+    """Let FSDP leave the inputs of modules in their type, so that boxes stay in float32.
+
+    The captioners of this library convert pixels and features themselves. In low precision, boxes that lie next to
+    each other become equal, and the relations between regions change.
+
+    Args:
+        fsdp_plugin: Accelerate's plugin, or None.
+    """
+    policy = getattr(fsdp_plugin, "mixed_precision_policy", None)
+    if policy is None:
+        return
+    fields = {field.name for field in dataclasses.fields(policy)}
+    exact = {name: False for name in ("cast_forward_inputs", "cast_root_forward_inputs") if name in fields}
+    fsdp_plugin.mixed_precision_policy = dataclasses.replace(policy, **exact)

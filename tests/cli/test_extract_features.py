@@ -66,7 +66,8 @@ def test_extracted_once_and_trained_on(images, language_model, vision, tmp_path,
 def test_bottom_up_features_of_others_are_trained_on(images, language_model, form, tmp_path, capsys):
     ids = load_captions("caption_folder", data_dir=str(images))["train"]["image_id"]
     rng = np.random.default_rng(0)
-    regions = {name: (rng.random((3, 8), dtype=np.float32), rng.random((3, 4), dtype=np.float32)) for name in ids}
+    corners = {name: np.sort(rng.random((3, 2, 2), dtype=np.float32), axis=1) for name in ids}
+    regions = {name: (rng.random((3, 8), dtype=np.float32), corners[name].reshape(3, 4)) for name in ids}
     path = tmp_path / form
     if form == "detections.hdf5":
         with h5py.File(path, "w") as file:

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from hf_captioners.cli import main
 from hf_captioners.loading import load_captioner
 from hf_captioners.training.starting import ModelArguments, start_captioner
+from tests.modeling.toy import TOY
 
 FAST = ["--use_cpu", "--disable_tqdm", "true", "--generation_num_beams", "1", "--generation_max_new_tokens", "5"]
 
@@ -189,3 +190,14 @@ def test_a_timm_backbone_with_its_own_image_preparation(language_model, tmp_path
     assert model.config.region_feature_size == backbone.num_features
     _, resized = start_captioner(ModelArguments(language_model=language_model, vision_model=source, image_size=64))
     assert resized.image_processor.crop_size["height"] == 64
+
+
+def test_an_architecture_of_another_package(images, vision_model, tmp_path):
+    output = tmp_path / "run"
+    command = ["train", "--architecture", TOY.name, "--train_dir", str(images), "--output_dir", str(output), *FAST]
+    command += ["--vision_model", vision_model, "--validation_share", "0.3", "--max_steps", "2"]
+    assert main([*command, "--model_config", "vision_grid_size=[1,2]"]) == 0
+    config = json.loads((output / "config.json").read_text())
+    assert (config["model_type"], config["vision_grid_size"]) == (TOY.model_type, [1, 2])
+    assert {"modeling_toy.py", "modeling_captioning.py"} <= {path.name for path in output.glob("*.py")}
+    assert main(["caption", str(images / "scene_000.png"), "--model", str(output)]) == 0

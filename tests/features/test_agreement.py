@@ -77,3 +77,20 @@ def test_a_captioner_without_vision_part_records_the_extractor(
         require_own_features(saved, processor, FeatureStore(tmp_path / "newer"))
     with pytest.raises(ValueError, match="3 features per region, the captioner reads 7"):
         require_own_features(make_captioner(vision_model=None, region_feature_size=7), processor, store)
+
+
+def test_features_without_boxes_are_refused_where_boxes_are_needed(store_of, scenes, make_trainer, make_captioner):
+    """Before the first step, with what to do."""
+    store = store_of(strips, StoreDescription("strips", "1", 3, "float32", boxes=False))
+    model = make_captioner(vision_model=None, region_feature_size=3, use_region_boxes=True)
+    trainer = make_trainer(model, train_rows=with_regions(scenes["train"], store), eval_strategy="no")
+    with pytest.raises(ValueError, match=r"has no boxes, and `config.use_region_boxes` is set"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_scales_of_a_grid_are_part_of_the_extractor(make_captioner, processor):
+    """Another list of scales is another digest, and the description names them."""
+    one, several = (vision_part(make_captioner(vision_grid_size=size), processor) for size in (2, [1, 2]))
+    assert one.digest != several.digest
+    assert several.description("float32").extractor.endswith("1 x 1 and 2 x 2 grid")

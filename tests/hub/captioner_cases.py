@@ -6,8 +6,9 @@ from typing import Any
 
 from hf_captioners.architectures import ARCHITECTURES
 from tests.modeling.common_case import CaptionerCase
+from tests.modeling.toy import TOY
 
-NAMES = sorted(ARCHITECTURES)
+NAMES = sorted({*ARCHITECTURES, TOY.name})
 
 
 def case_of(name: str) -> CaptionerCase:

@@ -16,7 +16,7 @@ LARGEST = 300_000  # bytes
 
 
 def test_there_is_one_of_every_architecture():
-    assert ARCHITECTURES.keys() == set(NAMES)
+    assert {name for name, row in ARCHITECTURES.items() if row.package is None} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

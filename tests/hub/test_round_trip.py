@@ -10,7 +10,7 @@ from tests.modeling.common_saving import run_fresh_process
 
 from .captioner_cases import NAMES, save_captioner
 
-MOST_FILES_OF_CODE = 14
+MOST_FILES_OF_CODE = 16
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -32,7 +32,7 @@ def test_push_and_pull(name, loopback_hub, monkeypatch, tmp_path):
         processor = case.make_processor()
         pixels = processor(images=Image.open(found["image"]), return_tensors="pt")["pixel_values"]
         texts = processor.post_process_image_text_to_text(model.generate(pixel_values=pixels, max_new_tokens=6))
-    for package, module in (("with", "hf_captioners."), ("without", "transformers_modules.tester.captioner.")):
+    for package, module in (("with", f"{case.package}."), ("without", "transformers_modules.tester.captioner.")):
         result = found[package]
         assert all(name.startswith(module) for name in result["modules"]), result["modules"]
         assert torch.equal(result["captions"], captions)

@@ -33,6 +33,9 @@ class CaptionerCase:
     of two layers, and read region features of the same width.
     """
 
+    # Package that registers the architecture when it is imported.
+    package = "hf_captioners"
+
     def make_config(self, **fields: Any) -> Any:
         """Return a tiny configuration; `fields` take precedence over its own values."""
         raise NotImplementedError

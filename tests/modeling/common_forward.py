@@ -1,5 +1,6 @@
 """Checks of the forward pass: shapes, masks, batches, caches, attention implementations, embeddings."""
 
+import copy
 import inspect
 from typing import Any
 
@@ -31,10 +32,10 @@ class OutputChecks(CaptionerCase):
     def test_tuple_outputs(self, model, way_in):
         """`return_dict=False` returns the same values without names."""
         model = self.make_model(attn_implementation="eager")
-        inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model), "labels": self.labels(model)}
+        inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
         asked = {"output_attentions": True, "output_hidden_states": True, "output_gates": True, "use_cache": False}
-        for part in (model, model.model):
-            named, plain = part(**inputs, **asked), part(**inputs, **asked, return_dict=False)
+        for part, labels in ((model, {"labels": self.labels(model)}), (model.model, {})):
+            named, plain = part(**inputs, **labels, **asked), part(**inputs, **labels, **asked, return_dict=False)
             assert isinstance(plain, tuple)
             assert_same_values(plain, named.to_tuple())
 
@@ -110,13 +111,16 @@ class OutputChecks(CaptionerCase):
     @both_inputs
     def test_encoder_outputs_may_be_given(self, model, way_in):
         inputs, captions = self.inputs(way_in), self.captions(model)
-        encoded = model.get_encoder()(**inputs, output_hidden_states=True)
+        with torch.no_grad():
+            encoded = model.get_encoder()(**inputs, output_hidden_states=True)
         assert isinstance(encoded, ModelOutput)
         expected = model(**inputs, decoder_input_ids=captions).logits
-        for given in (encoded, encoded.to_tuple()):
+        for given in (encoded, copy.deepcopy(encoded)):
             out = model(encoder_outputs=given, decoder_input_ids=captions)
             assert_close(out.logits, expected)
             assert len(out.encoder_hidden_states) == len(encoded.hidden_states)
+        with pytest.raises(ValueError, match=r"`encoder_outputs` is a tuple of \d entries, expected what the encoder"):
+            model(encoder_outputs=encoded.to_tuple(), decoder_input_ids=captions)
 
     def test_logits_to_keep(self, model):
         inputs = {**self.inputs("regions"), "decoder_input_ids": self.captions(model)}
@@ -157,14 +161,63 @@ class BadInputChecks(CaptionerCase):
             ("region_mask", lambda mask: mask[:, 1:], r"`region_mask` has the shape \(3, 4\), expected \(3, 5\)"),
             ("region_mask", lambda mask: mask.fill_(False), r"hides every region of row\(s\) \[0, 1, 2\]"),
             ("region_boxes", lambda boxes: boxes[..., :3], r"`region_boxes` has the shape \(3, 5, 3\)"),
+            ("region_boxes", lambda boxes: boxes * 480, r"`region_boxes` leaves the image in row\(s\).*boxes / \["),
+            ("region_boxes", lambda boxes: boxes[..., [2, 1, 0, 3]], r"has x2 < x1 or y2 < y1 in row\(s\)"),
+            ("region_boxes", lambda boxes: boxes * torch.nan, "`region_boxes` holds NaN or infinite values"),
         ],
-        ids=["nan", "no_regions", "feature_size", "no_batch", "mask_shape", "all_hidden", "box_shape"],
+        ids=[
+            "nan",
+            "no_regions",
+            "feature_size",
+            "no_batch",
+            "mask_shape",
+            "all_hidden",
+            "box_shape",
+            "boxes_in_pixels",
+            "turned_boxes",
+            "nan_boxes",
+        ],
     )
     def test_wrong_regions(self, model, name, change, message):
         inputs = self.inputs("regions")
         inputs[name] = change(inputs[name])
         with pytest.raises(ValueError, match=message):
             model(**inputs, decoder_input_ids=self.captions(model))
+
+    def test_boxes_outside_by_rounding_are_clamped(self, model):
+        """Up to 0.01 beyond the image; boxes of hidden regions are not looked at."""
+        inputs = self.inputs("regions")
+        inputs["region_boxes"] = inputs["region_boxes"] * 1.009
+        inputs["region_boxes"][~inputs["region_mask"]] = torch.nan
+        found = model.get_encoder().get_region_features(**inputs)
+        assert found.region_boxes.dtype == torch.float32 and found.region_boxes.min() >= 0
+        assert found.region_boxes.max() <= 1
+
+    def test_boxes_stay_in_float32(self):
+        """Boxes of a grid and given boxes in models of low precision, bit for bit."""
+        for dtype in (torch.bfloat16, torch.float16):
+            model, regions = self.make_model().to(dtype), self.inputs("regions")
+            images = model.get_encoder().get_region_features(**self.inputs("pixels"))
+            exact = self.make_model().get_encoder().get_region_features(**self.inputs("pixels"))
+            assert images.region_features.dtype == dtype
+            assert torch.equal(images.region_boxes, exact.region_boxes)
+            given = model.get_encoder().get_region_features(**regions)
+            assert torch.equal(
+                given.region_boxes[regions["region_mask"]], regions["region_boxes"][regions["region_mask"]]
+            )
+
+    def test_unknown_inputs_are_refused(self, model):
+        """With the nearest name, in every part and in `generate`; None has no effect."""
+        inputs, captions = self.inputs("regions"), self.captions(model)
+        mask = inputs.pop("region_mask")
+        for part in (model, model.model):
+            with pytest.raises(TypeError, match="`regoin_mask` is not an input of.*did you mean `region_mask`"):
+                part(**inputs, regoin_mask=mask, decoder_input_ids=captions)
+            part(**inputs, regoin_mask=None, decoder_input_ids=captions)
+        with pytest.raises(TypeError, match="`regoin_mask` is not an input of"):
+            model.get_encoder()(**inputs, regoin_mask=mask)
+        with pytest.raises(ValueError, match="regoin_mask"):
+            model.generate(**inputs, regoin_mask=mask)
 
     def test_wrong_images(self, model):
         """Features instead of images, and images for a captioner without a backbone."""

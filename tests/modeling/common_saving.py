@@ -39,7 +39,15 @@ def run_fresh_process(
     torch.save({"inputs": inputs, "captions": case.captions(model), "image": str(image)}, folder / "inputs.pt")
     environment = os.environ | (variables or {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(folder / "modules")})
     done = subprocess.run(
-        [sys.executable, SCRIPT, checkpoint, folder / "inputs.pt", folder / "results.pt"],
+        [
+            sys.executable,
+            SCRIPT,
+            checkpoint,
+            folder / "inputs.pt",
+            folder / "results.pt",
+            SCRIPT.parents[2],
+            case.package,
+        ],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -204,7 +212,7 @@ class FreshProcessChecks(CaptionerCase):
         assert "No module named 'hf_captioners'" in fresh_process["import_error"]
         assert fresh_process["imported"] == []
         assert all(name.startswith("transformers_modules.") for name in fresh_process["without"]["modules"])
-        assert all(name.startswith("hf_captioners.") for name in fresh_process["with"]["modules"])
+        assert all(name.startswith(f"{self.package}.") for name in fresh_process["with"]["modules"])
 
     @both_inputs
     @pytest.mark.parametrize("package", ["with", "without"])

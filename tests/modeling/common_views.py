@@ -24,7 +24,9 @@ class ViewChecks(CaptionerCase):
     def regions_of_views(self, model: Any, views: Tensor) -> dict[str, Tensor]:
         """Return the regions of both views of each study, encoded independently and concatenated."""
         alone = [model.get_region_features(view) for view in views.unbind(1)]
-        return {name: torch.cat([regions[name] for regions in alone], dim=1) for name in alone[0]}
+        joined = {name: torch.cat([regions[name] for regions in alone], dim=1) for name in alone[0]}
+        numbers = torch.arange(VIEWS).repeat_interleave(alone[0].region_features.shape[1])
+        return joined | {"region_views": numbers.expand(IMAGES, -1)}
 
     def test_two_views_are_the_regions_of_both(self, model):
         """Equal logits, boxes within each view, and equal captions of a beam search."""

@@ -1,8 +1,9 @@
 """Load a checkpoint first without the package, then with it, and store the results.
 
-Usage: python fresh_process.py CHECKPOINT INPUTS RESULTS
+Usage: python fresh_process.py CHECKPOINT INPUTS RESULTS FOLDER PACKAGE, the package that registers the architecture
 """
 
+import importlib
 import importlib.abc
 import sys
 
@@ -23,7 +24,7 @@ import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor, pipeline  # noqa: E402
 
-checkpoint, inputs_file, results_file = sys.argv[1:]
+checkpoint, inputs_file, results_file, folder, package = sys.argv[1:]
 given = torch.load(inputs_file)
 image = Image.open(given["image"])
 
@@ -63,6 +64,8 @@ results["imported"] = sorted(name for name in sys.modules if name.partition(".")
 sys.meta_path.remove(absent)
 import hf_captioners  # noqa: E402, F401, F811
 
+sys.path.append(folder)
+importlib.import_module(package)
 results["with"] = run()
 captioner = pipeline("image-captioning", checkpoint)
 results["with"]["pipeline"] = captioner(image, max_new_tokens=6)

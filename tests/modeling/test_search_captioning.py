@@ -9,7 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_captioners.modeling.search_captioning import BOOKKEEPINGS
+from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS
+from hf_captioners.modeling.search_captioning import (
+    BOOKKEEPINGS,
+    GroupedPoolBeams,
+    Hypotheses,
+    NoBadEndings,
+    NoImmediateRepetition,
+    TrigramPenalty,
+)
 
 END, PAD, BEGIN, WORDS = 0, 1, 2, 7
 Scorer = Callable[[int, tuple[int, ...]], np.ndarray]
@@ -26,7 +34,9 @@ def random_scorer(seed: int, end_bias: float) -> Scorer:
     return score
 
 
-def search(kind: str, score: Scorer, images: int, beams: int, steps: int, length_penalty: float):
+def search(
+    kind: str, score: Scorer, images: int, beams: int, steps: int, length_penalty: float, **options: Any
+) -> Hypotheses:
     """The loop of `generate()` around a bookkeeping."""
     config = SimpleNamespace(
         num_beams=beams,
@@ -34,8 +44,10 @@ def search(kind: str, score: Scorer, images: int, beams: int, steps: int, length
         max_length=1 + steps,
         _pad_token_tensor=torch.tensor(PAD),
         _eos_token_tensor=torch.tensor([END]),
+        **(SEARCH_OPTIONS | options),
     )
-    held = BOOKKEEPINGS[kind](torch.full((images * beams, 1), BEGIN), config)
+    bookkeeping = GroupedPoolBeams if config.pool_groups > 1 else BOOKKEEPINGS[kind]
+    held = bookkeeping(torch.full((images * beams, 1), BEGIN), config)
     for _ in range(steps):
         rows = held.rows()[:, 1:].tolist()
         scores = [score(index // beams, tuple(tokens)) for index, tokens in enumerate(rows)]
@@ -160,3 +172,92 @@ def test_all_beams_find_the_best_caption():
         best = max(totals, key=lambda tokens: totals[tokens])
         for kind in REFERENCES.keys() - {"shrinking_finished"}:  # which puts captions of two words last
             assert caption(search(kind, score, 1, WORDS, 2, 0.0).tokens[0, 1:].tolist()) == best
+
+
+def released_penalty(kind: str | None, alpha: float, length: int, total: float) -> float:
+    """Length penalties of ImageCaptioning.pytorch."""
+    return {None: total, "avg": total / length, "wu": total / ((5 + length) ** alpha / 6**alpha)}[kind]
+
+
+def groups_reference(
+    score: Scorer, image: int, beams: int, steps: int, groups: int, diversity: float, kind: str | None, alpha: float
+) -> list:
+    """Groups of beams, one after the other at each step; `(tokens, score, log-probabilities)`, group after group."""
+    width = beams // groups
+    held = [[((), 0.0, ())] for _ in range(groups)]
+    recorded: list[list] = [[] for _ in range(groups)]
+    for step in range(1, steps + 1):
+        chosen: list[int] = []
+        for group in range(groups):
+            candidates = []
+            for tokens, total, logprobs in held[group]:
+                own = score(image, tokens)
+                lowered = own - diversity * np.bincount(chosen, minlength=WORDS)
+                best = sorted(range(WORDS), key=lambda word, values=lowered: -values[word])[:width]
+                candidates += [((*tokens, word), total + lowered[word], (*logprobs, own[word])) for word in best]
+            held[group] = sorted(candidates, key=lambda one: -one[1])[:width]
+            chosen += [tokens[-1] for tokens, _, _ in held[group]]
+            for index, (tokens, total, logprobs) in enumerate(held[group]):
+                if tokens[-1] == END or step == steps:
+                    recorded[group].append((tokens, released_penalty(kind, alpha, step, total), logprobs))
+                    held[group][index] = (tokens, -1000.0, logprobs)
+    return [one for group in recorded for one in sorted(group, key=lambda one: -one[1])[:width]]
+
+
+@settings(max_examples=120, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 10**6),
+    end_bias=st.floats(-2.0, 3.0),
+    images=st.integers(1, 2),
+    groups=st.sampled_from([1, 2, 3]),
+    width=st.integers(1, 3),
+    steps=st.integers(1, 6),
+    diversity=st.sampled_from([0.0, 0.5, 2.0]),
+    kind=st.sampled_from([None, "avg", "wu"]),
+    alpha=st.sampled_from([0.5, 0.9]),
+)
+def test_groups_and_penalties_equal_plain_python(seed, end_bias, images, groups, width, steps, diversity, kind, alpha):
+    score, beams = random_scorer(seed, end_bias), groups * width
+    options = {"pool_groups": groups, "pool_diversity": diversity}
+    options |= {"pool_length_penalty": kind, "pool_length_alpha": alpha}
+    found = search("pool", score, images, beams, steps, 0.0, **options)
+    for image in range(images):
+        rows = slice(image * beams, (image + 1) * beams)
+        expected = groups_reference(score, image, beams, steps, groups, diversity, kind, alpha)
+        assert [caption(tokens) for tokens in found.tokens[rows, 1:].tolist()] == [one[0] for one in expected]
+        np.testing.assert_allclose(found.scores[rows], [one[1] for one in expected], atol=1e-4)
+        for own, (tokens, _, logprobs) in zip(found.token_logprobs[rows], expected, strict=True):
+            np.testing.assert_allclose(own[: len(tokens)], logprobs, atol=1e-5)
+            assert (own[len(tokens) :] == 0).all()
+        parents = found.parents[rows]
+        assert ((parents == -1) | (parents // beams == image)).all(), "rows stay within their image"
+
+
+def test_no_immediate_repetition():
+    processor, scores = NoImmediateRepetition(1), torch.zeros(2, WORDS)
+    assert torch.equal(processor(torch.tensor([[3], [4]]), scores), scores), "the prompt is not looked at"
+    found = processor(torch.tensor([[BEGIN, 3], [BEGIN, 4]]), scores)
+    assert found.isinf().nonzero().tolist() == [[0, 3], [1, 4]]
+
+
+def test_no_bad_endings():
+    processor, scores = NoBadEndings([3, 5], [END, 6], 1), torch.zeros(3, WORDS)
+    assert torch.equal(processor(torch.tensor([[3], [5], [4]]), scores), scores)
+    found = processor(torch.tensor([[BEGIN, 3], [BEGIN, 4], [BEGIN, 5]]), scores)
+    assert found.isinf().nonzero().tolist() == [[0, END], [0, 6], [2, END], [2, 6]]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rows=st.lists(st.lists(st.integers(0, 3), min_size=9, max_size=9), min_size=1, max_size=3))
+def test_trigram_penalty_equals_plain_python(rows):
+    """A word loses the penalty for each earlier trigram that it would complete again."""
+    scores = torch.randn(len(rows), WORDS, generator=torch.Generator().manual_seed(0))
+    for length in range(10):
+        tokens = [row[:length] for row in rows]
+        expected = scores.clone()
+        for index, row in enumerate(tokens):
+            for first in range(len(row) - 2):
+                if row[first : first + 2] == row[-2:]:
+                    expected[index, row[first + 2]] -= 1.5
+        ids = torch.tensor([[BEGIN, *row] for row in tokens])
+        torch.testing.assert_close(TrigramPenalty(1.5, 1)(ids, scores), expected)

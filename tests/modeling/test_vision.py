@@ -4,7 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForImageClassification, TimmWrapperConfig
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForImageClassification,
+    AutoModelForImageTextToText,
+    TimmWrapperConfig,
+)
 
 from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
 from hf_captioners.modeling.layers_vision import VisionBackbone, grid_boxes, load_vision_model, token_grid
@@ -118,8 +124,31 @@ def test_pooling_to_a_grid(name, grid):
     assert regions.region_boxes.shape == (2, grid * grid, 4)
 
 
+@pytest.mark.parametrize("name", ["vit", "resnet"])
+@torch.no_grad()
+def test_several_scales_are_nested_grids(name):
+    """1 + 4 + 16 cells: those of each scale alone, one scale after the other, every cell inside of one above it."""
+    scales = [1, 2, 4]
+    found = make_backbone(name, vision_grid_size=scales)(images())
+    alone = [make_backbone(name, vision_grid_size=scale)(images()) for scale in scales]
+    assert found.region_features.shape[1] == 21 and found.region_mask.all()
+    assert_close(found.region_features, torch.cat([regions.region_features for regions in alone], dim=1))
+    assert_close(found.region_boxes, torch.cat([regions.region_boxes for regions in alone], dim=1))
+    boxes, tolerance = found.region_boxes[0], 1e-6
+    inside = (boxes[:, None, :2] >= boxes[None, :, :2] - tolerance) & (
+        boxes[:, None, 2:] <= boxes[None, :, 2:] + tolerance
+    )
+    assert inside.all(-1).sum(1).tolist() == [1] + [2] * 4 + [3] * 16
+
+
+@pytest.mark.parametrize("grid", [0, [2, 2], [], [1, 0], "7", 2.0])
+def test_wrong_grids(grid):
+    with pytest.raises(ValueError, match="`vision_grid_size` is .*expected a number of cells per side"):
+        VisualGPTConfig(vision_grid_size=grid)
+
+
 def test_boxes_tile_the_image():
-    boxes = grid_boxes(2, 3, "cpu", torch.float32)
+    boxes = grid_boxes(2, 3, "cpu")
     assert boxes[0].tolist() == pytest.approx([0, 0, 1 / 3, 1 / 2])
     assert boxes[2].tolist() == pytest.approx([2 / 3, 0, 1, 1 / 2])
     assert boxes[3].tolist() == pytest.approx([0, 1 / 2, 1 / 3, 1])
@@ -215,3 +244,20 @@ def test_mobilenet_of_transformers_equals_timm(material):
     assert maps[0].shape == (1, 49, 1280)
     assert maps[0].std() > 0.1
     assert_close(maps[0], maps[1], atol=1e-4)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "flex_attention"])
+def test_attention_implementations_reach_the_parts_that_have_them(implementation):
+    """A CNN has no attention to implement; a transformer and the captioner's own layers take what was asked for."""
+    text = {"vocab_size": 30, "n_embd": 16, "n_layer": 1, "n_head": 2}
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3}
+    cnn = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8], "depths": [1], "layer_type": "basic"}
+    transformer = {"model_type": "vit", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    for vision, expected in ((cnn, "eager"), (transformer, implementation)):
+        config = VisualGPTConfig(vision_config=dict(vision), region_feature_size=8, text_config=dict(text), **ids)
+        model = AutoModelForImageTextToText.from_config(config, attn_implementation=implementation)
+        for chosen in (implementation, "eager", implementation):
+            model.set_attn_implementation(chosen)
+            assert model.config._attn_implementation == model.config.text_config._attn_implementation == chosen
+            backbone = model.model.encoder.vision.model.config._attn_implementation
+            assert backbone == ("eager" if chosen == "eager" else expected)

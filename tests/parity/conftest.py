@@ -1,6 +1,8 @@
-"""Report of the number of compared figures at the end of a run."""
+"""Report of the number of compared figures, and of the folders that nothing was compared with, at the end of a run."""
 
 import pytest
+
+from .figures import FIGURES
 
 
 @pytest.fixture
@@ -14,3 +16,7 @@ def pytest_terminal_summary(terminalreporter) -> None:
     counts = [value for report in reports for key, value in report.user_properties if key == "figures_compared"]
     if counts:
         terminalreporter.write_line(f"parity: {sum(counts):,} figures compared in {len(counts)} tests")
+        folders = sorted("/".join(path.parent.parts[-2:]) for path in FIGURES.glob("*/*/config.json"))
+        unread = [name for name in folders if not any(f"[{name}]" in report.nodeid for report in reports)]
+        if unread:
+            terminalreporter.write_line(f"parity: not compared in this run: {', '.join(unread)}")

@@ -15,9 +15,10 @@ FIGURES = Path(GIVEN) if GIVEN else Path(__file__).parent / "fixtures"
 FLOAT32_TOLERANCE = 3e-5
 
 
-def variants(family: str) -> list[str]:
-    """Return the names `family/variant` of all folders with figures, or `family/missing`."""
-    found = sorted(f"{family}/{path.parent.name}" for path in (FIGURES / family).glob("*/config.json"))
+def variants(family: str, *, start: str = "") -> list[str]:
+    """Return the names `family/variant` of all folders with figures whose variant begins with `start`, or
+    `family/missing`."""
+    found = sorted(f"{family}/{path.parent.name}" for path in (FIGURES / family).glob(f"{start}*/config.json"))
     return found or [f"{family}/missing"]
 
 

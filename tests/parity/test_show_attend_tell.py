@@ -8,7 +8,7 @@ from torch.func import functional_call
 from transformers import AutoModelForImageTextToText
 
 from hf_captioners.hub.convert import show_attend_tell as converter
-from hf_captioners.modeling.layers_recurrent import RecurrentCache
+from hf_captioners.modeling.generation_captioning import RecurrentCache
 from hf_captioners.modeling.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration
 
 from .figures import FIGURES, Comparison, Figures, variants
@@ -194,7 +194,7 @@ def compare_program_steps(case: Case) -> None:
             locations=tuple(one[:, step : step + 1] for one in inputs["locations"]) if "locations" in inputs else None,
             use_cache=True,
         )
-        memories.append(cache.state(len(model.model.decoder.layers) - 1).memory)
+        memories.append(cache.state(len(model.model.decoder.layers) - 1)["memory"])
         logprobs.append(out.logits[:, 0].log_softmax(-1)[:, : case.options["n_words"]])
     case.close("ctx", torch.stack(contexts))
     case.close("c", torch.stack(memories))
@@ -311,7 +311,7 @@ def compare_steps(case: Case) -> None:
             use_cache=True,
             output_attentions=True,
         )
-        memories.append(cache.state(0).memory)
+        memories.append(cache.state(0)["memory"])
         contexts.append((out.cross_attentions[0] @ inputs["region_features"])[:, 0])
         logprobs.append(out.logits[:, 0].log_softmax(-1))
     case.close("c", torch.stack(memories), where=real.T)

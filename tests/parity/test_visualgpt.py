@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, GPT2Config, GPT2Model
 
 from hf_captioners.hub.convert.visualgpt import convert_config, convert_state_dict, map_key
+from hf_captioners.modeling.layers_attention import AttentionOnAttention
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration, self_resurrecting_gates
 from hf_captioners.training.scst_loss import chosen_logprobs, sample_baseline, self_critical_loss
 
@@ -23,7 +24,11 @@ DECODERS = {
     "meshed": {"fusion": "meshed"},
     "aoa_cross": {"fusion": "residual", "attention_on_attention": True},
 }
+# The baselines of the paper's tables: the same code base with another decoder.
+BASELINES = {"transformer": "gpt_block", "m2_transformer": "gpt2_meshed", "aoa_transformer": "gpt2_aoa"}
 FOLDERS = variants("visualgpt")
+for family, start in BASELINES.items():
+    FOLDERS += variants(family, start=start)
 
 # Moving one of these cannot change any figure.
 CANNOT_MATTER = {
@@ -57,6 +62,7 @@ def compare_forward(comparison: Comparison, figures: Figures, model) -> None:
     comparison.equal("enc.mask", ~encoded.region_mask, figures.expected["enc.mask"][:, 0, 0])
     for layer, weights in enumerate(encoded.attentions):
         comparison.close(f"attn.enc.layer{layer}", weights)
+    gated_inputs = keep_gated_inputs(model)
     out = model(
         encoder_outputs=encoded,
         decoder_input_ids=ids,
@@ -64,6 +70,8 @@ def compare_forward(comparison: Comparison, figures: Figures, model) -> None:
         output_hidden_states=True,
         output_gates=True,
     )
+    for layer, values in enumerate(gated_inputs):
+        comparison.close(f"aoa.dec.layer{layer}.pre_glu", values, where=real)
     comparison.close("dec.hidden", out.decoder_hidden_states[-1], where=real)
     for layer, weights in enumerate(out.decoder_attentions):
         compare_queries(comparison, f"attn.dec.self.layer{layer}", weights, real)
@@ -79,6 +87,15 @@ def compare_forward(comparison: Comparison, figures: Figures, model) -> None:
             comparison.close(f"dec.layer{layer}.out", out.decoder_hidden_states[layer + 1], where=real)
     comparison.close("logits", out.logits, atol=1e-4, where=real)
     comparison.close("logprobs", out.logits.log_softmax(-1), atol=1e-4, where=real)
+
+
+def keep_gated_inputs(model) -> list:
+    """Return a list that the next forward pass fills with the inputs of the gates of attention on attention."""
+    kept: list = []
+    for module in model.modules():
+        if isinstance(module, AttentionOnAttention):
+            module.projection.register_forward_hook(lambda _, __, output: kept.append(output))
+    return kept
 
 
 def compare_queries(comparison: Comparison, name: str, weights, real) -> None:

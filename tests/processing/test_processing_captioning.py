@@ -255,7 +255,8 @@ class TestCall:
             assert {type(value) for value in encoded.values()} == {expected}
 
     def test_names_of_everything_that_may_come_out(self, processor):
-        regions = processor(regions={"features": np.zeros((1, 2)), "boxes": np.zeros((1, 4))}, text=["a"])
+        arrays = {"features": np.zeros((1, 2)), "boxes": np.zeros((1, 4)), "views": np.zeros(1)}
+        regions = processor(regions=arrays, text=["a"])
         images = processor(images=[IMAGE] * 2, text=["a", "a dog"], text_target=["a", "dog", "man", "dogs"])
         views = processor(images=[[IMAGE, IMAGE]])
         assert set(regions) | set(images) | set(views) == set(processor.model_input_names)

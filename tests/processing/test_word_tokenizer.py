@@ -45,6 +45,7 @@ def test_size_counts_special_tokens():
         ("arctic", {"eos": 0, "pad": 0, "unk": 1, "dog": 2, "cat": 3, "bos": 4}),
         ("start_end", {"pad": 0, "dog": 1, "cat": 2, "unk": 3, "bos": 4, "eos": 5}),
         ("zero", {"bos": 0, "eos": 0, "pad": 0, "dog": 1, "cat": 2, "unk": 3}),
+        ("m2", {"unk": 0, "pad": 1, "bos": 2, "eos": 3, "dog": 4, "cat": 5}),
     ],
 )
 def test_layouts_of_older_code(layout, ids, tmp_path):

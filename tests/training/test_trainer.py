@@ -2,14 +2,17 @@
 
 import copy
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from transformers import AutoProcessor, TrainerCallback
 
 from hf_captioners.metrics import PTBTokenizer
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
 from hf_captioners.training import trainer as trainer_module
+from hf_captioners.training.trainer import keep_boxes_exact
 
 
 def without_dropout(model):
@@ -300,3 +303,14 @@ def test_predict_is_refused_with_what_to_call(make_trainer, scenes):
 def test_real_metrics(make_trainer):
     metrics = make_trainer().evaluate()
     assert 0 <= metrics["eval_cider_d"] < 1 and 0 <= metrics["eval_bleu_4"] < 1
+
+
+def test_fsdp_leaves_boxes_in_float32():
+    """Modules get inputs in their own type from FSDP2; parameters are still cast."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    plugin = SimpleNamespace(mixed_precision_policy=policy)
+    keep_boxes_exact(plugin)
+    assert not plugin.mixed_precision_policy.cast_forward_inputs
+    assert plugin.mixed_precision_policy.param_dtype == torch.bfloat16
+    keep_boxes_exact(None)
+    keep_boxes_exact(SimpleNamespace(mixed_precision_policy=None))

@@ -1,0 +1,429 @@
+"""Layers of Transformer captioners: region encoders that keep all levels, level gates, and the text decoder."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import can_return_tuple
+
+from .generation_captioning import CaptionCache, visible_tokens
+from .layers_attention import MultiHeadAttention, create_region_mask
+from .modeling_captioning import CaptioningDecoderOutput, CaptioningEncoderOutput, CaptioningPreTrainedModel
+
+
+class UnbiasedLayerNorm(nn.Module):
+    """Layer normalisation of the ImageCaptioning.pytorch family: `a (x - mean) / (std + eps) + b`.
+
+    Unlike `nn.LayerNorm`, the standard deviation divides by D - 1 and `eps` is added to it, not to the variance.
+
+    Args:
+        hidden_size: D.
+        eps: added to the standard deviation.
+    """
+
+    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.bias = nn.Parameter(torch.zeros(hidden_size))
+        self.eps = eps
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Normalise `[..., D]`."""
+        deviation = states.std(-1, keepdim=True)
+        return self.weight * (states - states.mean(-1, keepdim=True)) / (deviation + self.eps) + self.bias
+
+
+class FeedForward(nn.Module):
+    """Position-wise feed-forward layer `W_2 f(W_1 x)` (Vaswani et al., 2017, Eq. 2), with dropout after f.
+
+    Args:
+        hidden_size: D.
+        inner_size: width between the two projections.
+        activation: f; None leaves it out.
+        dropout: rate after the activation.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        inner_size: int,
+        activation: Callable[[Tensor], Tensor] | None = torch.relu,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.fc1 = nn.Linear(hidden_size, inner_size)
+        self.fc2 = nn.Linear(inner_size, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Transform `[..., D]`."""
+        inner = self.fc1(states)
+        return self.fc2(self.dropout(inner if self.activation is None else self.activation(inner)))
+
+
+class Residual(nn.Module):
+    """A residual connection around a sub-layer, with the norm before the sub-layer or after the sum.
+
+    `norm_first` False is `LN(x + dropout(f(x)))` (Vaswani et al., 2017), True is `x + dropout(f(LN(x)))`.
+
+    Args:
+        hidden_size: D.
+        norm_first: whether the norm comes before the sub-layer.
+        dropout: rate on the output of the sub-layer.
+        norm: class of the norm, called with `hidden_size` and `eps`.
+        eps: of the norm.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        norm_first: bool = False,
+        dropout: float = 0.0,
+        norm: Callable[..., nn.Module] = nn.LayerNorm,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.norm = norm(hidden_size, eps=eps)
+        self.norm_first = norm_first
+        self.dropout = nn.Dropout(dropout)
+
+    def before(self, states: Tensor) -> Tensor:
+        """Return the input `[..., D]` of the sub-layer."""
+        return self.norm(states) if self.norm_first else states
+
+    def after(self, states: Tensor, output: Tensor) -> Tensor:
+        """Add the sub-layer's output to its residual stream `[..., D]`."""
+        added = states + self.dropout(output)
+        return added if self.norm_first else self.norm(added)
+
+
+class RegionEncoderLayer(GradientCheckpointingLayer):
+    """Self-attention over regions and a feed-forward layer, as in the encoders of M2 and VisualGPT.
+
+    Args:
+        config: selects the attention implementation.
+        hidden_size: D.
+        num_heads: H.
+        inner_size: width inside of the feed-forward layer.
+        key_dim, value_dim: widths per head; default D / H.
+        dropout: rate on the outputs of both sub-layers and inside of the feed-forward layer.
+        memory_slots: learned keys and values beside the regions (M2, Eq. 2).
+        reordered: norm before the sub-layers and an activation after them ("identity map reordering" of the M2 code).
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        hidden_size: int,
+        num_heads: int,
+        inner_size: int,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        dropout: float = 0.1,
+        memory_slots: int = 0,
+        reordered: bool = False,
+    ) -> None:
+        super().__init__()
+        self.reordered = reordered
+        self.self_attn = MultiHeadAttention(
+            config, hidden_size, num_heads, key_dim, value_dim, memory_slots=memory_slots
+        )
+        self.self_attn_norm = nn.LayerNorm(hidden_size, eps=1e-5)
+        self.fc1 = nn.Linear(hidden_size, inner_size)
+        self.fc2 = nn.Linear(inner_size, hidden_size)
+        self.ffn_norm = nn.LayerNorm(hidden_size, eps=1e-5)
+        self.dropout = nn.Dropout(dropout)
+
+    def feed_forward(self, regions: Tensor) -> Tensor:
+        """Return `W_2 relu(W_1 x)` of `[B, R, D]`, with dropout after the activation."""
+        return self.fc2(self.dropout(self.fc1(regions).relu()))
+
+    def forward(self, regions: Tensor, mask: Any) -> tuple[Tensor, Tensor | None]:
+        """Return encoded regions `[B, R, D]` and attention weights `[B, H, R, R (+ memory slots)]`."""
+        if self.reordered:  # pre-norm: the residual path stays an identity map
+            normed = self.self_attn_norm(regions)
+            attended, weights = self.self_attn(normed, normed, mask)
+            regions = regions + self.dropout(attended.relu())
+            return regions + self.dropout(self.feed_forward(self.ffn_norm(regions)).relu()), weights
+        attended, weights = self.self_attn(regions, regions, mask)
+        regions = self.self_attn_norm(regions + self.dropout(attended))
+        return self.ffn_norm(regions + self.dropout(self.feed_forward(regions))), weights
+
+
+def visible_regions(config: Any, projected: Tensor, region_mask: Tensor | None) -> Tensor | None:
+    """Return the mask `[B, R]` of regions to attend to (True), or None for all regions.
+
+    Args:
+        config: read is `region_mask_rule`.
+        projected: `[B, R, D]`, the projected and normalised regions.
+        region_mask: `[B, R]`, the explicit mask.
+    """
+    return projected.sum(-1) != 0 if config.region_mask_rule == "zero_projected_sum" else region_mask
+
+
+def encode_levels(
+    config: Any,
+    layers: Iterable[nn.Module],
+    hidden: Tensor,
+    visible: Tensor | None,
+    output_attentions: bool,
+    output_hidden_states: bool,
+) -> CaptioningEncoderOutput:
+    """Encode projected regions with every layer and return all levels.
+
+    Args:
+        config: selects the attention implementation.
+        layers: called with regions `[B, R, D]` and the mask; they return regions and attention weights.
+        hidden: `[B, R, D]`, the projected regions.
+        visible: `[B, R]`, True = a region to attend to; None: all.
+    """
+    mask = create_region_mask(config, hidden, hidden, visible)
+    states, weights = [hidden], []
+    for layer in layers:
+        hidden, layer_weights = layer(hidden, mask)
+        states.append(hidden)
+        weights.append(layer_weights)
+    return CaptioningEncoderOutput(
+        last_hidden_state=hidden,
+        level_states=torch.stack(states[1:], dim=1),  # [B, N, R, D]
+        region_mask=visible,
+        hidden_states=tuple(states) if output_hidden_states else None,
+        attentions=tuple(weights) if output_attentions else None,
+    )
+
+
+class LevelGates(nn.Module):
+    """Learned sigmoid gates, one per encoder level, of the stream and the attended vector of that level.
+
+    Args:
+        hidden_size: D.
+        num_levels: N.
+    """
+
+    def __init__(self, hidden_size: int, num_levels: int) -> None:
+        super().__init__()
+        self.levels = nn.ModuleList([nn.Linear(2 * hidden_size, hidden_size) for _ in range(num_levels)])
+
+    def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
+        """Compute gates `[B, T, N, D]` from the stream `[B, T, D]` and attended vectors `[B, T, N, D]`."""
+        gates = [gate(torch.cat((stream, attended[:, :, level]), dim=-1)) for level, gate in enumerate(self.levels)]
+        return torch.stack(gates, dim=2).sigmoid()
+
+
+def meshed_sum(gates: Tensor, attended: Tensor) -> Tensor:
+    """Sum gated levels `[B, T, N, D]` to `[B, T, D]`, divided by sqrt(N) (M2, Eq. 7)."""
+    return (gates * attended).sum(2) / math.sqrt(attended.shape[2])
+
+
+class CachedSelfAttention(MultiHeadAttention):
+    """Causal self-attention over text rows, whose keys and values are cached.
+
+    Args:
+        config, hidden_size, num_heads, key_dim, value_dim, dropout: see `MultiHeadAttention`.
+        layer_idx: number of the layer in the cache.
+    """
+
+    is_causal = True
+
+    def __init__(self, *args: Any, layer_idx: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.layer_idx = layer_idx
+
+    def forward(  # type: ignore[override]
+        self, hidden: Tensor, mask: Any = None, cache: Any = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from `hidden` `[B * K, T, D]` to all tokens so far; return `[B * K, T, D]` and the weights.
+
+        Args:
+            mask: causal mask, as `create_causal_mask` of transformers returns it.
+            cache: a `CaptionCache`, or None.
+        """
+        query = self.split_heads(self.q_proj(hidden))
+        key, value = self.split_heads(self.k_proj(hidden)), self.split_heads(self.v_proj(hidden))
+        if cache is not None:
+            key, value = cache.self_attention_cache.update(key, value, self.layer_idx)
+        attended, weights = self.attend(query, key, value, mask)
+        return self.o_proj(attended.flatten(2)), weights  # [B * K, T, H * d_v] to [B * K, T, D]
+
+
+def sinusoids(num_positions: int, hidden_size: int) -> Tensor:
+    """Return the table of sinusoidal positions `[P, D]` (Vaswani et al., 2017, section 3.5)."""
+    positions = torch.arange(num_positions, dtype=torch.float32)[:, None]
+    rates = torch.exp(torch.arange(0, hidden_size, 2, dtype=torch.float32) * (-math.log(10000.0) / hidden_size))
+    table = torch.zeros(num_positions, hidden_size)
+    table[:, 0::2] = torch.sin(positions * rates)
+    table[:, 1::2] = torch.cos(positions * rates[: hidden_size // 2])
+    return table
+
+
+class DecoderStep(NamedTuple):
+    """What all layers of a text decoder read beside the stream.
+
+    Args:
+        encoder_outputs: of B images.
+        causal_mask: mask of self-attention, in the form of the attention implementation.
+        memory_masks: masks of cross-attention by the name of the memory, in the form of the attention implementation.
+        token_mask: `[B * K, T, 1]`, 1 = a real token, 0 = hidden; None: all are real.
+        zeroes_hidden: whether the stream is zeroed at hidden tokens (the rule `"pad_id"` of released code).
+        cache: a `CaptionCache`, or None.
+    """
+
+    encoder_outputs: CaptioningEncoderOutput
+    causal_mask: Any
+    memory_masks: dict[str, Any]
+    token_mask: Tensor | None
+    zeroes_hidden: bool
+    cache: Any
+
+    def without_hidden(self, stream: Tensor) -> Tensor:
+        """Zero the stream `[B * K, T, D]` at hidden tokens, if the rule says so."""
+        return stream * self.token_mask if self.zeroes_hidden and self.token_mask is not None else stream
+
+
+class TextDecoder(CaptioningPreTrainedModel):
+    """Base of Transformer decoders: masks, cache, positions and records around the layers of an architecture.
+
+    A subclass sets the modules below and implements `run_layer`.
+
+    Attributes:
+        token_embedding, position_embedding: tables of tokens and positions.
+        decoder_layers: the layers.
+        final_norm: applied to the last state; `nn.Identity` where an architecture has none.
+    """
+
+    main_input_name = "input_ids"
+    gradient_checkpointing = False
+    # Position of the first token in the table of positions.
+    first_position = 0
+    # Memories that the decoder attends to, see `CaptioningEncoderOutput.memory`.
+    memory_names: ClassVar[tuple[str, ...]] = ("region",)
+
+    token_embedding: nn.Embedding
+    position_embedding: nn.Embedding
+    decoder_layers: nn.ModuleList
+    final_norm: nn.Module
+
+    def run_layer(
+        self, index: int, hidden: Tensor, step: DecoderStep
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
+        """Run layer `index` on text rows `[B * K, T, D]`; implemented by the architecture.
+
+        Returns:
+            The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
+        """
+        raise NotImplementedError
+
+    @property
+    def mask_config(self) -> Any:
+        """The configuration from which masks and caches are made."""
+        return self.config
+
+    def new_cache(self) -> CaptionCache:
+        """Return an empty cache."""
+        return CaptionCache(DynamicCache(config=self.mask_config))
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the token embedding."""
+        return self.token_embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the token embedding."""
+        self.token_embedding = value
+
+    def positions(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
+        """Return the positions of tokens in the table, `[T]` or `[B * K, T]`; padding on the left takes none.
+
+        Raises:
+            ValueError: if the caption is longer than the table.
+        """
+        length, table = input_ids.shape[1], self.position_embedding.num_embeddings
+        if isinstance(past_length, int) and past_length + length + self.first_position > table:
+            raise ValueError(
+                f"The caption has {past_length + length} tokens, the decoder has {table - self.first_position} "
+                "positions. Shorten the caption or the prompt, or lower `max_new_tokens`."
+            )
+        if attention_mask is None or attention_mask.ndim != 2 or self.config.token_mask_rule != "explicit":
+            return torch.arange(length, device=input_ids.device) + past_length + self.first_position
+        real = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, -length:]
+        return real + self.first_position
+
+    def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
+        """Compute token and position embeddings `[B * K, T, D]`."""
+        positions = self.positions(input_ids, attention_mask, past_length)
+        return self.token_embedding(input_ids) + self.position_embedding(positions)
+
+    def hide_tokens(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
+        """Return the token mask `[B * K, past + T]`: as given, or by the rule of the configuration."""
+        return visible_tokens(self.config, input_ids) if attention_mask is None else attention_mask
+
+    def memory_mask(self, hidden: Tensor, states: Tensor, mask: Tensor | None) -> Any:
+        """Return the mask of a memory for text rows that are folded onto their image.
+
+        Args:
+            hidden: `[B * K, T, D]`.
+            states: `[B, N, D]`, the memory.
+            mask: `[B, N]`, True = visible; None: all.
+        """
+        # The mask function reads only the shape of its queries: [B, K * T], as cross-attention folds them.
+        folded = hidden.new_empty(states.shape[0], hidden.shape[0] // states.shape[0] * hidden.shape[1], 0)
+        return create_region_mask(self.config, folded, states, mask)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        encoder_outputs: CaptioningEncoderOutput,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        output_gates: bool = False,
+    ) -> CaptioningDecoderOutput:
+        """Decode text rows `[B * K, T]` with the encoder outputs of B images.
+
+        Args:
+            input_ids: `[B * K, T]`.
+            encoder_outputs: of B images.
+            attention_mask: `[B * K, past + T]`, 1 = a real token.
+            past_key_values: a cache.
+            use_cache: return a cache.
+        """
+        if self.gradient_checkpointing and self.training:
+            use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
+        cache = None if past_key_values is None else CaptionCache.of(past_key_values)
+        if cache is None and use_cache:
+            cache = self.new_cache()
+        attention_mask = self.hide_tokens(input_ids, attention_mask)
+        hidden = self.embed(input_ids, attention_mask, 0 if cache is None else cache.get_seq_length())
+        causal_mask = create_causal_mask(
+            config=self.mask_config, inputs_embeds=hidden, attention_mask=attention_mask, past_key_values=cache
+        )
+        memories = {name: encoder_outputs.memory(name) for name in self.memory_names}
+        memory_masks = {name: self.memory_mask(hidden, *memory) for name, memory in memories.items()}
+        token_mask = None
+        if attention_mask is not None and attention_mask.ndim == 2:
+            token_mask = attention_mask[:, -hidden.shape[1] :, None].to(hidden.dtype)  # [B * K, T, 1]
+        zeroes_hidden = self.config.token_mask_rule == "pad_id"
+        step = DecoderStep(encoder_outputs, causal_mask, memory_masks, token_mask, zeroes_hidden, cache)
+        states, records = [hidden], []
+        for index in range(len(self.decoder_layers)):
+            hidden, *recorded = self.run_layer(index, hidden, step)
+            states.append(hidden)
+            records.append(recorded)
+        hidden = states[-1] = self.final_norm(hidden)  # the last state is recorded after the final norm
+        self_weights, cross_weights, gates = zip(*records, strict=True)
+        return CaptioningDecoderOutput(
+            last_hidden_state=hidden,
+            past_key_values=cache if use_cache else None,
+            hidden_states=tuple(states) if output_hidden_states else None,
+            attentions=self_weights if output_attentions else None,
+            cross_attentions=cross_weights if output_attentions else None,
+            gates=gates if output_gates else None,
+        )

@@ -1,0 +1,102 @@
+"""An architecture of another package: the common checks, and what only its declared inputs can show."""
+
+import pytest
+import torch
+
+from hf_captioners.architectures import ARCHITECTURES, Architecture
+from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
+from hf_captioners.registration import register_architecture
+
+from .common import CaptionerChecks
+from .common_case import IMAGES, REGIONS, CaptionerCase, assert_close
+from .toy import TOY
+from .toy.configuration_toy import ToyConfig
+from .toy.processing_toy import ToyProcessor
+from .word_parts import VOCABULARY, tiny_word_tokenizer
+
+
+class ToyCase(CaptionerCase):
+    """A toy captioner with a vocabulary of words."""
+
+    package = "tests.modeling.toy"
+
+    def make_config(self, **fields):
+        return ToyConfig(**{"vocab_size": VOCABULARY} | fields)
+
+    def make_processor(self):
+        images = CaptioningImageProcessor(size={"height": 32, "width": 32})
+        return ToyProcessor.for_config(self.make_config(), images, tiny_word_tokenizer())
+
+
+class TestToy(ToyCase, CaptionerChecks):
+    """The common checks, and the declared inputs."""
+
+    def declared(self):
+        """Attributes of each image, one image without any, and relations between regions."""
+        return {
+            "attribute_ids": torch.tensor([[1, 2, 3], [4, 0, 0], [0, 0, 0]]),
+            "attribute_mask": torch.tensor([[True] * 3, [True, False, False], [True, False, False]]),
+            "region_relations": torch.ones(IMAGES, REGIONS, REGIONS).tril(),
+        }
+
+    def test_declared_inputs_reach_the_model(self, model):
+        """In one pass, in a search, and through encoder outputs; hidden attributes do not matter."""
+        inputs, captions = self.inputs("regions"), self.captions(model)
+        plain = model(**inputs, decoder_input_ids=captions).logits
+        full = model(**inputs, **self.declared(), decoder_input_ids=captions, output_gates=True)
+        for name in ("attribute_ids", "region_relations"):
+            some = {key: value for key, value in self.declared().items() if key.split("_")[0] == name.split("_")[0]}
+            changed = model(**inputs, **some, decoder_input_ids=captions).logits
+            assert (changed - plain).abs().amax((1, 2)).min() > 1e-4, f"{name} does not matter"
+        assert_close(full.encoder_relations[1], torch.ones(REGIONS, REGIONS).tril() * inputs["region_mask"][1])
+        other = self.declared() | {"attribute_ids": torch.tensor([[1, 2, 3], [4, 5, 6], [0, 5, 6]])}
+        assert_close(model(**inputs, **other, decoder_input_ids=captions).logits, full.logits)
+        options = {"num_beams": 3, "max_new_tokens": 6}
+        written = model.generate(**inputs, **self.declared(), **options)
+        encoded = model.get_encoder()(**inputs, **self.declared())
+        assert torch.equal(written, model.generate(encoder_outputs=encoded, **options))
+        assert encoded.memory("attribute")[0].shape == (IMAGES, 3, model.config.hidden_size)
+
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            ({"attribute_ids": torch.zeros(1, 3, dtype=torch.long)}, r"`attribute_ids` has the shape \(1, 3\)"),
+            ({"attribute_ids": torch.zeros(IMAGES, 3)}, "expected integer ids"),
+            ({"region_relations": torch.zeros(IMAGES, 2, 2)}, r"`region_relations` has the shape \(3, 2, 2\)"),
+        ],
+    )
+    def test_declared_inputs_are_checked(self, model, wrong, message):
+        with pytest.raises(ValueError, match=message):
+            model(**self.inputs("regions"), **wrong, decoder_input_ids=self.captions(model))
+
+    def test_the_processor_pads_declared_inputs(self):
+        """By their own names, and beside the features of an entry of regions."""
+        processor = self.make_processor()
+        batch = processor(regions=[torch.ones(2, 24), torch.ones(1, 24)], attribute_ids=[[3], []], return_tensors="pt")
+        assert batch["attribute_ids"].tolist() == [[3], [0]] and batch["attribute_mask"].tolist() == [[True], [False]]
+        entry = {"features": torch.ones(2, 24), "relations": torch.eye(2), "attribute_ids": [5, 6]}
+        batch = processor(regions=[entry, entry | {"attribute_ids": [1]}], return_tensors="pt")
+        assert batch["attribute_mask"].tolist() == [[True, True], [True, False]]
+        assert batch["region_relations"].shape == (2, 2, 2)
+        with pytest.raises(TypeError, match="attribut_ids"):
+            processor(regions=[torch.ones(2, 24)], attribut_ids=[[3]])
+
+    def test_boxes_of_different_views_are_not_related(self, model):
+        """Nested boxes in two views: no relation; in one view: one inside of the other."""
+        features = torch.randn(1, 2, 24, generator=torch.Generator().manual_seed(0))
+        boxes = torch.tensor([[[0.0, 0.0, 1.0, 1.0], [0.2, 0.2, 0.6, 0.6]]])
+        inputs = {"region_features": features, "region_boxes": boxes}
+        captions = self.captions(model, rows=1)
+        one = model(**inputs, decoder_input_ids=captions, output_gates=True).encoder_relations
+        views = torch.tensor([[0, 1]])
+        two = model(**inputs, region_views=views, decoder_input_ids=captions, output_gates=True).encoder_relations
+        assert one[0].tolist() == [[1, 0], [1, 1]] and two[0].tolist() == [[1, 0], [0, 1]]
+
+
+def test_names_belong_to_one_architecture():
+    register_architecture(TOY)  # again: the same row
+    with pytest.raises(ValueError, match="belongs to Toy of tests.modeling.toy"):
+        register_architecture(
+            Architecture(name="toy", model_type="x", prefix="Other", tokenizer="words", paper="", package="other")
+        )
+    assert ARCHITECTURES["toy"] is TOY
