@@ -101,7 +101,9 @@ def run(args: argparse.Namespace) -> int:
 def summary(result: "TrainingResult") -> str:
     """Return the lines that are printed after training."""
     output_dir = result.trainer.args.output_dir
-    lines = [f"Saved the captioner in {output_dir}."]
+    had_finished = f"The run in {output_dir} had finished: nothing was trained. For more, pass a larger "
+    had_finished += "`--max_steps` or `--num_train_epochs`."
+    lines = [had_finished if result.had_finished else f"Saved the captioner in {output_dir}."]
     best = result.best_evaluation
     if best is not None:
         metrics = ", ".join(

@@ -42,6 +42,7 @@ from .evaluation import (
     score_captions,
     write_captions,
 )
+from .finished_runs import STATE, final_state, restore_best_checkpoint, why_finished
 from .hub_trainer import HubTrainer
 from .images import CaptionedImages, CaptionPairs, CaptionSampler
 from .optimizers import OPTIMIZERS, set_own_rate
@@ -246,13 +247,17 @@ class CaptioningTrainer(HubTrainer):
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     @property
+    def _is_sharded(self) -> bool:
+        return bool(self.is_deepspeed_enabled or self.is_fsdp_enabled)
+
+    @property
     def _is_plain(self) -> bool:
         """Whether checkpoints hold the whole model in unsharded form."""
-        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
-        return isinstance(self.model, PreTrainedModel) and not sharded and not hasattr(self.model, "peft_config")
+        is_whole = isinstance(self.model, PreTrainedModel) and not hasattr(self.model, "peft_config")
+        return is_whole and not self._is_sharded
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train as transformers does, but do not resume a run whose patience was exhausted at its checkpoint.
+        """Train as transformers does, but make no further step in a run that had ended at its checkpoint.
 
         Args:
             resume_from_checkpoint: a checkpoint, or True for the newest one.
@@ -261,25 +266,51 @@ class CaptioningTrainer(HubTrainer):
         checkpoint = resume_from_checkpoint
         if checkpoint is True:
             checkpoint = last_complete_checkpoint(str(self.args.output_dir))
-        if checkpoint and self._is_plain:
-            state = TrainerState.load_from_json(str(Path(checkpoint, "trainer_state.json")))
-            if any(
-                one.is_due(state) for one in self.callback_handler.callbacks if isinstance(one, StopWithoutProgress)
-            ):
+        if checkpoint and not self._is_sharded:
+            state = TrainerState.load_from_json(str(Path(checkpoint, STATE)))
+            if reason := self.why_finished(state):
+                logger.warning(f"The run had finished at {checkpoint} ({reason}): no further step is made.")
                 return self._end_at(checkpoint, state)
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def why_finished(self, state: TrainerState) -> str | None:
+        """Return why a run with this state makes no further step: its steps, epochs or patience; None if it does."""
+        for one in self.callback_handler.callbacks:
+            if isinstance(one, StopWithoutProgress) and one.is_due(state):
+                return f"{one.patience} evaluations without a better `{one.metric}`"
+        return why_finished(state, self.args)
+
+    def restore_final(self) -> bool:
+        """Load the final model of a finished run from the output directory.
+
+        Returns:
+            Whether there is one. False: the run has steps left with these arguments, its final save is missing, or the
+            model is sharded or has adapters, which are restored from checkpoints only.
+        """
+        output = str(self.args.output_dir)
+        state = final_state(output) if self._is_plain else None
+        if state is None or (reason := self.why_finished(state)) is None:
+            return False
+        logger.warning(f"The run in {output} has finished ({reason}): there is nothing to resume.")
+        self._load_from_checkpoint(output)
+        self._take_over(state)
+        if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self.card.saved_step = state.best_global_step
+        return True
 
     def _end_at(self, checkpoint: str, state: TrainerState) -> TrainOutput:
         """Restore the final model without a further step."""
         self._load_from_checkpoint(checkpoint)
-        state.is_local_process_zero, state.is_world_process_zero = (
-            self.is_local_process_zero(),
-            self.is_world_process_zero(),
-        )
-        self.state = state
+        restore_best_checkpoint(state, checkpoint)
+        self._take_over(state)
         if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self._load_best_model()
         return TrainOutput(state.global_step, float("nan"), {"epoch": state.epoch})
+
+    def _take_over(self, state: TrainerState) -> None:
+        state.is_local_process_zero = self.is_local_process_zero()
+        state.is_world_process_zero = self.is_world_process_zero()
+        self.state = state
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self._is_plain:
