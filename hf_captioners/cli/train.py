@@ -2,6 +2,7 @@
 
 import argparse
 import functools
+import sys
 import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -78,8 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train a captioner and print a summary."""
+    """Train a captioner and print a summary; 1 if training diverged."""
     from hf_captioners.reproduce.reading import read_arguments
+    from hf_captioners.training.divergence import DivergenceError
     from hf_captioners.training.running import checkpoint_to_resume, train_captioner
 
     recipes = [Recipe.load(path) for path in args.recipes]
@@ -94,7 +96,12 @@ def run(args: argparse.Namespace) -> int:
     checkpoint = checkpoint_to_resume(arguments.training, resume)
     if resume:
         print(f"Resuming from {checkpoint}." if checkpoint else "No complete checkpoint: starting from the beginning.")
-    print(summary(train_captioner(*arguments, resume=resume, reproduces=comparison)))
+    try:
+        result = train_captioner(*arguments, resume=resume, reproduces=comparison)
+    except DivergenceError as error:
+        print(f"hf-captioners train: error: {error}", file=sys.stderr)
+        return 1
+    print(summary(result))
     return 0
 
 

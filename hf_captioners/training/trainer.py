@@ -34,6 +34,7 @@ from .card_writer import CardWriter
 from .checkpoints import last_complete_checkpoint, load_weights
 from .collator import CaptionCollator
 from .diagnostics import CaptionedExample, scored_words, show_examples, visual_gate_means
+from .divergence import require_finite_loss, require_finite_weights, require_targets
 from .evaluation import (
     METRICS,
     MetricResult,
@@ -246,6 +247,25 @@ class CaptioningTrainer(HubTrainer):
             inputs = {**inputs, "decoder_input_ids": mix_in_own_words(self.base_model, inputs, probability)}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Compute loss and gradients of a batch.
+
+        Raises:
+            DivergenceError: the loss is not finite.
+            ValueError: all labels of the batch are ignored.
+        """
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if not bool(torch.isfinite(loss).all()):
+            step = self.state.global_step + 1
+            require_targets(inputs.get("labels"), step)
+            require_finite_loss(float(loss.sum()), f"The loss at step {step}", self)
+        return loss
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if not self._is_sharded:
+            require_finite_weights(self)
+        super()._save(output_dir, state_dict)
+
     @property
     def _is_sharded(self) -> bool:
         return bool(self.is_deepspeed_enabled or self.is_fsdp_enabled)
@@ -344,6 +364,9 @@ class CaptioningTrainer(HubTrainer):
             `eval_bleu_1` to `eval_bleu_4`, `eval_cider_d` (natural units), `eval_loss` if it is evaluated, speed, and
             statistics of the captions: `eval_distinct`, `eval_length` in words, `eval_length_ratio`,
             `eval_bad_endings`.
+
+        Raises:
+            DivergenceError: the loss is not finite.
         """
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(rows, dict):
@@ -394,6 +417,7 @@ class CaptioningTrainer(HubTrainer):
         figures = score_captions(captions, images.captions, metrics, tokenizer, self.ptb_tokenizer)
         if self.args.evaluate_loss:
             figures["loss"] = self.caption_loss(images)
+            require_finite_loss(figures["loss"], f"The evaluation loss at step {self.state.global_step}", self)
         return captions, figures
 
     def _note_on_card(
