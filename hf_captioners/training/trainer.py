@@ -29,6 +29,7 @@ from hf_captioners.processing.image_reading import read_image
 
 from .arguments import CaptioningTrainingArguments
 from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
+from .caption_checks import warn_of_wordless
 from .caption_encoding import caption_encoder
 from .card_writer import CardWriter
 from .checkpoints import last_complete_checkpoint, load_weights
@@ -291,7 +292,13 @@ class CaptioningTrainer(HubTrainer):
             if reason := self.why_finished(state):
                 logger.warning(f"The run had finished at {checkpoint} ({reason}): no further step is made.")
                 return self._end_at(checkpoint, state)
+        self._check_captions()
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _check_captions(self) -> None:
+        """Check the captions of training before any work."""
+        if isinstance(self.train_dataset, CaptionPairs):
+            warn_of_wordless(self.train_dataset.images)
 
     def why_finished(self, state: TrainerState) -> str | None:
         """Return why a run with this state makes no further step: its steps, epochs or patience; None if it does."""
@@ -531,14 +538,18 @@ class CaptioningTrainer(HubTrainer):
         return float(total[0] / total[1])
 
     def _images_of(self, rows: Dataset) -> CaptionedImages:
-        """Return the wrapped form of a data set, made once per data set, with stored features where they are used."""
+        """Return the wrapped form of a data set, with stored features where they are used."""
+        images = self._wrapped(rows)
+        self.attach_features(images)
+        return images
+
+    def _wrapped(self, rows: Dataset) -> CaptionedImages:
+        """Return the wrapped form of a data set, made once per data set."""
         if not hasattr(self, "_evaluated"):
             self._evaluated: dict[int, tuple[Dataset, CaptionedImages]] = {}
         if id(rows) not in self._evaluated:
             self._evaluated[id(rows)] = rows, CaptionedImages(rows, row_inputs=self.encoder.row_inputs)
-        _, images = self._evaluated[id(rows)]
-        self.attach_features(images)
-        return images
+        return self._evaluated[id(rows)][1]
 
     def _own_share(self, items: TorchDataset, description: str) -> Any:
         """Yield the batches of this process's part of a data set, on its device."""
