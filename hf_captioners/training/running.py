@@ -152,6 +152,8 @@ def train_captioner(
             eval_dataset=validation_rows,
             processing_class=processor,
         )
+        if test_rows is not None:
+            trainer.check_evaluation(test_rows, "test")
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
             known = known_test_metrics(output, test) if result.had_finished else None

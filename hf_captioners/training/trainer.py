@@ -29,7 +29,7 @@ from hf_captioners.processing.image_reading import read_image
 
 from .arguments import CaptioningTrainingArguments
 from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
-from .caption_checks import warn_of_wordless
+from .caption_checks import require_short_captions, warn_of_wordless
 from .caption_encoding import caption_encoder
 from .card_writer import CardWriter
 from .checkpoints import last_complete_checkpoint, load_weights
@@ -296,9 +296,26 @@ class CaptioningTrainer(HubTrainer):
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _check_captions(self) -> None:
-        """Check the captions of training before any work."""
+        """Check the captions of training and evaluation before any work, see `require_short_captions`."""
         if isinstance(self.train_dataset, CaptionPairs):
             warn_of_wordless(self.train_dataset.images)
+            require_short_captions(self.train_dataset.images, self.encoder, self.base_model, "training")
+        rows = self.eval_dataset
+        for part in rows.values() if isinstance(rows, dict) else [rows] if rows is not None else []:
+            self.check_evaluation(part)
+
+    def check_evaluation(self, rows: Dataset, name: str = "evaluation") -> None:
+        """Check whether a data set can be evaluated, before training.
+
+        Args:
+            rows: captioned images.
+            name: of the data set, for the message.
+
+        Raises:
+            ValueError: captions are too long for the loss that `evaluate_loss` asks for.
+        """
+        if self.args.evaluate_loss:
+            require_short_captions(self._wrapped(rows), self.encoder, self.base_model, name)
 
     def why_finished(self, state: TrainerState) -> str | None:
         """Return why a run with this state makes no further step: its steps, epochs or patience; None if it does."""

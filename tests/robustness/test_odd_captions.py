@@ -1,4 +1,4 @@
-"""Jobs go on where captions have no words."""
+"""Captions without words, with which jobs go on, and captions that are too long, which are found before training."""
 
 import json
 import shutil
@@ -58,3 +58,19 @@ def test_references_without_words_have_no_mean_length():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert score_captions(["a dog", ""], [["."], ["!"]])["bleu_4"] < 1e-6
+
+
+def test_captions_longer_than_the_decoder_are_refused_before_training(images, train, tmp_path, capsys):
+    """The decoder of the tiny captioner has 96 positions."""
+    long = " ".join(["a red circle above a blue square"] * 40)
+    good = folder_of(images, tmp_path / "good", [["a dog"], ["a cat"]])
+    data = folder_of(images, tmp_path / "data", [["a dog", long]] * 4 + [["a cat"], [long, long, long]])
+    for train_dir, validation_dir, name in ((data, good, "training"), (good, data, "evaluation")):
+        assert train(train_dir, validation_dir) == 2
+        error = capsys.readouterr().err
+        assert f"7 {name} captions have more tokens than the 96 positions of the decoder" in error
+        assert error.count("tokens: 'a red circle") == 5 and "... and 2 more" in error and "row 5" in error
+        assert "--max_caption_tokens 96" in error
+        assert not list((tmp_path / "run").glob("features/*")), "refused before any work"
+    assert train(data, data, "--max_caption_tokens", "97") == 2
+    assert train(data, data, "--max_caption_tokens", "96") == 0
