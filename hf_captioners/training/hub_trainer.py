@@ -19,10 +19,16 @@ from hf_captioners.hub.card_facts import sample_images
 from hf_captioners.hub.cards import CARD
 from hf_captioners.hub.checkpoint_files import checkpoint_files
 from hf_captioners.hub.pushing import explain_hub_errors, prepare_repository, push_checkpoint
+from hf_captioners.output_files import explain_write_errors
 
 from .card_writer import CardWriter
 
 logger = logging.get_logger(__name__)
+
+ADVICE = (
+    "Free space, then resume with `--resume` from the last complete checkpoint. `--save_total_limit 1` keeps fewer "
+    "checkpoints."
+)
 
 
 class HubTrainer(Seq2SeqTrainer):
@@ -41,9 +47,13 @@ class HubTrainer(Seq2SeqTrainer):
     _pending_pushes: tuple["Future[CommitInfo]", ...] = ()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        with self._without_secrets():
+        with self._without_secrets(), explain_write_errors(str(self.args.output_dir), ADVICE):
             super()._save(output_dir, state_dict)
         self._rendered_card = self.card.write(self, Path(output_dir or str(self.args.output_dir)))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        with explain_write_errors(str(self.args.output_dir), ADVICE):
+            super()._save_checkpoint(model, trial)
 
     @contextmanager
     def _without_secrets(self) -> Iterator[None]:

@@ -10,13 +10,14 @@ from transformers import set_seed
 
 from hf_captioners.hub.card_facts import PublishedFacts
 from hf_captioners.metrics import compute_caption_metrics
-from hf_captioners.output_files import as_json, only_run_in, require_writable_folder, write_text
+from hf_captioners.output_files import as_json, explain_write_errors, only_run_in, require_writable_folder, write_text
 
 from .arguments import CaptioningTrainingArguments
 from .checkpoints import last_complete_checkpoint, require_complete
 from .data_arguments import DataArguments, fit_to_features, load_training_data
 from .evaluation import MetricResult
 from .finished_runs import STATE
+from .hub_trainer import ADVICE
 from .scst_arguments import SCSTArguments
 from .scst_start import last_scst_checkpoint
 from .scst_trainer import SCSTTrainer
@@ -134,7 +135,7 @@ def train_captioner(
     if test.test_split:
         # Before any work: can these metrics be computed here? METEOR, for example, needs tables.
         compute_caption_metrics(["a dog", "a cat"], [["a dog"], ["a cat"]], test.test_metrics, test.test_tokenizer)
-    with only_run_in(output, is_main):
+    with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
         checkpoint = checkpoint_to_resume(training_arguments, resume)
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
         if data_arguments.drawn is not None and is_main:
