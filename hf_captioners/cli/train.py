@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from hf_captioners.reproduce.recipe import NULL, Recipe, merge_arguments
 
+from .evaluate import add_strict_argument, report_left_out
+
 if TYPE_CHECKING:
     from hf_captioners.training.running import TrainingResult
 
 NAME = "train"
 HELP = "train a captioner on your own images and captions"
 # Arguments of this command alone; all others are fields of the dataclasses.
-OWN = ("recipes", "regime", "reproduces", "resume")
+OWN = ("recipes", "regime", "reproduces", "resume", "strict")
 
 
 def parent_parsers() -> list[argparse.ArgumentParser]:
@@ -76,10 +78,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("RECIPE", "REGIME"),
         help="show the published row of this recipe and regime in the card, beside the metrics of --test_split",
     )
+    add_strict_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train a captioner and print a summary; 1 if training diverged."""
+    """Train a captioner and print a summary; 1 if training diverged, or with `--strict` if images are unreadable."""
     from hf_captioners.reproduce.reading import read_arguments
     from hf_captioners.training.divergence import DivergenceError
     from hf_captioners.training.running import checkpoint_to_resume, train_captioner
@@ -102,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"hf-captioners train: error: {error}", file=sys.stderr)
         return 1
     print(summary(result))
-    return 0
+    return report_left_out(arguments.data.left_out, args.strict)
 
 
 def summary(result: "TrainingResult") -> str:
