@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 
 from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
@@ -81,7 +82,7 @@ def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
         **options: arguments of `from_pretrained`.
 
     Raises:
-        ValueError: the checkpoint is not a captioner.
+        ValueError: the checkpoint is not a captioner, or a weight is not finite.
         FileNotFoundError: it cannot be read.
     """
     try:
@@ -92,7 +93,25 @@ def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
             raise
         reason = str(error).splitlines()[0][:200]
         raise ValueError(f"{source} is no captioner ({reason}). Pass a checkpoint that generates captions.") from error
+    if name := weight_that_is_not_finite(model):
+        raise ValueError(
+            f"{source} has weights that are not finite, first in {name}: its training diverged, or the file is "
+            "damaged. Pass an earlier checkpoint, or download it again."
+        )
     return model, load_processor(source, options.get("trust_remote_code", False))
+
+
+# Other number formats (8 bits and less) belong to quantised weights, and have no infinity or no test for it.
+CHECKED_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@torch.no_grad()
+def weight_that_is_not_finite(model: torch.nn.Module) -> str | None:
+    """Return the name of the first parameter with NaN or infinite values; None if all are finite."""
+    for name, weight in model.named_parameters():
+        if weight.dtype in CHECKED_TYPES and not weight.is_meta and not bool(torch.isfinite(weight).all()):
+            return name
+    return None
 
 
 def load_processor(source: str, trust_remote_code: bool = False) -> Any:

@@ -1,9 +1,12 @@
 """Output files and folders: checked before the work starts, written atomically, locked against other runs."""
 
+import errno
 import json
 import math
 import os
+import re
 import secrets
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -67,6 +70,49 @@ def as_json(value: Any) -> str:
         return None if isinstance(item, float) and math.isnan(item) else item
 
     return json.dumps(plain(value), indent=2)
+
+
+class WriteError(OSError):
+    """A file cannot be written: the disk is full, a quota or a limit of file sizes is reached, or it fails."""
+
+
+TORCH_WRITE_FAULTS = ("PytorchStreamWriter failed", "unexpected pos", "iostream error")
+WRITE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+
+
+@contextmanager
+def explain_write_errors(folder: str | os.PathLike[str], advice: str) -> Iterator[None]:
+    """Name the folder in errors of a full disk, which libraries raise as errors of many types without a name.
+
+    Args:
+        folder: where files are written.
+        advice: what to do, as a sentence.
+
+    Raises:
+        WriteError: instead of such an error. All other errors stay as they are.
+    """
+    try:
+        yield
+    except WriteError:
+        raise
+    except Exception as error:
+        reason = write_fault(error)
+        if reason is None:
+            raise
+        free = f"{shutil.disk_usage(folder).free / 1e6:,.0f} MB" if Path(folder).exists() else "unknown"
+        raise WriteError(f"{folder} cannot be written to: {reason} (free space: {free}). {advice}") from error
+
+
+def write_fault(error: Exception) -> str | None:
+    """Return the reason of an error of writing, if it is one of `WRITE_FAULTS`; else None."""
+    if isinstance(error, OSError):
+        return os.strerror(error.errno) if error.errno in WRITE_FAULTS else None
+    number = re.search(r"\(os error (\d+)\)", str(error))  # of safetensors
+    if number:
+        return os.strerror(int(number[1])) if int(number[1]) in WRITE_FAULTS else None
+    if isinstance(error, RuntimeError) and any(text in str(error) for text in TORCH_WRITE_FAULTS):
+        return "a file was not written completely"
+    return None
 
 
 PATIENCE = 5.0  # seconds; child processes of a killed run may hold its lock for a moment

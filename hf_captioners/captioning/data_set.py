@@ -7,25 +7,32 @@ from typing import Any
 from datasets import Dataset
 from tqdm.auto import tqdm
 
-from hf_captioners.data import load_captions
+from hf_captioners.data.readable import load_readable
+from hf_captioners.data.report import DataReport
 from hf_captioners.metrics.caption_files import MatchedCaptions
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
 from .batches import require_batch_size
 
 
-def load_split(data: str, data_dir: str | None, split: str, options: Mapping[str, Any]) -> Dataset:
-    """Load a split of a named data set, or of a folder of captioned images.
+def load_split(
+    data: str, data_dir: str | None, split: str, options: Mapping[str, Any], report: DataReport | None = None
+) -> Dataset:
+    """Load a split of a named data set, or of a folder of captioned images, without images that cannot be read.
 
     Args:
         data: name of a data set of `load_captions`, or a folder.
         data_dir: folder of a named data set.
         split: name of the split.
         options: options of the data set.
+        report: an empty report, which receives the rows that are left out.
     """
+    report = DataReport() if report is None else report
     is_folder = data_dir is None and Path(data).is_dir()
     name, folder = ("caption_folder", data) if is_folder else (data, data_dir)
-    return load_captions(name, data_dir=folder, split=split, **options)
+    rows = load_readable(name, folder, split, report=report, **options)
+    assert isinstance(rows, Dataset)
+    return rows
 
 
 def caption_data_set(

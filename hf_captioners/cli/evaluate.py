@@ -2,14 +2,20 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hf_captioners.named_values import read_named_values
 
 from .caption import add_model_arguments, generation_options, load_model
 from .score import add_metric_arguments, metric_settings, report
 
+if TYPE_CHECKING:
+    from hf_captioners.data.report import Problem
+
 NAME = "evaluate"
 HELP = "caption a data set and score the captions"
+SHOWN = 50  # rows that are printed one by one
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,22 +28,45 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--split", default="test", help="default: test")
     parser.add_argument("--max_images", "--max-images", type=int, help="caption at most this many images")
+    add_strict_argument(parser)
     add_model_arguments(parser)
     add_metric_arguments(parser)
 
 
+def add_strict_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that makes images that cannot be read part of the exit status."""
+    parser.add_argument(
+        "--strict", action="store_true", help="exit status 1 if images were left out because they cannot be read"
+    )
+
+
+def report_left_out(problems: "Sequence[Problem]", strict: bool) -> int:
+    """Print the rows that were left out because of their images; return 1 if there are any and `strict` is set."""
+    for problem in problems[:SHOWN]:
+        print(f"left out: {problem}", file=sys.stderr)
+    if len(problems) > SHOWN:
+        print(f"... and {len(problems) - SHOWN:,} more: hf-captioners check-data lists them all", file=sys.stderr)
+    if problems:
+        print(f"{len(problems):,} row(s) were left out: their images are missing or unreadable.", file=sys.stderr)
+    return 1 if problems and strict else 0
+
+
 def run(args: argparse.Namespace) -> int:
-    """Caption and score; 1 if the data set has images without references."""
+    """Caption and score; 1 if the data set has images without references, or with `--strict` unreadable ones."""
     from hf_captioners.captioning.batches import require_batch_size
     from hf_captioners.captioning.data_set import caption_data_set, load_split
     from hf_captioners.captioning.scoring import score_matched
+    from hf_captioners.data.readable import unusable_images
+    from hf_captioners.data.report import DataReport
 
     require_batch_size(args.batch_size)
     settings = metric_settings(args)
     options = read_named_values(args.data_options, "--data_options")
-    rows = load_split(args.data, args.data_dir, args.split, options)
+    problems = DataReport()
+    rows = load_split(args.data, args.data_dir, args.split, options, problems)
     if args.max_images is not None and args.max_images < len(rows):
         print(f"only the first {args.max_images:,} of {len(rows):,} images", file=sys.stderr)
         rows = rows.select(range(args.max_images))
     matched = caption_data_set(load_model(args), rows, args.batch_size, **generation_options(args))
-    return report(score_matched(matched, settings), args)
+    status = report(score_matched(matched, settings), args)
+    return max(status, report_left_out(unusable_images(problems), args.strict))

@@ -2,11 +2,14 @@
 
 import argparse
 import functools
+import sys
 import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hf_captioners.reproduce.recipe import NULL, Recipe, merge_arguments
+
+from .evaluate import add_strict_argument, report_left_out
 
 if TYPE_CHECKING:
     from hf_captioners.training.running import TrainingResult
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 NAME = "train"
 HELP = "train a captioner on your own images and captions"
 # Arguments of this command alone; all others are fields of the dataclasses.
-OWN = ("recipes", "regime", "reproduces", "resume")
+OWN = ("recipes", "regime", "reproduces", "resume", "strict")
 
 
 def parent_parsers() -> list[argparse.ArgumentParser]:
@@ -75,11 +78,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("RECIPE", "REGIME"),
         help="show the published row of this recipe and regime in the card, beside the metrics of --test_split",
     )
+    add_strict_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train a captioner and print a summary."""
+    """Train a captioner and print a summary; 1 if training diverged, or with `--strict` if images are unreadable."""
     from hf_captioners.reproduce.reading import read_arguments
+    from hf_captioners.training.divergence import DivergenceError
     from hf_captioners.training.running import checkpoint_to_resume, train_captioner
 
     recipes = [Recipe.load(path) for path in args.recipes]
@@ -94,14 +99,21 @@ def run(args: argparse.Namespace) -> int:
     checkpoint = checkpoint_to_resume(arguments.training, resume)
     if resume:
         print(f"Resuming from {checkpoint}." if checkpoint else "No complete checkpoint: starting from the beginning.")
-    print(summary(train_captioner(*arguments, resume=resume, reproduces=comparison)))
-    return 0
+    try:
+        result = train_captioner(*arguments, resume=resume, reproduces=comparison)
+    except DivergenceError as error:
+        print(f"hf-captioners train: error: {error}", file=sys.stderr)
+        return 1
+    print(summary(result))
+    return report_left_out(arguments.data.left_out, args.strict)
 
 
 def summary(result: "TrainingResult") -> str:
     """Return the lines that are printed after training."""
     output_dir = result.trainer.args.output_dir
-    lines = [f"Saved the captioner in {output_dir}."]
+    had_finished = f"The run in {output_dir} had finished: nothing was trained. For more, pass a larger "
+    had_finished += "`--max_steps` or `--num_train_epochs`."
+    lines = [had_finished if result.had_finished else f"Saved the captioner in {output_dir}."]
     best = result.best_evaluation
     if best is not None:
         metrics = ", ".join(

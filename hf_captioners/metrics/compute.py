@@ -97,6 +97,7 @@ def compute_caption_metrics(
     if tokenizer == "ptb":
         tokenize = PTBTokenizer()
         predictions, references = tokenize(predictions), [tokenize(captions) for captions in references]
+    warn_of_wordless(references)
     job = _Job(predictions, references, document_frequency, meteor, tables, spice)
     result: dict[str, Any] = {"per_image": {}, "variants": {}, "tokenizer": tokenizer}
     for name in metrics:
@@ -108,6 +109,19 @@ def compute_caption_metrics(
             if figure.document_frequency is not None:
                 result["document_frequency"] = figure.document_frequency
     return result
+
+
+def warn_of_wordless(references: Sequence[Sequence[str]]) -> None:
+    """Warn if tokenised references have no words, as those of punctuation or emoji only."""
+    empty = [row for row, captions in enumerate(references) if not all(text.strip() for text in captions)]
+    if empty:
+        count = sum(not text.strip() for row in empty for text in references[row])
+        total = sum(map(len, references))
+        warnings.warn(
+            f"{count:,} of {total:,} reference captions have no words, only punctuation or emoji, which the tokenizer "
+            f"removes; the first is of image {empty[0]} (from 0). They are scored as empty texts: leave them out.",
+            stacklevel=3,
+        )
 
 
 def check_choice(metrics: Sequence[str], tokenizer: str) -> None:

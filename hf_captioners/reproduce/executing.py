@@ -69,7 +69,7 @@ def require_same_arguments(run: Run, arguments: Sequence[str]) -> None:
     Raises:
         ValueError: the arguments differ.
     """
-    known = run.result()
+    known, arguments = run.result(), without_tokens(arguments)
     if known is None or known["arguments"] == arguments:
         return
     if known["status"] == FAILED and not any(run.folder.rglob("checkpoint-*")):  # nothing to resume from
@@ -80,6 +80,17 @@ def require_same_arguments(run: Run, arguments: Sequence[str]) -> None:
         f"{run.folder} was run with other arguments (then {' '.join(before) or 'without some'}; now "
         f"{' '.join(now) or 'without some'}). Pass a different --output_dir, or remove that folder."
     )
+
+
+def without_tokens(arguments: Sequence[str]) -> list[str]:
+    """Return typed arguments with `***` instead of access tokens, for files.
+
+    Args:
+        arguments: names and values in turn, as `Run.typed` returns them; names of tokens end in `_token`.
+    """
+    before = ["", *arguments]
+    is_token = [name.startswith("--") and name.endswith("_token") for name in before]
+    return ["***" if hidden else text for hidden, text in zip(is_token, arguments, strict=False)]
 
 
 def execute_run(run: Run, arguments: Sequence[str], launcher: Sequence[str]) -> dict[str, Any]:
@@ -96,13 +107,13 @@ def execute_run(run: Run, arguments: Sequence[str], launcher: Sequence[str]) -> 
 
 
 def _execute(run: Run, arguments: list[str], launcher: list[str]) -> dict[str, Any]:
-    known = run.result()
-    same = known is not None and known["arguments"] == arguments
+    known, shown = run.result(), without_tokens(arguments)
+    same = known is not None and known["arguments"] == shown
     if known and same and known["status"] == DONE:
         return known
     log, metrics_file = run.folder / "run.log", run.folder / "test_results.json"
     metrics_file.unlink(missing_ok=True)
-    result: dict[str, Any] = {**run.names, "seed": run.seed, "arguments": arguments, "status": STARTED, "figures": {}}
+    result: dict[str, Any] = {**run.names, "seed": run.seed, "arguments": shown, "status": STARTED, "figures": {}}
     write_text(run.folder / RESULT, as_json(result) + "\n")
     started = time.time()
     with log.open("w", encoding="utf-8") as file:

@@ -194,12 +194,11 @@ class CardWriter(TrainerCallback):
         step = state.global_step or None if self.saved_step is None else self.saved_step
         images = trainer.train_dataset.images if trainer.train_dataset is not None else None
         reported, other = reported_arguments(args)
-        evaluations = self.evaluations.get(step or 0)
-        if evaluations is None and step is not None:  # evaluated before the run was resumed
+        evaluations = self.evaluations.get(step or 0, {})
+        kept = list(evaluations.values())
+        if step is not None and not evaluations.keys() - {"test"}:  # evaluated before the run was resumed
             earlier = TrainingFacts.load(Path(str(args.output_dir), f"checkpoint-{step}"))
-            kept = earlier.evaluations if earlier else []
-        else:
-            kept = list((evaluations or {}).values())
+            kept = [*(earlier.evaluations if earlier else []), *kept]
         return TrainingFacts(
             data=data_facts(images.rows, images.captions) if images is not None else DataFacts(),
             evaluations=kept,

@@ -43,14 +43,19 @@ def require_complete(checkpoint: str | os.PathLike[str]) -> None:
         )
 
 
-def last_complete_checkpoint(output_dir: str | os.PathLike[str]) -> str | None:
+def last_complete_checkpoint(output_dir: str | os.PathLike[str], before: int | None = None) -> str | None:
     """Return the newest complete checkpoint of a run; None if there is none.
 
     `trainer.train(resume_from_checkpoint=True)` of transformers takes the newest directory, even an incomplete one.
+
+    Args:
+        output_dir: output directory of the run.
+        before: only checkpoints of earlier steps than this one.
     """
     folders = Path(output_dir).glob("checkpoint-*")
     numbered = [(int(folder.name.rpartition("-")[2]), folder) for folder in folders if folder.name[11:].isdigit()]
-    return next((str(folder) for _, folder in sorted(numbered, reverse=True) if is_complete(folder)), None)
+    earlier = sorted((step, folder) for step, folder in numbered if before is None or step < before)
+    return next((str(folder) for _, folder in reversed(earlier) if is_complete(folder)), None)
 
 
 def load_weights(model: PreTrainedModel, checkpoint: str | os.PathLike[str]) -> None:

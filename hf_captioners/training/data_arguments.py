@@ -8,6 +8,8 @@ from datasets import Dataset, DatasetDict
 
 from hf_captioners.data import load_captions
 from hf_captioners.data.loading import generation_defaults
+from hf_captioners.data.readable import load_readable, unusable_images
+from hf_captioners.data.report import DataReport, Problem
 from hf_captioners.data.subsets import CaptionSubset, draw_subset
 from hf_captioners.features.region_forms import open_regions
 from hf_captioners.features.region_source import RegionSource
@@ -35,6 +37,9 @@ class DataArguments:
         share_unit: unit of `train_share`: `caption` (pairs of image and caption, as VisualGPT) or `image`.
         share_seed: seed of that subset. None: the seed of the run.
         subset: list of captions or images to train on: the `subset.json` of an earlier run.
+
+    Attributes:
+        left_out: rows that were left out because their image is missing or cannot be read.
 
     Raises:
         ValueError: two arguments exclude each other.
@@ -79,6 +84,7 @@ class DataArguments:
     def __post_init__(self) -> None:
         """Check arguments that exclude each other."""
         self.drawn: CaptionSubset | None = None
+        self.left_out: list[Problem] = []
         self._opened: dict[Path, RegionSource | None] = {}
         if self.subset is not None and self.train_share is not None:
             raise ValueError("`--subset` and `--train_share` exclude each other; give one.")
@@ -96,9 +102,14 @@ class DataArguments:
         return self.data_dir or self.train_dir
 
     def load(self, folder: str | None) -> DatasetDict:
-        """Load all splits of the data set from a folder."""
-        splits = load_captions(self.dataset, data_dir=folder, **read_named_values(self.data_options, "--data_options"))
+        """Load all splits of the data set from a folder, without images that cannot be read; see `left_out`."""
+        options, report = read_named_values(self.data_options, "--data_options"), DataReport()
+        if self.features is None:
+            splits = load_readable(self.dataset, folder, report=report, **options)
+        else:
+            splits = load_captions(self.dataset, data_dir=folder, report=report, **options)
         assert isinstance(splits, DatasetDict)
+        self.left_out += [problem for problem in unusable_images(report) if problem not in self.left_out]
         return splits
 
     @property

@@ -72,7 +72,8 @@ def caption_statistics(words: Sequence[str], reference_words: Sequence[Sequence[
 
     Returns:
         `distinct`, the share of captions that differ from all others; `length`, the mean number of words;
-        `bad_endings`, the share of truncated captions; `length_ratio`, mean length over that of the references.
+        `bad_endings`, the share of truncated captions; `length_ratio`, mean length over that of the references, if
+        these have any words.
 
     Example:
 
@@ -88,7 +89,7 @@ def caption_statistics(words: Sequence[str], reference_words: Sequence[Sequence[
     health = caption_health(words)
     statistics = {name: health[name] for name in STATISTICS}
     lengths = [len(text.split()) for texts in reference_words for text in texts]
-    if lengths:
+    if any(lengths):
         statistics["length_ratio"] = statistics["length"] / (sum(lengths) / len(lengths))
     return statistics
 

@@ -1,14 +1,17 @@
 """`HubTrainer`: a trainer that writes a card with every saved model and pushes whole checkpoints."""
 
+import copy
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import CommitInfo, HfApi
-from transformers import Seq2SeqTrainer
+from transformers import Seq2SeqTrainer, TrainingArguments
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import logging
 
@@ -16,10 +19,16 @@ from hf_captioners.hub.card_facts import sample_images
 from hf_captioners.hub.cards import CARD
 from hf_captioners.hub.checkpoint_files import checkpoint_files
 from hf_captioners.hub.pushing import explain_hub_errors, prepare_repository, push_checkpoint
+from hf_captioners.output_files import explain_write_errors
 
 from .card_writer import CardWriter
 
 logger = logging.get_logger(__name__)
+
+ADVICE = (
+    "Free space, then resume with `--resume` from the last complete checkpoint. `--save_total_limit 1` keeps fewer "
+    "checkpoints."
+)
 
 
 class HubTrainer(Seq2SeqTrainer):
@@ -31,14 +40,30 @@ class HubTrainer(Seq2SeqTrainer):
     save is skipped because an earlier push is still running: `hub_always_push` has no effect.
     """
 
+    args: TrainingArguments
     card: CardWriter
     _rendered_card: str | None = None  # of the last save
     _pusher: ThreadPoolExecutor | None = None
     _pending_pushes: tuple["Future[CommitInfo]", ...] = ()
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        super()._save(output_dir, state_dict)
+        with self._without_secrets(), explain_write_errors(str(self.args.output_dir), ADVICE):
+            super()._save(output_dir, state_dict)
         self._rendered_card = self.card.write(self, Path(output_dir or str(self.args.output_dir)))
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        with explain_write_errors(str(self.args.output_dir), ADVICE):
+            super()._save_checkpoint(model, trial)
+
+    @contextmanager
+    def _without_secrets(self) -> Iterator[None]:
+        """Hide access tokens while transformers pickles the arguments into `training_args.bin`."""
+        own = self.args
+        self.args = without_secrets(own)
+        try:
+            yield
+        finally:
+            self.args = own
 
     @property
     def public_name(self) -> str:
@@ -127,15 +152,17 @@ class HubTrainer(Seq2SeqTrainer):
         for path in files:
             _link_or_copy(path, Path(copied, path.name))
         rendered = self._rendered_card
+        # Read here: when the thread runs, a save may have hidden the token from `args` for a moment.
+        revision, token = revision or self.args.hub_revision, token or self.args.hub_token
 
         def push() -> CommitInfo:
             try:
                 return push_checkpoint(
                     copied,
                     str(self.hub_model_id),
-                    revision=revision or self.args.hub_revision,
+                    revision=revision,
                     message=message,
-                    token=token or self.args.hub_token,
+                    token=token,
                     with_images=with_images,
                     card=rendered,
                 )
@@ -150,6 +177,19 @@ class HubTrainer(Seq2SeqTrainer):
         future = self._pusher.submit(push)
         self._pending_pushes = (*(one for one in self._pending_pushes if not one.done()), future)
         return future
+
+
+def without_secrets(args: TrainingArguments) -> TrainingArguments:
+    """Return a copy of training arguments without access tokens; their names end in `_token`, as transformers assumes.
+
+    Args:
+        args: the arguments; they do not change.
+    """
+    copied = copy.copy(args)
+    for name in vars(args):
+        if name.endswith("_token") and isinstance(getattr(args, name), str):
+            setattr(copied, name, None)
+    return copied
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

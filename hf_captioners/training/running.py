@@ -1,5 +1,6 @@
 """Train a captioner from arguments: load the data, build the model, train, test, save."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,19 +10,23 @@ from transformers import set_seed
 
 from hf_captioners.hub.card_facts import PublishedFacts
 from hf_captioners.metrics import compute_caption_metrics
-from hf_captioners.output_files import as_json, only_run_in, require_writable_folder, write_text
+from hf_captioners.output_files import as_json, explain_write_errors, only_run_in, require_writable_folder, write_text
 
 from .arguments import CaptioningTrainingArguments
 from .checkpoints import last_complete_checkpoint, require_complete
 from .data_arguments import DataArguments, fit_to_features, load_training_data
 from .evaluation import MetricResult
+from .finished_runs import STATE
+from .hub_trainer import ADVICE
 from .scst_arguments import SCSTArguments
 from .scst_start import last_scst_checkpoint
 from .scst_trainer import SCSTTrainer
 from .starting import ModelArguments, start_captioner
 from .trainer import CaptioningTrainer
 
+TRAIN_RESULTS = "train_results.json"
 TEST_RESULTS = "test_results.json"
+CONDITIONS = ("variants", "document_frequency", "tokenizer")  # of `MetricResult`
 SUBSET = "subset.json"
 Comparison = Callable[[Mapping[int, Mapping[str, float]]], PublishedFacts]
 """Puts the metrics of runs, by seed, beside a published row; see `Recipe.comparison` in `hf_captioners.reproduce`."""
@@ -61,12 +66,14 @@ class TrainingResult:
         metrics: metrics of the training loop: `train_loss`, `train_runtime`, ...
         test_metrics: metrics of the test split in natural units. None: there was no test.
         resumed_from: the checkpoint that the run resumed from, if any.
+        had_finished: whether the run had finished before it was resumed, so that nothing was trained.
     """
 
     trainer: CaptioningTrainer
     metrics: dict[str, float]
     test_metrics: MetricResult | None = None
     resumed_from: str | None = None
+    had_finished: bool = False
 
     @property
     def best_evaluation(self) -> dict[str, Any] | None:
@@ -89,6 +96,8 @@ def train_captioner(
     reproduces: Comparison | None = None,
 ) -> TrainingResult:
     """Train a captioner and save it in `output_dir`, with a card; test it if a test split is given.
+
+    A run that had finished is not trained any further when it is resumed.
 
     Args:
         model_arguments: the architecture and the models that the captioner starts from.
@@ -126,7 +135,7 @@ def train_captioner(
     if test.test_split:
         # Before any work: can these metrics be computed here? METEOR, for example, needs tables.
         compute_caption_metrics(["a dog", "a cat"], [["a dog"], ["a cat"]], test.test_metrics, test.test_tokenizer)
-    with only_run_in(output, is_main):
+    with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
         checkpoint = checkpoint_to_resume(training_arguments, resume)
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
         if data_arguments.drawn is not None and is_main:
@@ -144,14 +153,49 @@ def train_captioner(
             eval_dataset=validation_rows,
             processing_class=processor,
         )
-        metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
-        trainer.save_model()
-        trainer.save_state()
-        trainer.save_metrics("train", metrics)
-        result = TrainingResult(trainer, metrics, resumed_from=checkpoint)
         if test_rows is not None:
-            result.test_metrics = test_captioner(trainer, test_rows, test, reproduces)
+            trainer.check_evaluation(test_rows, "test")
+        result = _train_and_save(trainer, checkpoint)
+        if test_rows is not None:
+            known = known_test_metrics(output, test) if result.had_finished else None
+            result.test_metrics = known or test_captioner(trainer, test_rows, test, reproduces)
     return result
+
+
+def _train_and_save(trainer: CaptioningTrainer, checkpoint: str | None) -> TrainingResult:
+    """Train and save the captioner; a finished run is only loaded, and nothing of it is written again."""
+    named = trainer.args.resume_from_checkpoint
+    if checkpoint is not None and not named and trainer.restore_final():
+        path = Path(str(trainer.args.output_dir), TRAIN_RESULTS)
+        metrics = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return TrainingResult(trainer, metrics, resumed_from=checkpoint, had_finished=True)
+    if trainer.is_world_process_zero():
+        Path(str(trainer.args.output_dir), STATE).unlink(missing_ok=True)  # of an earlier run, or of fewer steps
+    metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    trainer.save_model()
+    trainer.save_metrics("train", metrics)
+    trainer.save_state()  # last: a run with this file is finished
+    return TrainingResult(trainer, metrics, resumed_from=checkpoint)
+
+
+def known_test_metrics(output: Path, test: TestArguments) -> MetricResult | None:
+    """Return the metrics in `test_results.json` of a finished run.
+
+    Returns:
+        None: they are missing, older than the final model, or of a different test.
+    """
+    path = output / TEST_RESULTS
+    if not path.is_file() or path.stat().st_mtime_ns < (output / STATE).stat().st_mtime_ns:
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    names = content.get("variants", {})
+    has_all = all(any(f"{name}_".startswith(f"{asked}_") for name in names) for asked in test.test_metrics)
+    if not has_all or (content.get("split"), content.get("tokenizer")) != (test.test_split, test.test_tokenizer):
+        return None
+    conditions = {name: content[name] for name in CONDITIONS if name in content}
+    metrics = MetricResult({name: value for name, value in content.items() if isinstance(value, float)})
+    metrics.conditions = conditions
+    return metrics
 
 
 def test_captioner(
@@ -169,7 +213,7 @@ def test_captioner(
     if reproduces is not None:
         trainer.card.reproduces = reproduces({trainer.args.seed: metrics})
     if trainer.is_world_process_zero():
-        content = {**metrics.conditions, **metrics, "images": len(rows)}
+        content = {**metrics.conditions, **metrics, "split": test.test_split, "images": len(rows)}
         write_text(Path(str(trainer.args.output_dir), TEST_RESULTS), as_json(content) + "\n")
     trainer.save_model()
     return metrics

@@ -100,6 +100,8 @@ class CollapseWarning(TrainerCallback):
             f"Captions are truncated: {last['eval_bad_endings']:.1%} end in a word like `a` or `with`, "
             f"{first['eval_bad_endings']:.1%} at the start. {remedy if args.end_token_in_reward else ends}",
         )
+        if "eval_length_ratio" not in first or "eval_length_ratio" not in last:  # no reference has words
+            return
         off, off_at_start = (abs(entry["eval_length_ratio"] - 1) for entry in (last, first))
         self._warn(
             "length",

@@ -30,11 +30,13 @@ from hf_captioners.processing.image_reading import read_image
 
 from .arguments import CaptioningTrainingArguments
 from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
+from .caption_checks import require_short_captions, warn_of_wordless
 from .caption_encoding import caption_encoder
 from .card_writer import CardWriter
 from .checkpoints import last_complete_checkpoint, load_weights
 from .collator import CaptionCollator
 from .diagnostics import CaptionedExample, scored_words, show_examples, visual_gate_means
+from .divergence import require_finite_loss, require_finite_weights, require_targets
 from .evaluation import (
     METRICS,
     MetricResult,
@@ -43,6 +45,7 @@ from .evaluation import (
     score_captions,
     write_captions,
 )
+from .finished_runs import STATE, final_state, restore_best_checkpoint, why_finished
 from .hub_trainer import HubTrainer
 from .images import CaptionedImages, CaptionPairs, CaptionSampler
 from .optimizers import OPTIMIZERS, set_own_rate
@@ -247,14 +250,37 @@ class CaptioningTrainer(HubTrainer):
             inputs = {**inputs, "decoder_input_ids": mix_in_own_words(self.base_model, inputs, probability)}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Compute loss and gradients of a batch.
+
+        Raises:
+            DivergenceError: the loss is not finite.
+            ValueError: all labels of the batch are ignored.
+        """
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        if not bool(torch.isfinite(loss).all()):
+            step = self.state.global_step + 1
+            require_targets(inputs.get("labels"), step)
+            require_finite_loss(float(loss.sum()), f"The loss at step {step}", self)
+        return loss
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if not self._is_sharded:
+            require_finite_weights(self)
+        super()._save(output_dir, state_dict)
+
+    @property
+    def _is_sharded(self) -> bool:
+        return bool(self.is_deepspeed_enabled or self.is_fsdp_enabled)
+
     @property
     def _is_plain(self) -> bool:
         """Whether checkpoints hold the whole model in unsharded form."""
-        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled
-        return isinstance(self.model, PreTrainedModel) and not sharded and not hasattr(self.model, "peft_config")
+        is_whole = isinstance(self.model, PreTrainedModel) and not hasattr(self.model, "peft_config")
+        return is_whole and not self._is_sharded
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
-        """Train as transformers does, but do not resume a run whose patience was exhausted at its checkpoint.
+        """Train as transformers does, but make no further step in a run that had ended at its checkpoint.
 
         Args:
             resume_from_checkpoint: a checkpoint, or True for the newest one.
@@ -263,25 +289,74 @@ class CaptioningTrainer(HubTrainer):
         checkpoint = resume_from_checkpoint
         if checkpoint is True:
             checkpoint = last_complete_checkpoint(str(self.args.output_dir))
-        if checkpoint and self._is_plain:
-            state = TrainerState.load_from_json(str(Path(checkpoint, "trainer_state.json")))
-            if any(
-                one.is_due(state) for one in self.callback_handler.callbacks if isinstance(one, StopWithoutProgress)
-            ):
+        if checkpoint and not self._is_sharded:
+            state = TrainerState.load_from_json(str(Path(checkpoint, STATE)))
+            if reason := self.why_finished(state):
+                logger.warning(f"The run had finished at {checkpoint} ({reason}): no further step is made.")
                 return self._end_at(checkpoint, state)
+        self._check_captions()
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+
+    def _check_captions(self) -> None:
+        """Check the captions of training and evaluation before any work, see `require_short_captions`."""
+        if isinstance(self.train_dataset, CaptionPairs):
+            warn_of_wordless(self.train_dataset.images)
+            require_short_captions(self.train_dataset.images, self.encoder, self.base_model, "training")
+        rows = self.eval_dataset
+        for part in rows.values() if isinstance(rows, dict) else [rows] if rows is not None else []:
+            self.check_evaluation(part)
+
+    def check_evaluation(self, rows: Dataset, name: str = "evaluation") -> None:
+        """Check whether a data set can be evaluated, before training.
+
+        Args:
+            rows: captioned images.
+            name: of the data set, for the message.
+
+        Raises:
+            ValueError: captions are too long for the loss that `evaluate_loss` asks for.
+        """
+        if self.args.evaluate_loss:
+            require_short_captions(self._wrapped(rows), self.encoder, self.base_model, name)
+
+    def why_finished(self, state: TrainerState) -> str | None:
+        """Return why a run with this state makes no further step: its steps, epochs or patience; None if it does."""
+        for one in self.callback_handler.callbacks:
+            if isinstance(one, StopWithoutProgress) and one.is_due(state):
+                return f"{one.patience} evaluations without a better `{one.metric}`"
+        return why_finished(state, self.args)
+
+    def restore_final(self) -> bool:
+        """Load the final model of a finished run from the output directory.
+
+        Returns:
+            Whether there is one. False: the run has steps left with these arguments, its final save is missing, or the
+            model is sharded or has adapters, which are restored from checkpoints only.
+        """
+        output = str(self.args.output_dir)
+        state = final_state(output) if self._is_plain else None
+        if state is None or (reason := self.why_finished(state)) is None:
+            return False
+        logger.warning(f"The run in {output} has finished ({reason}): there is nothing to resume.")
+        self._load_from_checkpoint(output)
+        self._take_over(state)
+        if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self.card.saved_step = state.best_global_step
+        return True
 
     def _end_at(self, checkpoint: str, state: TrainerState) -> TrainOutput:
         """Restore the final model without a further step."""
         self._load_from_checkpoint(checkpoint)
-        state.is_local_process_zero, state.is_world_process_zero = (
-            self.is_local_process_zero(),
-            self.is_world_process_zero(),
-        )
-        self.state = state
+        restore_best_checkpoint(state, checkpoint)
+        self._take_over(state)
         if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self._load_best_model()
         return TrainOutput(state.global_step, float("nan"), {"epoch": state.epoch})
+
+    def _take_over(self, state: TrainerState) -> None:
+        state.is_local_process_zero = self.is_local_process_zero()
+        state.is_world_process_zero = self.is_world_process_zero()
+        self.state = state
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if self._is_plain:
@@ -315,6 +390,9 @@ class CaptioningTrainer(HubTrainer):
             `eval_bleu_1` to `eval_bleu_4`, `eval_cider_d` (natural units), `eval_loss` if it is evaluated, speed, and
             statistics of the captions: `eval_distinct`, `eval_length` in words, `eval_length_ratio`,
             `eval_bad_endings`.
+
+        Raises:
+            DivergenceError: the loss is not finite.
         """
         rows = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(rows, dict):
@@ -365,6 +443,7 @@ class CaptioningTrainer(HubTrainer):
         figures = score_captions(captions, images.captions, metrics, tokenizer, self.ptb_tokenizer)
         if self.args.evaluate_loss:
             figures["loss"] = self.caption_loss(images)
+            require_finite_loss(figures["loss"], f"The evaluation loss at step {self.state.global_step}", self)
         return captions, figures
 
     def _note_on_card(
@@ -478,14 +557,18 @@ class CaptioningTrainer(HubTrainer):
         return float(total[0] / total[1])
 
     def _images_of(self, rows: Dataset) -> CaptionedImages:
-        """Return the wrapped form of a data set, made once per data set, with stored features where they are used."""
+        """Return the wrapped form of a data set, with stored features where they are used."""
+        images = self._wrapped(rows)
+        self.attach_features(images)
+        return images
+
+    def _wrapped(self, rows: Dataset) -> CaptionedImages:
+        """Return the wrapped form of a data set, made once per data set."""
         if not hasattr(self, "_evaluated"):
             self._evaluated: dict[int, tuple[Dataset, CaptionedImages]] = {}
         if id(rows) not in self._evaluated:
             self._evaluated[id(rows)] = rows, CaptionedImages(rows, declared_inputs=self.encoder.declared_inputs)
-        _, images = self._evaluated[id(rows)]
-        self.attach_features(images)
-        return images
+        return self._evaluated[id(rows)][1]
 
     def _own_share(self, items: TorchDataset, description: str) -> Any:
         """Yield the batches of this process's part of a data set, on its device."""
