@@ -6,23 +6,24 @@ import http.client
 import io
 import itertools
 import json
-import time
 import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import PIL.Image
-
 from hf_captioners.output_files import atomic_file
+from hf_captioners.processing.image_downloading import TooLargeError, web_content
+from hf_captioners.processing.image_opening import open_image
 
 from .images import why_undecodable
 
 LOG_FILE = "downloads.jsonl"
 FETCHED = "fetched"
+NOT_WEB = "not an http(s) address"
+BAD_NAME = "not a file name"
+LONGEST_NAME = 200  # bytes; file systems allow 255, with the suffix and that of a temporary file
 SUFFIXES = {
     "JPEG": ".jpg",
     "MPO": ".jpg",
@@ -31,6 +32,9 @@ SUFFIXES = {
     "WEBP": ".webp",
     "BMP": ".bmp",
     "TIFF": ".tif",
+    "PPM": ".ppm",
+    "JPEG2000": ".jp2",
+    "AVIF": ".avif",
 }
 WAITING_PER_WORKER = 4
 
@@ -62,7 +66,7 @@ class DownloadReport:
 
     Attributes:
         outcomes: number of images by outcome: `fetched`, `http 404`, `timeout`, `no connection`, `too large`,
-            `not an image`, `too small`.
+            `not an image`, `too small`, `not an http(s) address`, `not a file name`.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -101,7 +105,8 @@ def download_images(
     image file appears under its name when it is complete and decodes.
 
     Args:
-        wanted: name without suffix, and address, of each image; may be a generator over millions.
+        wanted: name without suffix, and `http(s)` address, of each image; may be a generator over millions. A name
+            is that of a file in the folder: at most 200 bytes of UTF-8, without slashes.
         folder: the folder of the images; made if missing.
         settings: settings of the download.
         retry_failed: retry images that failed in an earlier call.
@@ -149,6 +154,8 @@ def _fetch_all(
 
 def _fetch(name: str, url: str, folder: Path, settings: DownloadSettings) -> str:
     """Download one image and return the outcome."""
+    if not is_file_name(name):
+        return BAD_NAME
     for tries_left in range(settings.retries, -1, -1):
         try:
             content = _content(url, settings)
@@ -162,20 +169,12 @@ def _fetch(name: str, url: str, folder: Path, settings: DownloadSettings) -> str
 
 def _content(url: str, settings: DownloadSettings) -> bytes:
     """Return the bytes at an address, within the limits of time and size."""
-    deadline = time.monotonic() + settings.timeout
+    if not url.lower().startswith(("http://", "https://")):
+        raise _DownloadError(NOT_WEB)
     try:
-        request = urllib.request.Request(url, headers={"User-Agent": settings.user_agent})
-        with urllib.request.urlopen(request, timeout=settings.timeout) as response:
-            parts, size = [], 0
-            # read1 returns after one packet, so a slow server cannot exceed the deadline.
-            while part := response.read1(2**16):
-                size += len(part)
-                if size > settings.max_bytes:
-                    raise _DownloadError("too large")
-                if time.monotonic() > deadline:
-                    raise _DownloadError("timeout", again=True)
-                parts.append(part)
-            return b"".join(parts)
+        return web_content(url, settings.timeout, settings.max_bytes, settings.user_agent)
+    except TooLargeError as error:
+        raise _DownloadError("too large") from error
     except urllib.error.HTTPError as error:
         raise _DownloadError(f"http {error.code}", again=error.code >= 500 or error.code == 429) from error
     except TimeoutError as error:
@@ -187,11 +186,20 @@ def _content(url: str, settings: DownloadSettings) -> bytes:
         raise _DownloadError("no connection", again=not isinstance(error, ValueError)) from error
 
 
+def is_file_name(name: str) -> bool:
+    """Return whether a name with a suffix can be that of a file in a folder, on the usual file systems."""
+    try:
+        length = len(name.encode("utf-8"))
+    except UnicodeEncodeError:  # a surrogate
+        return False
+    return 0 < length <= LONGEST_NAME and not set("/\\\0") & set(name) and name.strip(".") != ""
+
+
 def _store(content: bytes, name: str, folder: Path, settings: DownloadSettings) -> None:
     """Write the content if it is an image; the suffix follows its format, not its address."""
     if why_undecodable({"bytes": content, "path": name}) is not None:
         raise _DownloadError("not an image")
-    with PIL.Image.open(io.BytesIO(content)) as image:
+    with open_image(io.BytesIO(content)) as image:
         suffix = SUFFIXES.get(image.format or "")
         if suffix is None:
             raise _DownloadError("not an image")
