@@ -1,5 +1,6 @@
 """Output files and folders: checked before the work starts, written atomically, locked against other runs."""
 
+import errno
 import json
 import math
 import os
@@ -27,6 +28,29 @@ def require_writable_folder(folder: str | os.PathLike[str]) -> None:
             pass
     except OSError as error:
         raise PermissionError(f"{path} cannot be written to ({error.strerror}). Choose a different folder.") from error
+
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@contextmanager
+def explained_write(path: str | os.PathLike[str], advice: str) -> Iterator[None]:
+    """Name the file in errors of a full disk, which the system raises without a name.
+
+    Args:
+        path: the file that is written.
+        advice: what to do after some space is free.
+
+    Raises:
+        OSError: the disk, the quota or the largest size of a file is exhausted.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        text = f"{os.fspath(path)} could not be written ({error.strerror}). Free some space, then {advice}"
+        raise OSError(text) from error
 
 
 @contextmanager
@@ -69,6 +93,37 @@ def as_json(value: Any) -> str:
     return json.dumps(plain(value), indent=2)
 
 
+def quoted_name(name: str, one_line: bool = True) -> str:
+    """Return the name of a file as it is written in a table of text, so that `unquoted_name` returns the same name.
+
+    A name that is not UTF-8 (`os.fsdecode` has surrogates in place of such bytes), has control characters, or begins
+    with a quotation mark, becomes a JSON string: `latin` and the byte 255 is written `"latin\\udcff"`. All others are
+    unchanged.
+
+    Args:
+        name: the name.
+        one_line: whether control characters, such as tabs and line breaks, must not be in the text.
+    """
+    plain = not name.startswith('"') and not any("\ud800" <= char <= "\udfff" for char in name)
+    if plain and not (one_line and any(char < " " for char in name)):
+        return name
+    return json.dumps(name, ensure_ascii=False).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def unquoted_name(text: str) -> str:
+    """Return the name that `quoted_name` wrote; a text that it does not write is returned unchanged."""
+    try:
+        name = json.loads(text) if text.startswith('"') else text
+    except ValueError:
+        return text
+    return name if isinstance(name, str) else text
+
+
+def printable(text: str) -> str:
+    """Return a text for a terminal: control characters and surrogates are escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
 PATIENCE = 5.0  # seconds; child processes of a killed run may hold its lock for a moment
 
 
@@ -96,3 +151,34 @@ def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterato
             f"Another run is writing into {folder}. Wait until it ends and pass --resume, or pass a different "
             "--output_dir."
         ) from None
+
+
+@contextmanager
+def only_writer_of(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Lock an output file against other runs. The system frees the lock of a process that is killed.
+
+    Args:
+        path: the output; the lock is the hidden file `.NAME.lock` in the same folder, which stays.
+
+    Raises:
+        BlockingIOError: another run writes this file.
+        PermissionError: the lock cannot be created.
+    """
+    from filelock import FileLock, Timeout  # see `only_run_in`
+
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise PermissionError(f"{target} cannot be written: there is no folder {target.parent}. Create it.")
+    lock = FileLock(target.with_name(f".{target.name}.lock"), timeout=PATIENCE)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise BlockingIOError(
+            f"Another run is writing {target}. Wait until it ends, or pass a different --output."
+        ) from None
+    except OSError as error:
+        raise PermissionError(f"{target} cannot be written ({error.strerror}). Choose a different folder.") from error
+    try:
+        yield
+    finally:
+        lock.release()
