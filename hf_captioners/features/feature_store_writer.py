@@ -12,12 +12,13 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from hf_captioners.output_files import atomic_file
+from hf_captioners.output_files import atomic_file, explained_write
 
 from .feature_store import SHARD_PATTERN, StoreDescription, StoredShard
 from .region_source import Regions
 
 SHARD_BYTES = 64 * 2**20
+RESUME_ADVICE = "repeat the command: it resumes, and earlier shards are kept."
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
@@ -172,12 +173,10 @@ class FeatureStoreWriter:
                 arrays[name] = np.ascontiguousarray(values, np.float32)
         arrays["counts"] = np.array([len(regions.features) for regions in self._regions], np.int64)
         try:
-            with atomic_file(path, "wb") as file:
+            with explained_write(path, RESUME_ADVICE), atomic_file(path, "wb") as file:
                 save_file(arrays, file.name, metadata={"ids": json.dumps(self._ids)})
         except SafetensorError as error:
-            raise OSError(
-                f"{path} could not be written ({error}). Free some space; earlier shards are kept."
-            ) from error
+            raise OSError(f"{path} could not be written ({error}). Free some space, then {RESUME_ADVICE}") from error
         self._next_shard += 1
         self._ids, self._regions, self._bytes = [], [], 0
 
