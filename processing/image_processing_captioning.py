@@ -25,8 +25,7 @@ from transformers.image_utils import (
     get_image_size_for_max_height_width,
 )
 
-from .image_opening import open_image, turn_of
-from .image_reading import read_image
+from .image_reading import open_image, read_image, turn_of
 
 try:  # needed by the fast path only
     from torchvision.io import ImageReadMode, decode_jpeg

@@ -13,9 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_captioners.output_files import atomic_file
-from hf_captioners.processing.image_downloading import TooLargeError, web_content
-from hf_captioners.processing.image_opening import open_image
+from hf_captioners.output_files import atomic_file, explained_write, only_writer_of
+from hf_captioners.processing.image_reading import TooLargeError, open_image, web_content
 
 from .images import why_undecodable
 
@@ -36,7 +35,9 @@ SUFFIXES = {
     "JPEG2000": ".jp2",
     "AVIF": ".avif",
 }
+RESUME_ADVICE = "repeat the call; finished images are kept."
 WAITING_PER_WORKER = 4
+SHOWN_FAILURES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,12 @@ class DownloadSettings:
     min_side: int = 8
     user_agent: str = "hf-captioners (research; image captioning)"
 
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name, least in (("workers", 1), ("timeout", 1e-3), ("retries", 0), ("max_bytes", 1)):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"`{name}` is {getattr(self, name)}, expected at least {least}.")
+
 
 @dataclass
 class DownloadReport:
@@ -67,9 +74,22 @@ class DownloadReport:
     Attributes:
         outcomes: number of images by outcome: `fetched`, `http 404`, `timeout`, `no connection`, `too large`,
             `not an image`, `too small`, `not an http(s) address`, `not a file name`.
+        failed: the outcomes of the first images that are not available, by name; `downloads.jsonl` has all.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, outcome: str) -> None:
+        """Count an image."""
+        self.outcomes[outcome] += 1
+        if outcome != FETCHED and len(self.failed) < SHOWN_FAILURES:
+            self.failed[name] = outcome
+
+    @property
+    def failures(self) -> int:
+        """Number of the images that are not available."""
+        return self.outcomes.total() - self.outcomes[FETCHED]
 
     @property
     def coverage(self) -> float:
@@ -102,7 +122,8 @@ def download_images(
     """Download images into a folder.
 
     Every finished image is recorded in `downloads.jsonl` there; a later call resumes where a killed one stopped. An
-    image file appears under its name when it is complete and decodes.
+    image file appears under its name when it is complete and decodes. An image that cannot be downloaded is recorded
+    with its outcome and ends nothing; one process fills a folder at a time.
 
     Args:
         wanted: name without suffix, and `http(s)` address, of each image; may be a generator over millions. A name
@@ -117,6 +138,13 @@ def download_images(
     settings = settings or DownloadSettings()
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    with only_writer_of(folder / LOG_FILE):
+        return _download_missing(wanted, folder, settings, retry_failed)
+
+
+def _download_missing(
+    wanted: Iterable[tuple[str, str]], folder: Path, settings: DownloadSettings, retry_failed: bool
+) -> DownloadReport:
     done = _read_log(folder / LOG_FILE)
     report = DownloadReport()
 
@@ -126,11 +154,11 @@ def download_images(
             if outcome is None or (retry_failed and outcome != FETCHED):
                 yield name, url
             else:
-                report.outcomes[outcome] += 1
+                report.add(name, outcome)
 
-    with open(folder / LOG_FILE, "a", encoding="utf-8") as log:
+    with open(folder / LOG_FILE, "a", encoding="utf-8") as log, explained_write(folder, RESUME_ADVICE):
         for name, url, outcome in _fetch_all(missing(), folder, settings):
-            report.outcomes[outcome] += 1
+            report.add(name, outcome)
             log.write(json.dumps({"name": name, "url": url, "outcome": outcome}) + "\n")
             log.flush()
     return report
@@ -213,7 +241,7 @@ def _read_log(path: Path) -> dict[str, str]:
     """Read outcomes of earlier calls; a line that a kill truncated is ignored and terminated."""
     if not path.is_file():
         return {}
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     if text and not text.endswith("\n"):
         with open(path, "a", encoding="utf-8") as log:
             log.write("\n")
@@ -221,7 +249,7 @@ def _read_log(path: Path) -> dict[str, str]:
     for line in text.split("\n"):
         try:
             entry = json.loads(line)
-            outcomes[entry["name"]] = entry["outcome"]
+            outcomes[str(entry["name"])] = str(entry["outcome"])
         except (ValueError, KeyError, TypeError):
             continue
     return outcomes

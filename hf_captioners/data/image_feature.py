@@ -21,7 +21,7 @@ from datasets import (
 )
 from datasets.utils.file_utils import is_local_path, xopen
 
-from hf_captioners.processing.image_opening import open_image, upright
+from hf_captioners.processing.image_reading import open_image, upright
 
 AnyDataset = TypeVar("AnyDataset", Dataset, DatasetDict, IterableDataset, IterableDatasetDict)
 

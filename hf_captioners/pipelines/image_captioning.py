@@ -36,8 +36,7 @@ TASK = "image-captioning"
 # The task inside a checkpoint has a different name than the registered task: transformers prefers the checkpoint's
 # entry, so `pipeline("image-captioning", model)` would require `trust_remote_code` even with this library installed.
 TASK_IN_CHECKPOINT = "captioning"
-# Copies of `processing/image_opening.py` and `processing/image_downloading.py`, because this file stands alone; a test
-# compares them.
+# How `processing/image_reading.py` opens and downloads images, because this file stands alone; a test compares them.
 # Pillow tells a format by the content of a file, whatever its name, and starts Ghostscript for PostScript. Only these
 # formats, which Pillow and its libraries decode themselves, are opened. HEIF needs a plugin that registers itself with
 # Pillow, such as pillow-heif; JPEG includes MPO.

@@ -118,8 +118,6 @@ class TestProcessor:
         assert saved["auto_map"] == {"AutoProcessor": "processing_visualgpt.VisualGPTProcessor"}
         assert {path.name for path in tmp_path.glob("*.py")} == {
             "image_processing_captioning.py",
-            "image_downloading.py",
-            "image_opening.py",
             "image_reading.py",
             "processing_captioning.py",
             "processing_visualgpt.py",

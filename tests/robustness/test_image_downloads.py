@@ -10,6 +10,7 @@ import time
 import PIL.Image
 import pytest
 
+from hf_captioners.cli import main
 from hf_captioners.data.image_download import LOG_FILE, DownloadSettings, download_images
 from hf_captioners.pipelines import image_captioning
 from hf_captioners.processing.image_reading import read_image
@@ -172,7 +173,7 @@ def test_bad_names_and_addresses_end_no_download(address, tmp_path):
         "not an http(s) address": 4,
         "no connection": 1,
     }
-    assert sorted(path.name for path in folder.iterdir()) == [LOG_FILE, "fine.png"]
+    assert sorted(path.name for path in folder.iterdir()) == [f".{LOG_FILE}.lock", LOG_FILE, "fine.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "secret.png"]
     logged = {json.loads(line)["name"] for line in (folder / LOG_FILE).read_text().splitlines()}
     assert logged == {*names, *(name for name, _ in wanted), "fine"}
@@ -186,3 +187,23 @@ def test_one_slow_server_holds_no_download(address, tmp_path):
     settings = DownloadSettings(timeout=0.5, retries=0, max_bytes=10**6)
     assert download_images(wanted, tmp_path, settings).outcomes == {"timeout": 3, "too large": 1}
     assert time.monotonic() - start < 4
+
+
+def test_the_command_names_what_is_missing(address, tmp_path, capsys):
+    """It goes on, ends with a count and status 1, and a repeated call passes over what failed."""
+    lines = [
+        f"a dog\t{address}/good",
+        f"a cat\t{address}/broken",
+        "a cow\tfile:///etc/passwd",
+        f"a fox\t{address}/good",
+    ]
+    (tmp_path / "Validation_GCC-1.1.0-Validation.tsv").write_text("".join(line + "\n" for line in lines))
+    typed = ["download-images", "--data_dir", str(tmp_path), "--split", "validation", "--retries", "0"]
+    for expected, more in ((1, []), (1, []), (0, ["--allow_skipped"])):
+        assert main([*typed, *more]) == expected
+        out, err = capsys.readouterr()
+        assert "not downloaded: 000000001: http 500" in err and "2 image(s) could not be downloaded" in err
+        assert "2 of 3 images are here" in out
+    assert {path.name for path in (tmp_path / "validation").glob("*.png")} == {"000000000.png", "000000003.png"}
+    assert main([*typed, "--timeout", "0"]) == 2
+    assert "`timeout` is 0" in capsys.readouterr().err
