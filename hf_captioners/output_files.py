@@ -81,11 +81,11 @@ WRITE_FAULTS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 @contextmanager
-def explain_write_errors(folder: str | os.PathLike[str], advice: str) -> Iterator[None]:
-    """Name the folder in errors of a full disk, which libraries raise as errors of many types without a name.
+def explain_write_errors(path: str | os.PathLike[str], advice: str) -> Iterator[None]:
+    """Name the place in errors of a full disk, which libraries raise as errors of many types without a name.
 
     Args:
-        folder: where files are written.
+        path: the file or folder that is written.
         advice: what to do, as a sentence.
 
     Raises:
@@ -99,8 +99,9 @@ def explain_write_errors(folder: str | os.PathLike[str], advice: str) -> Iterato
         reason = write_fault(error)
         if reason is None:
             raise
-        free = f"{shutil.disk_usage(folder).free / 1e6:,.0f} MB" if Path(folder).exists() else "unknown"
-        raise WriteError(f"{folder} cannot be written to: {reason} (free space: {free}). {advice}") from error
+        place = path if Path(path).exists() else Path(path).parent
+        free = f"{shutil.disk_usage(place).free / 1e6:,.0f} MB" if Path(place).exists() else "unknown"
+        raise WriteError(f"{path} could not be written: {reason} (free space: {free}). {advice}") from error
 
 
 def write_fault(error: Exception) -> str | None:
@@ -113,6 +114,37 @@ def write_fault(error: Exception) -> str | None:
     if isinstance(error, RuntimeError) and any(text in str(error) for text in TORCH_WRITE_FAULTS):
         return "a file was not written completely"
     return None
+
+
+def quoted_name(name: str, one_line: bool = True) -> str:
+    """Return the name of a file as it is written in a table of text, so that `unquoted_name` returns the same name.
+
+    A name that is not UTF-8 (`os.fsdecode` has surrogates in place of such bytes), has control characters, or begins
+    with a quotation mark, becomes a JSON string: `latin` and the byte 255 is written `"latin\\udcff"`. All others are
+    unchanged.
+
+    Args:
+        name: the name.
+        one_line: whether control characters, such as tabs and line breaks, must not be in the text.
+    """
+    plain = not name.startswith('"') and not any("\ud800" <= char <= "\udfff" for char in name)
+    if plain and not (one_line and any(char < " " for char in name)):
+        return name
+    return json.dumps(name, ensure_ascii=False).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def unquoted_name(text: str) -> str:
+    """Return the name that `quoted_name` wrote; a text that it does not write is returned unchanged."""
+    try:
+        name = json.loads(text) if text.startswith('"') else text
+    except ValueError:
+        return text
+    return name if isinstance(name, str) else text
+
+
+def printable(text: str) -> str:
+    """Return a text for a terminal: control characters and surrogates are escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
 PATIENCE = 5.0  # seconds; child processes of a killed run may hold its lock for a moment
@@ -142,3 +174,34 @@ def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterato
             f"Another run is writing into {folder}. Wait until it ends and pass --resume, or pass a different "
             "--output_dir."
         ) from None
+
+
+@contextmanager
+def only_writer_of(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Lock an output file against other runs. The system frees the lock of a process that is killed.
+
+    Args:
+        path: the output; the lock is the hidden file `.NAME.lock` in the same folder, which stays.
+
+    Raises:
+        BlockingIOError: another run writes this file.
+        PermissionError: the lock cannot be created.
+    """
+    from filelock import FileLock, Timeout  # see `only_run_in`
+
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise PermissionError(f"{target} cannot be written: there is no folder {target.parent}. Create it.")
+    lock = FileLock(target.with_name(f".{target.name}.lock"), timeout=PATIENCE)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise BlockingIOError(
+            f"Another run is writing {target}. Wait until it ends, or pass a different --output."
+        ) from None
+    except OSError as error:
+        raise PermissionError(f"{target} cannot be written ({error.strerror}). Choose a different folder.") from error
+    try:
+        yield
+    finally:
+        lock.release()

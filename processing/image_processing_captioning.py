@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL.ExifTags
 import PIL.Image
 import torch
 from transformers import AutoImageProcessor
@@ -26,7 +25,7 @@ from transformers.image_utils import (
     get_image_size_for_max_height_width,
 )
 
-from .image_reading import read_image
+from .image_reading import open_image, read_image, turn_of
 
 try:  # needed by the fast path only
     from torchvision.io import ImageReadMode, decode_jpeg
@@ -334,12 +333,12 @@ def decoded_jpeg(source: Any) -> torch.Tensor | None:
     if not (isinstance(source, bytes) and source.startswith(JPEG_BEGIN) and source.endswith(JPEG_END)):
         return None
     try:
-        with PIL.Image.open(io.BytesIO(source)) as header:
+        with open_image(io.BytesIO(source)) as header:
             is_plain = header.format == "JPEG" and header.mode in ("RGB", "L")
-            if not is_plain or header.getexif().get(PIL.ExifTags.Base.Orientation, 1) != 1:
+            if not is_plain or turn_of(header) is not None:
                 return None
         return decode_jpeg(torch.frombuffer(bytearray(source), dtype=torch.uint8), ImageReadMode.RGB)
-    except (OSError, SyntaxError, ValueError, RuntimeError, PIL.Image.DecompressionBombError):
+    except Exception:  # whatever it is, `read_image` names it
         return None
 
 

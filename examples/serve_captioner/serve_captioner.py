@@ -20,7 +20,8 @@ def make_app(captioner) -> web.Application:
 
     async def caption(request: web.Request) -> web.Response:
         try:
-            image = PIL.Image.open(io.BytesIO(await request.read()))
+            # Only these formats: Pillow would start another program for PostScript.
+            image = PIL.Image.open(io.BytesIO(await request.read()), formats=("JPEG", "PNG", "WEBP", "GIF", "BMP"))
             image.load()
         except (OSError, ValueError) as error:
             raise web.HTTPBadRequest(text=f"The body is no image: {error}") from error

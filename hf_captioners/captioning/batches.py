@@ -1,16 +1,19 @@
 """Captions of many images: decoded, captioned in batches, and written to a file that survives an interruption."""
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
 
+from hf_captioners.features.extraction import UNRELATED, weights_digest
 from hf_captioners.loading import load_captioner
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 from hf_captioners.processing.image_reading import read_image
 
 from .caption_files import CaptionFile
-from .image_list import VIEW_SEPARATOR
+from .image_list import views_of
 
 
 class UnreadableImage(NamedTuple):
@@ -63,7 +66,8 @@ def caption_batches(
 
     Args:
         pipeline: see `load_pipeline`.
-        images: paths, see `find_images`; several paths with a tab between them are the views of one study.
+        images: paths, see `find_images`; several paths with a tab between them are the views of one study, unless a
+            file has the whole name.
         batch_size: images per batch.
         **options: arguments of the pipeline, for example `num_beams`, `max_new_tokens`, `prompt`.
 
@@ -83,12 +87,64 @@ def caption_batches(
     require_batch_size(batch_size)
     for first in range(0, len(images), batch_size):
         read, unreadable = read_images(images[first : first + batch_size])
-        results = pipeline(list(read.values()), batch_size=len(read), return_scores=True, **options) if read else []
+        try:
+            results = (
+                pipeline(list(read.values()), batch_size=len(read), return_scores=True, **options) if read else []
+            )
+        except Exception:
+            faults = preparation_faults(pipeline, read)
+            if not faults:
+                raise  # not the fault of an image
+            unreadable += faults
+            for fault in faults:
+                del read[fault.image]
+            results = (
+                pipeline(list(read.values()), batch_size=len(read), return_scores=True, **options) if read else []
+            )
         records = [
             {"image": name, "caption": best[0]["generated_text"], "score": best[0]["score"]}
             for name, best in zip(read, results, strict=True)
         ]
         yield CaptionedBatch(records, unreadable)
+
+
+def preparation_faults(pipeline: ImageCaptioningPipeline, read: Mapping[str, Any]) -> list[UnreadableImage]:
+    """Return the decoded images that the pipeline cannot prepare, for example because one side is much longer."""
+    faults = []
+    for name, image in read.items():
+        try:
+            pipeline.preprocess(image)
+        except Exception as error:
+            faults.append(UnreadableImage(name, f"The image {name} cannot be prepared: {error}"))
+    return faults
+
+
+def job_settings(
+    pipeline: ImageCaptioningPipeline, images: Sequence[str], shard: str | None = None, **options: Any
+) -> dict[str, Any]:
+    """Return what the captions of a job depend on, for `CaptionFile`.
+
+    Args:
+        pipeline: see `load_pipeline`.
+        images: paths of all images of the job.
+        shard: the part of the job.
+        **options: arguments of the pipeline.
+    """
+    names = hashlib.sha256(json.dumps(list(images)).encode()).hexdigest()
+    model, tokenizer = pipeline.model, pipeline.tokenizer
+    parts = [
+        pipeline.image_processor.to_dict(),
+        model.generation_config.to_dict(),
+        sorted(tokenizer.get_vocab().items()),
+    ]
+    config = {name: value for name, value in model.config.to_dict().items() if name not in UNRELATED}
+    return {
+        "model_digest": weights_digest(model, config, *parts)[:32],
+        "dtype": str(model.dtype),
+        "inputs": f"{len(images)} images, {names[:16]}",
+        "shard": shard,
+        **options,
+    }
 
 
 def require_batch_size(batch_size: int) -> None:
@@ -114,7 +170,7 @@ def read_images(paths: Sequence[str]) -> tuple[dict[str, Any], list[UnreadableIm
     unreadable = []
     for path in paths:
         try:
-            views = [read_image(view) for view in path.split(VIEW_SEPARATOR)]
+            views = [read_image(view) for view in views_of(path)]
             read[path] = views if len(views) > 1 else views[0]
         except (OSError, ValueError) as error:
             unreadable.append(UnreadableImage(path, str(error)))
@@ -134,17 +190,29 @@ def caption_into_file(
         **options: arguments of the pipeline.
 
     Returns:
-        Images that cannot be read.
+        Images that cannot be read, those of earlier calls included, which a resumed call passes over.
+
+    Raises:
+        ValueError: the file has captions of other images.
+        OSError: the disk is full.
     """
-    unreadable: list[UnreadableImage] = []
-    left = [image for image in images if image not in file.done]
     try:
+        if unknown := sorted(file.done - set(images)):
+            raise ValueError(
+                f"{file.working} has {len(unknown):,} images that are no inputs of this job, such as {unknown[0]}. "
+                "Pass the same inputs to resume the job, or --overwrite to begin it again."
+            )
+        batches = [images[first : first + batch_size] for first in range(0, len(images), batch_size)]
+        # A batch of which a part is done is computed as a whole: numbers depend a little on the size of the batch.
+        left = [image for batch in batches if not file.done.issuperset(batch) for image in batch]
         with tqdm(total=len(left), desc="captions", unit="image", disable=None) as progress:
             for batch in caption_batches(pipeline, left, batch_size, **options):
-                file.add(batch.records)
-                unreadable += batch.unreadable
+                file.add(
+                    [record for record in batch.records if record["image"] not in file.done],
+                    [fault for fault in batch.unreadable if fault.image not in file.done],
+                )
                 progress.update(len(batch.records) + len(batch.unreadable))
         file.finish()
     finally:
         file.close()
-    return unreadable
+    return [UnreadableImage(*fault) for fault in file.skipped.items()]

@@ -5,12 +5,15 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from hf_captioners.output_files import atomic_file
+from hf_captioners.output_files import atomic_file, explain_write_errors, only_writer_of, quoted_name
 
 WORKING_SUFFIX = ".partial"
+ESCAPED = "backslashreplace"  # of the bytes of a name that are no UTF-8: in JSON, \\udcXX is read as that byte again
+RESUME_ADVICE = "Free some space, then repeat the command with --resume; what is written already is kept."
 
 
 def output_writer(path: Path) -> Callable[[Iterable[dict[str, Any]], IO[str]], None]:
@@ -27,22 +30,23 @@ def output_writer(path: Path) -> Callable[[Iterable[dict[str, Any]], IO[str]], N
 
 
 def write_jsonl(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write one JSON record per line: `image`, `caption`, `score`."""
+    """Write one JSON record per line: `image`, `caption`, `score`; bytes of a name that are no UTF-8 as `\\udcXX`."""
     for record in records:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
 def write_csv(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write the columns `image`, `caption`, `score`."""
+    """Write the columns `image` (see `quoted_name`), `caption`, `score`."""
     writer = csv.DictWriter(file, ("image", "caption", "score"), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    for record in records:
+        writer.writerow(record | {"image": quoted_name(record["image"], one_line=False)})
 
 
 def write_txt(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write lines of `name TAB caption`."""
+    """Write lines of `name TAB caption`, see `quoted_name`."""
     for record in records:
-        file.write(f"{record['image']}\t{record['caption']}\n")
+        file.write(f"{quoted_name(record['image'])}\t{record['caption']}\n")
 
 
 def write_coco(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
@@ -84,23 +88,47 @@ def check_coco_ids(images: Iterable[str]) -> None:
             raise ValueError(f"{other} and {name} have the same number; COCO results need distinct ones.")
 
 
+def require_free_output(path: Path, resume: bool = False, overwrite: bool = False) -> None:
+    """Check that a captioning job may write its output, before a model is loaded.
+
+    Raises:
+        FileExistsError: the output, or the partial file of an interrupted job, exists, and neither `resume` nor
+            `overwrite` is set.
+        ValueError: the format is unknown.
+    """
+    output_writer(path)
+    working = path.with_name(path.name + WORKING_SUFFIX)
+    if path.exists() and not overwrite:
+        hint = "It is complete, there is nothing to resume. " if resume else ""
+        raise FileExistsError(f"{path} exists. {hint}Pass --overwrite to replace it, or a different --output.")
+    if working.exists() and not (resume or overwrite):
+        raise FileExistsError(
+            f"{working} exists: an earlier run was interrupted. Pass --resume to resume it, or --overwrite."
+        )
+
+
 class CaptionFile:
     """The output file of a captioning job, which can be interrupted and resumed.
 
     Records are appended to `OUTPUT.partial`, one line each, as soon as they are known. `finish` writes the output
-    atomically and removes that file.
+    atomically and removes that file. While it is open, no other process can write the same output.
 
     Args:
         path: the output; its suffix gives the format, see `WRITERS`.
-        settings: what the captions depend on. A job with other settings does not resume the file.
+        settings: what the captions depend on, see `job_settings`. A job with other settings does not resume the file.
         resume: resume an interrupted job.
         overwrite: replace what an earlier job left.
+
+    Attributes:
+        done: images that are captioned or skipped.
+        skipped: images that could not be read, by name, with the reasons.
 
     Raises:
         FileExistsError: the output or the partial file of an interrupted job exists, and neither `resume` nor
             `overwrite` is set.
-        ValueError: the partial file has other settings, or the format is unknown.
+        ValueError: the partial file has other settings or is damaged, or the format is unknown.
         PermissionError: the folder cannot be written to.
+        BlockingIOError: another process writes this output.
 
     Example:
         ```python
@@ -118,21 +146,21 @@ class CaptionFile:
         self.path, self.working = path, path.with_name(path.name + WORKING_SUFFIX)
         self.write = output_writer(path)
         self.done: set[str] = set()
-        if path.exists() and not overwrite:
-            hint = "It is complete, there is nothing to resume. " if resume else ""
-            raise FileExistsError(f"{path} exists. {hint}Pass --overwrite to replace it, or a different --output.")
-        if self.working.exists() and not (resume or overwrite):
-            raise FileExistsError(
-                f"{self.working} exists: an earlier run was interrupted. Pass --resume to resume it, or --overwrite."
-            )
-        if resume and self.working.exists():
-            self._read_working(settings)
-        try:
-            self.file = open(self.working, "a" if self.done else "w", encoding="utf-8")  # noqa: SIM115
-        except OSError as error:
-            raise PermissionError(f"{self.working} cannot be written ({error.strerror}).") from error
-        if not self.done:
-            self._append({"settings": settings})
+        self.skipped: dict[str, str] = {}
+        with ExitStack() as locked:
+            locked.enter_context(only_writer_of(path))
+            require_free_output(path, resume, overwrite)
+            begun = resume and self.working.exists() and self._read_working(settings)
+            try:
+                self.file = open(  # noqa: SIM115
+                    self.working, "a" if begun else "w", encoding="utf-8", errors=ESCAPED
+                )
+            except OSError as error:
+                raise PermissionError(f"{self.working} cannot be written ({error.strerror}).") from error
+            locked.callback(self._close_working)
+            if not begun:
+                self._append([{"settings": settings}])
+            self._open = locked.pop_all()
 
     def __enter__(self) -> "CaptionFile":
         return self
@@ -140,32 +168,63 @@ class CaptionFile:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _read_working(self, settings: dict[str, Any]) -> None:
-        """Read which images are done; an incomplete last line is removed."""
+    def _read_working(self, settings: dict[str, Any]) -> bool:
+        """Read which images are done; an incomplete last line is removed. Return whether the job had begun."""
         whole = 0
         with open(self.working, "rb") as file:
-            for line in file:
+            for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     break
+                record = self._record(line, number)
                 whole += len(line)
-                record = json.loads(line)
-                if record.get("settings", settings) != settings:
-                    raise ValueError(
-                        f"{self.working} was written with other settings: {record['settings']}, now {settings}. Pass "
-                        "the same ones, or --overwrite."
-                    )
-                if "image" in record:
+                if number == 1:
+                    self._require_same(record["settings"], settings)
+                elif "skipped" in record:
+                    self.skipped[record["skipped"]] = record["reason"]
+                    self.done.add(record["skipped"])
+                else:
                     self.done.add(record["image"])
         os.truncate(self.working, whole)
+        return whole > 0
 
-    def _append(self, record: dict[str, Any]) -> None:
-        self.file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    def _record(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            record = json.loads(line)
+            if number == 1:
+                known = isinstance(record["settings"], dict)
+            else:
+                known = isinstance(record["skipped"] if "skipped" in record else record["image"], str)
+            if known:
+                return record
+        except (ValueError, KeyError, TypeError, RecursionError):
+            pass
+        raise ValueError(f"{self.working}, line {number} is damaged. Pass --overwrite to begin the job again.")
 
-    def add(self, records: Iterable[dict[str, Any]]) -> None:
-        """Append records."""
-        for record in records:
-            self._append(record)
-        self.file.flush()
+    def _require_same(self, found: dict[str, Any], settings: dict[str, Any]) -> None:
+        settings = json.loads(json.dumps(settings))
+        changed = [name for name in {**found, **settings} if found.get(name) != settings.get(name)]
+        if changed:
+            shown = "; ".join(f"{name} was {found.get(name)!r}, is {settings.get(name)!r}" for name in changed)
+            raise ValueError(
+                f"{self.working} was written with other settings: {shown}. Pass the same ones to resume the job, or "
+                "--overwrite to begin it again."
+            )
+
+    def _append(self, records: Iterable[dict[str, Any]]) -> None:
+        with explain_write_errors(self.working, RESUME_ADVICE):
+            self.file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+            self.file.flush()
+
+    def add(self, records: Iterable[dict[str, Any]], skipped: Iterable[tuple[str, str]] = ()) -> None:
+        """Append records, and images that could not be read with the reasons.
+
+        Raises:
+            OSError: the disk is full; the message names the file.
+        """
+        reasons = dict(skipped)
+        self.skipped |= reasons
+        bad = ({"skipped": image, "reason": reason} for image, reason in reasons.items())
+        self._append([*records, *bad])
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Read all records from disk."""
@@ -177,11 +236,18 @@ class CaptionFile:
 
     def finish(self) -> None:
         """Write the output and remove the partial file."""
-        self.file.close()
-        with atomic_file(self.path, newline="") as file:
+        self._close_working()
+        with (
+            explain_write_errors(self.path, RESUME_ADVICE),
+            atomic_file(self.path, newline="", errors=ESCAPED) as file,
+        ):
             self.write(self.records(), file)
         self.working.unlink()
 
     def close(self) -> None:
         """Close the partial file, which stays for a later run unless the output is finished."""
-        self.file.close()
+        self._open.close()
+
+    def _close_working(self) -> None:
+        with suppress(OSError):  # the rest of a line for which there was no space; reading removes incomplete lines
+            self.file.close()

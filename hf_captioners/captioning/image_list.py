@@ -1,14 +1,24 @@
 """The images of a captioning job, and the part of them that one machine captions."""
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from hf_captioners.data.images import is_image_name, list_images
+from hf_captioners.output_files import unquoted_name
 
 LIST_KINDS = (".txt", ".lst")
-# Between the views of one study in a line of a list, and in the name of that study.
+# Between the views of one study in a line of a list, and in the name of that study. Names of files may have it too.
 VIEW_SEPARATOR = "\t"
+
+
+def views_of(name: str) -> list[str]:
+    """Return the paths of the views of a study, or the one path of an image.
+
+    A tab separates views, unless a file has the whole name.
+    """
+    return [name] if VIEW_SEPARATOR not in name or os.path.isfile(name) else name.split(VIEW_SEPARATOR)
 
 
 def find_images(inputs: Sequence[str]) -> list[str]:
@@ -16,7 +26,8 @@ def find_images(inputs: Sequence[str]) -> list[str]:
 
     Args:
         inputs: image files, folders (with those in them), and lists (`.txt`, `.lst`) of paths, one per line,
-            relative to the list. Several paths in a line, separated by tabs, are the views of one study.
+            relative to the list. Several paths in a line, separated by tabs, are the views of one study. A list may
+            have names of any bytes; one with a line break is written as `quoted_name` does.
 
     Raises:
         FileNotFoundError: an input is missing.
@@ -34,9 +45,9 @@ def _images_of(path: Path) -> list[str]:
     elif not path.exists():
         raise FileNotFoundError(f"There is no image, folder or list {path}.")
     elif path.suffix.lower() in LIST_KINDS:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-        studies = [line.split(VIEW_SEPARATOR) for line in lines if line]
-        images = [VIEW_SEPARATOR.join(str(path.parent / view) for view in study) for study in studies]
+        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+        images = [_listed(path.parent, line) for line in lines]
     elif is_image_name(path.name):
         return [str(path)]
     else:
@@ -44,6 +55,16 @@ def _images_of(path: Path) -> list[str]:
     if not images:
         raise ValueError(f"{path} has no images.")
     return images
+
+
+def _listed(folder: Path, line: str) -> str:
+    """Return the name of the image or study of one line."""
+    if unquoted_name(line.strip()) != line.strip():
+        return str(folder / unquoted_name(line.strip()))
+    if os.path.isfile(folder / line):
+        return str(folder / line)
+    line = line.strip()
+    return VIEW_SEPARATOR.join(str(folder / view) for view in line.split(VIEW_SEPARATOR))
 
 
 def shard_of(images: Sequence[str], shard: str | None) -> list[str]:

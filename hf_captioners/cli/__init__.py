@@ -21,6 +21,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "explain": "explain",
     "check-data": "check_data",
+    "download-images": "download_images",
     "extract-features": "extract_features",
     "push": "push",
     "convert": "convert",

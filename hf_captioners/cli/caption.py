@@ -24,7 +24,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard", help="i/n: only part i of n of the images, for several machines")
     parser.add_argument("--resume", action="store_true", help="resume an interrupted run")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
+    add_image_arguments(parser)
     add_model_arguments(parser)
+
+
+def add_image_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of images that cannot be read."""
+    parser.add_argument(
+        "--allow_skipped",
+        "--allow-skipped",
+        action="store_true",
+        help="exit with status 0 although images could not be read; default: 1",
+    )
+    parser.add_argument(
+        "--max_image_pixels",
+        "--max-image-pixels",
+        type=int,
+        metavar="N",
+        help="refuse images with more pixels; default: 178,956,970",
+    )
+
+
+def set_pixel_limit(pixels: int | None) -> None:
+    """Set Pillow's limit of pixels, if one was typed.
+
+    Raises:
+        ValueError: it is below 1.
+    """
+    if pixels is None:
+        return
+    if pixels < 1:
+        raise ValueError(f"`--max_image_pixels` is {pixels}, expected at least 1.")
+    import PIL.Image
+
+    PIL.Image.MAX_IMAGE_PIXELS = (pixels + 1) // 2  # Pillow warns above it, and refuses above twice as many
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,11 +93,13 @@ def load_model(args: argparse.Namespace) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     """Caption all images; 1 if some cannot be read."""
-    from hf_captioners.captioning.batches import caption_batches, caption_into_file, require_batch_size
-    from hf_captioners.captioning.caption_files import CaptionFile, check_coco_ids
+    from hf_captioners.captioning.batches import caption_batches, caption_into_file, job_settings, require_batch_size
+    from hf_captioners.captioning.caption_files import CaptionFile, check_coco_ids, require_free_output
     from hf_captioners.captioning.image_list import find_images, shard_of
+    from hf_captioners.output_files import quoted_name
 
     require_batch_size(args.batch_size)
+    set_pixel_limit(args.max_image_pixels)
     if args.output is None and (args.resume or args.overwrite):
         raise ValueError("`--resume` and `--overwrite` need `--output`.")
     images = shard_of(find_images(args.inputs), args.shard)
@@ -73,23 +108,30 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         for batch in caption_batches(load_model(args), images, args.batch_size, **options):
             for record in batch.records:
-                print(record["caption"] if len(images) == 1 else f"{record['image']}\t{record['caption']}")
+                print(
+                    record["caption"] if len(images) == 1 else f"{quoted_name(record['image'])}\t{record['caption']}"
+                )
             unreadable += batch.unreadable
-        return report(unreadable)
+        return report(unreadable, args.allow_skipped)
     output = Path(args.output)
+    require_free_output(output, args.resume, args.overwrite)
     if output.suffix.lower() == ".json":
         check_coco_ids(images)
-    settings = {name: getattr(args, name) for name in ("model", "num_beams", "max_new_tokens", "prompt")}
-    with CaptionFile(output, settings, args.resume, args.overwrite) as file:
-        unreadable = caption_into_file(file, load_model(args), images, args.batch_size, **options)
+    pipeline = load_model(args)
+    with CaptionFile(
+        output, job_settings(pipeline, images, args.shard, **options), args.resume, args.overwrite
+    ) as file:
+        unreadable = caption_into_file(file, pipeline, images, args.batch_size, **options)
     print(f"Wrote {len(images) - len(unreadable):,} captions to {output}.", file=sys.stderr)
-    return report(unreadable)
+    return report(unreadable, args.allow_skipped)
 
 
-def report(unreadable: "Sequence[UnreadableImage]") -> int:
+def report(unreadable: "Sequence[UnreadableImage]", allow_skipped: bool = False) -> int:
     """Print images that cannot be read; return the exit status."""
+    from hf_captioners.output_files import printable
+
     for image in unreadable:
-        print(f"not captioned: {image.reason}", file=sys.stderr)
+        print(f"not captioned: {printable(image.reason)}", file=sys.stderr)
     if unreadable:
         print(f"{len(unreadable):,} image(s) could not be read.", file=sys.stderr)
-    return 1 if unreadable else 0
+    return 1 if unreadable and not allow_skipped else 0

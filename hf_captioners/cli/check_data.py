@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
         0 if there are no problems, 1 if rows are wrong, 2 if the data set cannot be read.
     """
     from hf_captioners.data.checking import check_dataset
+    from hf_captioners.output_files import printable
 
     try:
         check = check_dataset(args.dataset, args.data_dir, **read_named_values(args.option, "--option"))
@@ -47,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
         return UNREADABLE
     report = check.report
     if args.json:
-        print(json.dumps(json.loads(report.to_json()), ensure_ascii=False, indent=2))
+        print(json.dumps(json.loads(report.to_json()), indent=2))
     else:
         shown = report.problems[: args.show or None]
         for problem in shown:
-            print(problem)
+            print(printable(str(problem)))
         if len(report.problems) > len(shown):
             print(f"... and {len(report.problems) - len(shown):,} more (--show 0 shows all)")
         print("\n".join(check.lines()))

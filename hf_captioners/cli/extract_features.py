@@ -5,12 +5,16 @@ writes shards of its own and resumes by itself after an interruption.
 """
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_captioners.named_values import read_named_values
 
+from .caption import add_image_arguments, set_pixel_limit
+
 if TYPE_CHECKING:
+    from hf_captioners.data.report import DataReport
     from hf_captioners.features.extraction import RegionExtractor
 
 NAME = "extract-features"
@@ -71,37 +75,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--batch_size", "--batch-size", type=int, default=8, help="rows per batch, for each process; default: 8"
     )
     parser.add_argument("--workers", type=int, default=0, help="processes that read images, for each process")
+    add_image_arguments(parser)
     parser.add_argument("--cpu", action="store_true", help="compute on the CPU")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compute the features that are missing."""
+    """Compute the features that are missing; 1 if some images cannot be read."""
     from accelerate import PartialState
 
     from hf_captioners.data import load_captions
+    from hf_captioners.data.report import DataReport
     from hf_captioners.features.data_set import extract_split, unique_images
     from hf_captioners.output_files import require_writable_folder
 
     if args.batch_size < 1:
         raise ValueError(f"`--batch_size` is {args.batch_size}, expected at least 1.")
     require_writable_folder(args.output)
-    state = PartialState(cpu=args.cpu)
+    set_pixel_limit(args.max_image_pixels)
+    state, found = PartialState(cpu=args.cpu), DataReport()
     with state.main_process_first():  # one process prepares the data set
         splits = load_captions(
-            args.dataset, data_dir=args.data_dir, **read_named_values(args.data_options, "--data_options")
+            args.dataset,
+            data_dir=args.data_dir,
+            report=found,
+            **read_named_values(args.data_options, "--data_options"),
         )
     unknown = sorted(set(args.split or ()) - set(splits))
     if unknown:
         raise ValueError(f"The data set has no split {', '.join(unknown)}; its splits are {', '.join(splits)}.")
     extractor = _extractor(args, state.device)
+    skipped = unread_images(found) if state.is_main_process else []
     for split in args.split or splits:
-        rows, folder = unique_images(splits[split]), Path(args.output, split)
-        computed, error = extract_split(rows, extractor, folder, args.kind, args.batch_size, args.workers, state)
+        rows, folder, faults = unique_images(splits[split]), Path(args.output, split), dict[str, str]()
+        computed, error = extract_split(
+            rows, extractor, folder, args.kind, args.batch_size, args.workers, state, skipped=faults
+        )
+        skipped += faults.values()
         if state.is_main_process:
             by = "" if state.num_processes == 1 else " by this process"
             rounding = f"; largest rounding error {error:.2g}" if computed and args.kind != "float32" else ""
             print(f"{split}: {computed:,} of {len(rows):,} images computed{by}, in {folder}{rounding}")
-    return 0
+    return _report(skipped, args.allow_skipped)
+
+
+def unread_images(report: "DataReport") -> list[str]:
+    """Return the rows that loading left out because they name no image or one that cannot be read."""
+    from hf_captioners.data.report import ProblemKind
+
+    kinds = (ProblemKind.MISSING_IMAGE, ProblemKind.UNREADABLE_IMAGE, ProblemKind.MALFORMED_ROW)
+    return [str(problem) for problem in report.problems if problem.dropped and problem.kind in kinds]
+
+
+def _report(skipped: list[str], allow_skipped: bool) -> int:
+    """Print what was not extracted; return the exit status."""
+    from hf_captioners.output_files import printable
+
+    for reason in skipped:
+        print(f"not extracted: {printable(reason)}", file=sys.stderr)
+    if skipped:
+        print(f"{len(skipped):,} image(s) could not be read.", file=sys.stderr)
+    return 1 if skipped and not allow_skipped else 0
 
 
 def _extractor(args: argparse.Namespace, device: Any) -> "RegionExtractor":

@@ -28,7 +28,7 @@ from .folder_tables import SPLIT_NAMES, SPLIT_ORDER, FolderTable, find_tables
 from .images import list_images
 from .reader import Annotations, CaptionReader, SourceCard
 from .report import DataReport, ProblemKind, first_lines
-from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow
+from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow, storable
 
 FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "path", "image_path")
 CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sentence")
@@ -114,6 +114,7 @@ class CaptionFolder(CaptionReader):
         image_id = record.get(IMAGE_ID)
         extra = {key: value for key, value in record.items() if key not in used and key not in NOT_EXTRA}
         extra = {"file_name": name, SPLIT: record.get(SPLIT), **extra}
+        extra = {key: storable(value) for key, value in extra.items()}
         image = str(self._image(table.folder, name))
         image_id = f"{table.prefix}{name}" if image_id is None else str(image_id)
         return CaptionRow(image_id, image, captions, str(table.path), line, extra)

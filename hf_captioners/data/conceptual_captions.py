@@ -124,18 +124,23 @@ class ConceptualCaptions(CaptionReader):
         return PairRows(lines, kept, images, self.lower_case)
 
 
-def images_to_fetch(data_dir: str | Path, split: str, first_number: int = 0) -> Iterator[tuple[str, str]]:
+def images_to_fetch(
+    data_dir: str | Path, split: str, first_number: int = 0, report: DataReport | None = None
+) -> Iterator[tuple[str, str]]:
     """Yield names and addresses of the images of a split, for `download_images`.
 
     Args:
         data_dir: folder of the TSV files.
         split: `train` or `validation`.
         first_number: number of the first line's image.
+        report: receives the malformed lines.
 
     Yields:
         The name of the image (nine digits) and its address.
     """
-    lines = TsvLines(ConceptualCaptions(data_dir=Path(data_dir)).tables()[split], DataReport())
+    lines = TsvLines(
+        ConceptualCaptions(data_dir=Path(data_dir)).tables()[split], DataReport() if report is None else report
+    )
     for index in range(len(lines)):
         number, _, url = lines[index]
         yield f"{number - 1 + first_number:09d}", url

@@ -6,23 +6,23 @@ import http.client
 import io
 import itertools
 import json
-import time
 import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import PIL.Image
-
-from hf_captioners.output_files import atomic_file
+from hf_captioners.output_files import atomic_file, explain_write_errors, only_writer_of
+from hf_captioners.processing.image_reading import TooLargeError, open_image, web_content
 
 from .images import why_undecodable
 
 LOG_FILE = "downloads.jsonl"
 FETCHED = "fetched"
+NOT_WEB = "not an http(s) address"
+BAD_NAME = "not a file name"
+LONGEST_NAME = 200  # bytes; file systems allow 255, with the suffix and that of a temporary file
 SUFFIXES = {
     "JPEG": ".jpg",
     "MPO": ".jpg",
@@ -31,8 +31,13 @@ SUFFIXES = {
     "WEBP": ".webp",
     "BMP": ".bmp",
     "TIFF": ".tif",
+    "PPM": ".ppm",
+    "JPEG2000": ".jp2",
+    "AVIF": ".avif",
 }
+RESUME_ADVICE = "Free some space, then repeat the call; finished images are kept."
 WAITING_PER_WORKER = 4
+SHOWN_FAILURES = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +60,12 @@ class DownloadSettings:
     min_side: int = 8
     user_agent: str = "hf-captioners (research; image captioning)"
 
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name, least in (("workers", 1), ("timeout", 1e-3), ("retries", 0), ("max_bytes", 1)):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"`{name}` is {getattr(self, name)}, expected at least {least}.")
+
 
 @dataclass
 class DownloadReport:
@@ -62,10 +73,23 @@ class DownloadReport:
 
     Attributes:
         outcomes: number of images by outcome: `fetched`, `http 404`, `timeout`, `no connection`, `too large`,
-            `not an image`, `too small`.
+            `not an image`, `too small`, `not an http(s) address`, `not a file name`.
+        failed: the outcomes of the first images that are not available, by name; `downloads.jsonl` has all.
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, outcome: str) -> None:
+        """Count an image."""
+        self.outcomes[outcome] += 1
+        if outcome != FETCHED and len(self.failed) < SHOWN_FAILURES:
+            self.failed[name] = outcome
+
+    @property
+    def failures(self) -> int:
+        """Number of the images that are not available."""
+        return self.outcomes.total() - self.outcomes[FETCHED]
 
     @property
     def coverage(self) -> float:
@@ -98,10 +122,12 @@ def download_images(
     """Download images into a folder.
 
     Every finished image is recorded in `downloads.jsonl` there; a later call resumes where a killed one stopped. An
-    image file appears under its name when it is complete and decodes.
+    image file appears under its name when it is complete and decodes. An image that cannot be downloaded is recorded
+    with its outcome and ends nothing; one process fills a folder at a time.
 
     Args:
-        wanted: name without suffix, and address, of each image; may be a generator over millions.
+        wanted: name without suffix, and `http(s)` address, of each image; may be a generator over millions. A name
+            is that of a file in the folder: at most 200 bytes of UTF-8, without slashes.
         folder: the folder of the images; made if missing.
         settings: settings of the download.
         retry_failed: retry images that failed in an earlier call.
@@ -112,6 +138,13 @@ def download_images(
     settings = settings or DownloadSettings()
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    with only_writer_of(folder / LOG_FILE):
+        return _download_missing(wanted, folder, settings, retry_failed)
+
+
+def _download_missing(
+    wanted: Iterable[tuple[str, str]], folder: Path, settings: DownloadSettings, retry_failed: bool
+) -> DownloadReport:
     done = _read_log(folder / LOG_FILE)
     report = DownloadReport()
 
@@ -121,11 +154,11 @@ def download_images(
             if outcome is None or (retry_failed and outcome != FETCHED):
                 yield name, url
             else:
-                report.outcomes[outcome] += 1
+                report.add(name, outcome)
 
-    with open(folder / LOG_FILE, "a", encoding="utf-8") as log:
+    with open(folder / LOG_FILE, "a", encoding="utf-8") as log, explain_write_errors(folder, RESUME_ADVICE):
         for name, url, outcome in _fetch_all(missing(), folder, settings):
-            report.outcomes[outcome] += 1
+            report.add(name, outcome)
             log.write(json.dumps({"name": name, "url": url, "outcome": outcome}) + "\n")
             log.flush()
     return report
@@ -149,6 +182,8 @@ def _fetch_all(
 
 def _fetch(name: str, url: str, folder: Path, settings: DownloadSettings) -> str:
     """Download one image and return the outcome."""
+    if not is_file_name(name):
+        return BAD_NAME
     for tries_left in range(settings.retries, -1, -1):
         try:
             content = _content(url, settings)
@@ -162,20 +197,12 @@ def _fetch(name: str, url: str, folder: Path, settings: DownloadSettings) -> str
 
 def _content(url: str, settings: DownloadSettings) -> bytes:
     """Return the bytes at an address, within the limits of time and size."""
-    deadline = time.monotonic() + settings.timeout
+    if not url.lower().startswith(("http://", "https://")):
+        raise _DownloadError(NOT_WEB)
     try:
-        request = urllib.request.Request(url, headers={"User-Agent": settings.user_agent})
-        with urllib.request.urlopen(request, timeout=settings.timeout) as response:
-            parts, size = [], 0
-            # read1 returns after one packet, so a slow server cannot exceed the deadline.
-            while part := response.read1(2**16):
-                size += len(part)
-                if size > settings.max_bytes:
-                    raise _DownloadError("too large")
-                if time.monotonic() > deadline:
-                    raise _DownloadError("timeout", again=True)
-                parts.append(part)
-            return b"".join(parts)
+        return web_content(url, settings.timeout, settings.max_bytes, settings.user_agent)
+    except TooLargeError as error:
+        raise _DownloadError("too large") from error
     except urllib.error.HTTPError as error:
         raise _DownloadError(f"http {error.code}", again=error.code >= 500 or error.code == 429) from error
     except TimeoutError as error:
@@ -187,11 +214,20 @@ def _content(url: str, settings: DownloadSettings) -> bytes:
         raise _DownloadError("no connection", again=not isinstance(error, ValueError)) from error
 
 
+def is_file_name(name: str) -> bool:
+    """Return whether a name with a suffix can be that of a file in a folder, on the usual file systems."""
+    try:
+        length = len(name.encode("utf-8"))
+    except UnicodeEncodeError:  # a surrogate
+        return False
+    return 0 < length <= LONGEST_NAME and not set("/\\\0") & set(name) and name.strip(".") != ""
+
+
 def _store(content: bytes, name: str, folder: Path, settings: DownloadSettings) -> None:
     """Write the content if it is an image; the suffix follows its format, not its address."""
     if why_undecodable({"bytes": content, "path": name}) is not None:
         raise _DownloadError("not an image")
-    with PIL.Image.open(io.BytesIO(content)) as image:
+    with open_image(io.BytesIO(content)) as image:
         suffix = SUFFIXES.get(image.format or "")
         if suffix is None:
             raise _DownloadError("not an image")
@@ -205,7 +241,7 @@ def _read_log(path: Path) -> dict[str, str]:
     """Read outcomes of earlier calls; a line that a kill truncated is ignored and terminated."""
     if not path.is_file():
         return {}
-    text = path.read_text(encoding="utf-8")
+    text = path.read_text(encoding="utf-8", errors="replace")
     if text and not text.endswith("\n"):
         with open(path, "a", encoding="utf-8") as log:
             log.write("\n")
@@ -213,7 +249,7 @@ def _read_log(path: Path) -> dict[str, str]:
     for line in text.split("\n"):
         try:
             entry = json.loads(line)
-            outcomes[entry["name"]] = entry["outcome"]
+            outcomes[str(entry["name"])] = str(entry["outcome"])
         except (ValueError, KeyError, TypeError):
             continue
     return outcomes

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import io
 import os
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-import PIL.Image
+from hf_captioners.processing.image_reading import check_image
 
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
 
-IMAGE_SUFFIXES = frozenset(
-    (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".avif")
+# Formats that are read, and formats of photographs that are not, so that such files are named, not passed over.
+READ_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".apng", ".webp", ".gif", ".bmp", ".dib", ".tif", ".tiff"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".pfm", ".jp2", ".j2k", ".jpx", ".avif"),
 )
+OTHER_SUFFIXES = (
+    *(".heic", ".heif", ".hif", ".jxl", ".jxr", ".psd", ".tga", ".ico", ".pcx", ".eps", ".svg", ".exr", ".hdr"),
+    *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf"),
+)
+IMAGE_SUFFIXES = frozenset((*READ_SUFFIXES, *OTHER_SUFFIXES))
 
 
 def is_image_name(name: str) -> bool:
@@ -33,19 +39,16 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def why_undecodable(image: Any) -> str | None:
-    """Decode an image at low resolution; return the error, or None.
+    """Return why `read_image` cannot read an image, or None if it can.
 
     Args:
         image: a path, or `{"bytes": ..., "path": ...}`.
     """
-    source = io.BytesIO(image["bytes"]) if isinstance(image, dict) else image
+    source = image if not isinstance(image, dict) else image["path"] if image["bytes"] is None else image["bytes"]
     try:
-        with PIL.Image.open(source) as opened:
-            # A JPEG is decoded at an eighth of its size: every byte is still read, so a truncated file is detected.
-            opened.draft(opened.mode, (max(1, opened.width // 8), max(1, opened.height // 8)))
-            opened.load()
-    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
-        return str(error).replace("\n", " ")
+        check_image(source)
+    except (OSError, ValueError) as error:
+        return str(error)
     return None
 
 
@@ -86,6 +89,6 @@ def _decoding_fault(row: CaptionRow) -> tuple[ProblemKind, str] | None:
         return missing
     for image in _images_of(row):
         if (reason := why_undecodable(image)) is not None:
-            name = image["path"] if isinstance(image, dict) else image
-            return ProblemKind.UNREADABLE_IMAGE, f"{name} is empty, corrupt or no image ({reason})"
+            name = f"{image['path']}: " if isinstance(image, dict) and image["bytes"] is not None else ""
+            return ProblemKind.UNREADABLE_IMAGE, name + reason
     return None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .building import CaptionBuilder
+from .image_feature import with_allowed_formats
 from .reader import CaptionDatasets, CaptionReader, HubDatasetReader
 from .report import DataReport
 
@@ -108,7 +109,7 @@ def load_captions(
         dataset = builder.as_streaming_dataset(split) if streaming else builder.as_dataset(split)
     if report.problems or report.notes:
         logger.warning("%s", report.summary())
-    return dataset
+    return with_allowed_formats(dataset)
 
 
 def make_reader(name: str, data_dir: str | Path | None, options: dict[str, Any]) -> CaptionReader | HubDatasetReader:

@@ -56,9 +56,7 @@ def _readable(rows: Dataset, source: str, report: DataReport) -> Dataset:
         if reason is None:
             kept.append(row)
         else:
-            name = f"{stored['path'] or 'the image'} of the row {entry[IMAGE_ID]!r}"
-            message = f"{name} is empty, corrupt or no image ({reason})"
-            report.add(ProblemKind.UNREADABLE_IMAGE, source, None, message)
+            report.add(ProblemKind.UNREADABLE_IMAGE, source, None, f"row {entry[IMAGE_ID]!r}: {reason}")
     if not kept:
         raise ValueError(f"{source} has no image that can be read (of {len(rows)}).")
     return rows if len(kept) == len(rows) else rows.select(kept)

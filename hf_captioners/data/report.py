@@ -111,7 +111,7 @@ class DataReport:
         """Return the report as JSON text."""
         problems = [asdict(problem) for problem in self.problems]
         stored = {"name": self.name, "kept": self.kept, "notes": self.notes, "problems": problems}
-        return json.dumps(stored, ensure_ascii=False)
+        return json.dumps(stored)  # ASCII: names may have surrogates in place of bytes that are no UTF-8
 
     def update_from_json(self, text: str) -> None:
         """Fill this report with one that `to_json` wrote."""

@@ -16,9 +16,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from datasets import Features, Image, List, Value
+
+from hf_captioners.output_files import quoted_name
 
 IMAGE_ID, IMAGE, IMAGES, CAPTIONS, SPLIT = "image_id", "image", "images", "captions", "split"
 SCHEMA_COLUMNS = (IMAGE_ID, IMAGE, IMAGES, CAPTIONS, SPLIT)
@@ -44,7 +47,7 @@ class CaptionRow:
     """Row before it is stored.
 
     Attributes:
-        image_id: unique within its split.
+        image_id: unique within its split; one that is not UTF-8 is stored as `quoted_name` returns it.
         image: path of the image, `{"bytes": ..., "path": ...}`, a list of these (views), or None.
         captions: the references; one row of a finished data set has all captions of an image.
         file: the file that contains the row, for reports.
@@ -63,7 +66,7 @@ class CaptionRow:
         """Return the row as a mapping with the columns of the schema, as Arrow stores it."""
         image = [_stored(view) for view in self.image] if views else _stored(self.image)
         return {
-            IMAGE_ID: self.image_id,
+            IMAGE_ID: storable(self.image_id),
             (IMAGES if views else IMAGE): image,
             CAPTIONS: self.captions,
             **self.extra,
@@ -72,7 +75,18 @@ class CaptionRow:
 
 
 def _stored(image: Any) -> Any:
-    return {"bytes": None, "path": str(image)} if isinstance(image, (str, os.PathLike)) else image
+    if not isinstance(image, (str, os.PathLike)):
+        return image
+    path = os.fspath(image)
+    if storable(path) == path:
+        return {"bytes": None, "path": path}
+    return {"bytes": Path(path).read_bytes(), "path": None}  # Arrow stores UTF-8 only
+
+
+def storable(value: Any) -> Any:
+    """Return a text that is not UTF-8 as `quoted_name` writes it, because Arrow stores UTF-8 only; else the value."""
+    is_name = isinstance(value, str) and any("\ud800" <= char <= "\udfff" for char in value)
+    return quoted_name(value, one_line=False) if is_name else value
 
 
 def caption_features(extra: Features | None = None, views: bool = False) -> Features:

@@ -19,6 +19,7 @@ def extract_split(
     batch_size: int = 8,
     workers: int = 0,
     state: PartialState | None = None,
+    skipped: dict[str, str] | None = None,
 ) -> tuple[int, float]:
     """Compute the region features that a feature store does not have yet.
 
@@ -33,6 +34,8 @@ def extract_split(
         batch_size: rows per batch, for each process.
         workers: processes that read images, for each process.
         state: the processes. None: those of `accelerate`.
+        skipped: receives the images of this process that cannot be read, by name, with the reasons. None: the first
+            one raises an error.
 
     Returns:
         How many images this process computed, and the largest rounding error of their features.
@@ -42,7 +45,7 @@ def extract_split(
     with state.main_process_first():  # one process creates the store
         writer = FeatureStoreWriter(folder, extractor.description(kind), state.process_index)
     with writer:
-        computed = store_regions(own, extractor, writer, batch_size, extractor.prepare, workers)
+        computed = store_regions(own, extractor, writer, batch_size, extractor.prepare, workers, skipped=skipped)
     state.wait_for_everyone()
     return computed, writer.largest_error
 

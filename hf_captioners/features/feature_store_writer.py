@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
-from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from hf_captioners.output_files import atomic_file
+from hf_captioners.output_files import atomic_file, explain_write_errors
 
 from .feature_store import SHARD_PATTERN, StoreDescription, StoredShard
 from .region_source import Regions
 
 SHARD_BYTES = 64 * 2**20
+RESUME_ADVICE = "Free some space, then repeat the command: it resumes, and earlier shards are kept."
 LARGEST_HALF = float(np.finfo(np.float16).max)
 
 
@@ -171,13 +171,8 @@ class FeatureStoreWriter:
                 values = np.concatenate([array for array in column if array is not None])
                 arrays[name] = np.ascontiguousarray(values, np.float32)
         arrays["counts"] = np.array([len(regions.features) for regions in self._regions], np.int64)
-        try:
-            with atomic_file(path, "wb") as file:
-                save_file(arrays, file.name, metadata={"ids": json.dumps(self._ids)})
-        except SafetensorError as error:
-            raise OSError(
-                f"{path} could not be written ({error}). Free some space; earlier shards are kept."
-            ) from error
+        with explain_write_errors(path, RESUME_ADVICE), atomic_file(path, "wb") as file:
+            save_file(arrays, file.name, metadata={"ids": json.dumps(self._ids)})
         self._next_shard += 1
         self._ids, self._regions, self._bytes = [], [], 0
 

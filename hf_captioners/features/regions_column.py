@@ -14,11 +14,15 @@ from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 from tqdm.auto import tqdm
 
+from hf_captioners.data.image_feature import with_allowed_formats
 from hf_captioners.data.report import DataReport, ProblemKind
 from hf_captioners.data.schema import IMAGE, IMAGE_ID, IMAGES, REGIONS
+from hf_captioners.processing.image_reading import read_image
 
 from .feature_store_writer import FeatureStoreWriter
 from .region_source import MissingRegionsError, Regions, RegionSource
+
+PROGRESS: dict[str, Any] = {"desc": "regions", "unit": "batch", "disable": None}
 
 
 def with_regions(
@@ -96,8 +100,12 @@ def store_regions(
     prepare: Callable[[list[PIL.Image.Image]], Any] = list,
     workers: int = 0,
     ids: Sequence[str] | None = None,
+    skipped: dict[str, str] | None = None,
 ) -> int:
     """Compute the regions of all images that a store does not have yet, with progress.
+
+    Batches are formed of all rows, and what is stored is left out of them: a resumed call forms the batches of an
+    uninterrupted one.
 
     Args:
         dataset: rows with `image_id` and `image` (or `images`: the regions of all views become one set); for several
@@ -110,44 +118,78 @@ def store_regions(
         workers: processes that decode and prepare images.
         ids: names to store rows under instead of `image_id`. A row whose name is stored already, or occurred
             before, is left out.
+        skipped: receives the images that cannot be read, by name, with the reasons. None: the first one raises an
+            error.
 
     Returns:
         The number of computed rows.
 
     Raises:
         ValueError: an image is missing or cannot be read, or extracted regions do not fit the store.
+        ChildProcessError: a process that reads images was killed.
     """
     if workers and not isinstance(dataset, Dataset):
         raise ValueError(f"`workers` is {workers}, but a stream is read by one process: pass workers=0.")
-    computed = 0
+    rows, batches = _remaining(dataset, writer.done, ids, batch_size)
     loader = DataLoader(
-        _remaining(dataset, writer.done, ids),
-        batch_size,
+        rows,
+        **batches,
         num_workers=workers,
         collate_fn=partial(_prepared, prepare=prepare),
         generator=torch.Generator().manual_seed(0),  # draws nothing from the caller's random numbers
+        worker_init_fn=partial(_set_pixel_limit, PIL.Image.MAX_IMAGE_PIXELS),
     )
-    for names, counts, batch in tqdm(loader, desc="regions", unit="batch", disable=None):
-        views = iter(extract(batch))
-        joined = [Regions.of_views(list(islice(views, count))) for count in counts]
-        writer.add_batch(zip(names, joined, strict=True))
-        computed += len(names)
+    computed = 0
+    for names, counts, batch, faults in tqdm(_alive(loader), total=_length(loader), **PROGRESS):
+        if faults and skipped is None:
+            raise ValueError(next(iter(faults.values())))
+        if faults and skipped is not None:
+            skipped |= faults
+        if names:
+            views = iter(extract(batch))
+            joined = [Regions.of_views(list(islice(views, count))) for count in counts]
+            writer.add_batch(zip(names, joined, strict=True))
+            computed += len(names)
     return computed
 
 
+def _length(loader: DataLoader) -> int | None:
+    return None if isinstance(loader.dataset, IterableDataset) else len(loader)
+
+
+def _set_pixel_limit(pixels: int | None, worker: int) -> None:
+    PIL.Image.MAX_IMAGE_PIXELS = pixels
+
+
+def _alive(loader: Iterable[Any]) -> Iterator[Any]:
+    """Iterate over batches; explain the error of a killed process."""
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise ChildProcessError(
+            f"A process that reads images was killed ({error}), often because the memory is exhausted. Pass fewer "
+            "`--workers` or a smaller `--batch_size`, and repeat the command: it resumes, and what is stored is kept."
+        ) from error
+
+
 def _remaining(
-    dataset: Dataset | Iterable[Mapping[str, Any]], done: set[str], ids: Sequence[str] | None
-) -> TorchDataset:
-    """Yield the rows that are not stored yet, each once, as pairs of a name and its views."""
+    dataset: Dataset | Iterable[Mapping[str, Any]], done: set[str], ids: Sequence[str] | None, batch_size: int
+) -> tuple[TorchDataset, dict[str, Any]]:
+    """Return the rows, each once, as pairs of a name and its views, and how a loader forms batches of them."""
     if not isinstance(dataset, Dataset):
-        return _Stream(dataset, done)
+        return _Stream(dataset, done), {"batch_size": batch_size}
     names = dataset[IMAGE_ID][:] if ids is None else ids
     first: dict[str, int] = {}
     for row, name in enumerate(names):
-        if name not in done:
-            first.setdefault(name, row)
+        first.setdefault(name, row)
+    places = list(first.items())
+    batches = [range(start, min(start + batch_size, len(places))) for start in range(0, len(places), batch_size)]
+    left = [[place for place in batch if places[place][0] not in done] for batch in batches]
     column = IMAGES if IMAGES in dataset.column_names else IMAGE
-    return _Rows(dataset.select_columns([column]), column, list(first.items()))
+    rows = with_allowed_formats(dataset.select_columns([column]))
+    return _Rows(rows, column, places), {"batch_sampler": [batch for batch in left if batch]}
 
 
 class _Rows(TorchDataset):
@@ -157,12 +199,16 @@ class _Rows(TorchDataset):
     def __len__(self) -> int:
         return len(self.places)
 
-    def __getitem__(self, index: int) -> tuple[str, list[Any]]:
+    def __getitem__(self, index: int) -> tuple[str, list[Any] | str]:
+        """Return name and views of a row, or name and reason if it cannot be read."""
         name, row = self.places[index]
         try:
-            return name, _views(self.dataset[row][self.column], name)
-        except (OSError, SyntaxError) as error:  # PIL reports some broken files as SyntaxError
-            raise ValueError(f"The image {name} (row {row}) cannot be read: {error}") from error
+            views = _views(self.dataset[row][self.column], name)
+            return name, [read_image(view) if isinstance(view, PIL.Image.Image) else view for view in views]
+        except MissingImageError as error:
+            return name, str(error)
+        except Exception as error:  # decoders raise errors of many types
+            return name, f"The image {name} (row {row}) cannot be read: {error}"
 
 
 class _Stream(IterableDataset):
@@ -175,15 +221,35 @@ class _Stream(IterableDataset):
                 yield row[IMAGE_ID], _views(row[IMAGES] if IMAGES in row else row[IMAGE], row[IMAGE_ID])
 
 
+class MissingImageError(ValueError):
+    """A row has no image."""
+
+
 def _views(images: Any, name: str) -> list[Any]:
     views = list(images) if isinstance(images, (list, tuple)) else [images]
     if not views or any(view is None for view in views):
-        raise ValueError(f"The row {name} has no image (loaded with with_images=False?).")
+        raise MissingImageError(f"The row {name} has no image (loaded with with_images=False?).")
     return views
 
 
 def _prepared(
-    items: list[tuple[str, list[Any]]], prepare: Callable[[list[PIL.Image.Image]], Any]
-) -> tuple[list[str], list[int], Any]:
-    names, views = zip(*items, strict=True)
-    return list(names), [len(some) for some in views], prepare([view for some in views for view in some])
+    items: list[tuple[str, list[Any] | str]], prepare: Callable[[list[PIL.Image.Image]], Any]
+) -> tuple[list[str], list[int], Any, dict[str, str]]:
+    """Return names, numbers of views and prepared images of a batch, and the reasons of rows that cannot be read."""
+    faults = {name: views for name, views in items if isinstance(views, str)}
+    read = {name: views for name, views in items if not isinstance(views, str)}
+    try:
+        prepared = _prepared_views(read, prepare)
+    except Exception:
+        for name in list(read):
+            try:
+                prepare(read[name])
+            except Exception as error:
+                faults[name] = f"The image {name} cannot be prepared: {error}"
+                del read[name]
+        prepared = _prepared_views(read, prepare)
+    return list(read), [len(views) for views in read.values()], prepared, faults
+
+
+def _prepared_views(read: Mapping[str, list[Any]], prepare: Callable[[list[PIL.Image.Image]], Any]) -> Any:
+    return prepare([view for views in read.values() for view in views]) if read else None

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
+from hf_captioners.output_files import unquoted_name
+
 from .caption_tables import FirstFault, read_json, table_rows
 
 _IMAGE_KEYS = ("image_id", "image", "file_name", "filename", "id")
@@ -63,7 +65,7 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
         if "names" in row:
             table.file_names.update(row["names"])
             continue
-        image = str(_value(row, _IMAGE_KEYS, "the image", file, place))
+        image = unquoted_name(str(_value(row, _IMAGE_KEYS, "the image", file, place)))
         table.captions.setdefault(image, []).extend(_captions(row, file, place))
         for name in (row[key] for key in _NAME_KEYS if isinstance(row.get(key), str)):
             table.file_names.setdefault(image, name)

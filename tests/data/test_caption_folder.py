@@ -210,7 +210,7 @@ BAD_ROWS = {
     "missing caption": (jsonl([{"file_name": "b.png", "captions": ["  "]}]), "expected text in captions, found '  '"),
     "missing image": (jsonl([{"file_name": "gone.png", "captions": ["x"]}]), "there is no file .*gone.png"),
     "duplicate": (jsonl([{"file_name": "a.png", "captions": ["x"]}]), "'a.png' is in line 1 already"),
-    "unreadable image": (jsonl([{"file_name": "cut.jpg", "captions": ["x"]}]), "cut.jpg is empty, corrupt"),
+    "unreadable image": (jsonl([{"file_name": "cut.jpg", "captions": ["x"]}]), "cut.jpg cannot be read"),
 }
 
 

@@ -130,7 +130,7 @@ def test_every_kind_of_answer(tmp_path, address):
     assert {entry["name"]: entry["outcome"] for entry in log} == OUTCOMES
     assert {entry["name"] for entry in log[-2:]} == {"silent", "drip"}, "slow servers do not delay other images"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        LOG_FILE, "flaky.jpg", "good.jpg", "mislabelled.png", "redirect.jpg",
+        f".{LOG_FILE}.lock", LOG_FILE, "flaky.jpg", "good.jpg", "mislabelled.png", "redirect.jpg",
     ]  # fmt: skip
     assert report.coverage == pytest.approx(4 / 13)
     assert "4 of 13 images are here (30.8%)" in report.summary()

@@ -169,7 +169,7 @@ def test_a_full_disk_is_reported_and_the_store_can_be_completed(tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))  # no file may become larger
     try:
-        with pytest.raises(OSError, match=r"regions-000-00000\.safetensors could not be written .*Free some space"):
+        with pytest.raises(OSError, match=r"regions-000-00000\.safetensors could not be written: .*Free some space"):
             write(tmp_path / "store", range(50), shard_bytes=2000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -38,7 +38,7 @@ def test_a_checkpoint_that_cannot_be_written_is_explained_and_the_run_resumes(im
         with files_at_most(limit):
             assert main([*arguments, str(full), "--resume"]) == 2
         error = capsys.readouterr().err
-        assert f"{full} cannot be written to" in error and "free space" in error and "--resume" in error
+        assert f"{full} could not be written" in error and "free space" in error and "--resume" in error
     assert main([*arguments, str(full), "--resume"]) == 0
     assert (full / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
@@ -54,7 +54,7 @@ def test_a_checkpoint_that_cannot_be_written_is_explained_and_the_run_resumes(im
 )
 def test_every_library_s_error_of_a_full_disk_is_explained(tmp_path, error):
     with (
-        pytest.raises(WriteError, match=f"{tmp_path} cannot be written to.*Free some"),
+        pytest.raises(WriteError, match=f"{tmp_path} could not be written.*Free some"),
         explain_write_errors(tmp_path, "Free some."),
     ):
         raise error

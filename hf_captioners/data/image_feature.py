@@ -1,0 +1,81 @@
+"""The image column of data sets, decoded by the allow-list of formats of this library."""
+
+from __future__ import annotations
+
+import copy
+import io
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import PIL.Image
+from datasets import (
+    Dataset,
+    DatasetDict,
+    DownloadConfig,
+    Features,
+    Image,
+    IterableDataset,
+    IterableDatasetDict,
+    List,
+    config,
+)
+from datasets.utils.file_utils import is_local_path, xopen
+
+from hf_captioners.processing.image_reading import open_image, upright
+
+AnyDataset = TypeVar("AnyDataset", Dataset, DatasetDict, IterableDataset, IterableDatasetDict)
+
+
+@dataclass(eq=False)
+class AllowedImage(Image):
+    """`datasets.Image` that opens only `IMAGE_FORMATS` and ignores damaged metadata.
+
+    `datasets` itself opens every format of Pillow, which starts Ghostscript for PostScript files.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Image) and (self.mode, self.decode, self.id) == (other.mode, other.decode, other.id)
+
+    def __hash__(self) -> int:
+        return hash((self.mode, self.decode, self.id))
+
+    def decode_example(
+        self, value: Any, token_per_repo_id: dict[str, str | bool | None] | None = None
+    ) -> PIL.Image.Image:
+        """Decode an image `{"bytes": ..., "path": ...}`, upright."""
+        if not self.decode or not isinstance(value, dict) or (value["bytes"] is None and value["path"] is None):
+            return super().decode_example(value, token_per_repo_id)
+        path, content = value["path"], value["bytes"]
+        if content is None and not is_local_path(path):
+            on_hub = path.split("::")[-1].startswith(("hf://", config.HF_ENDPOINT))
+            token = next(iter((token_per_repo_id or {}).values()), None) if on_hub else None
+            with xopen(path, "rb", download_config=DownloadConfig(token=token)) as file:
+                content = file.read()
+        with open_image(path if content is None else io.BytesIO(content)) as opened:
+            image = upright(opened)
+        return image.convert(self.mode) if self.mode and self.mode != image.mode else image
+
+
+def with_allowed_formats(dataset: AnyDataset) -> AnyDataset:
+    """Return a data set whose images are opened by the allow-list of formats, see `AllowedImage`.
+
+    Rows and columns are the same. `Dataset.map` returns a data set with the images of `datasets` again.
+    """
+    if isinstance(dataset, dict):
+        return type(dataset)({name: with_allowed_formats(rows) for name, rows in dataset.items()})  # type: ignore
+    if dataset.features is None:
+        return dataset
+    changed = copy.copy(dataset)
+    changed._info = dataset.info.copy()
+    changed._info.features = Features({name: _allowed(feature) for name, feature in dataset.features.items()})
+    return changed
+
+
+def _allowed(feature: Any) -> Any:
+    if isinstance(feature, Image):
+        return AllowedImage(mode=feature.mode, decode=feature.decode, id=feature.id)
+    if isinstance(feature, List):
+        return List(_allowed(feature.feature), length=feature.length)
+    if isinstance(feature, dict):
+        return {name: _allowed(part) for name, part in feature.items()}
+    return feature
