@@ -1,15 +1,27 @@
 """Loading of captioners, vision models and processors from a directory or a name."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
 from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
+
+COPY_AGAIN = "Copy the file again, or download it again with `hf download NAME --force-download`."
+SUB_CONFIGS = ("text_config", "vision_config", "encoder", "decoder", "backbone_config")
+# Fields with a number of layers, and the least one: parts that a model lacks have 0.
+LAYER_COUNTS = {"n_layer": 1, "num_hidden_layers": 1, "encoder_layers": 0, "decoder_layers": 0, "num_layers": 0}
+MOST_LAYERS = 1000
+# In messages of transformers about whole checkpoints of other models.
+OTHER_TYPES = ("configuration class", "model_type", "trust_remote_code")
 
 
 def load_vision_part(source: str, image_size: int | None = None) -> tuple[Any, CaptioningImageProcessor]:
@@ -43,19 +55,128 @@ def image_settings_source(name: Any, vision: Any) -> Any:
 
 
 @contextmanager
-def reading(source: str) -> Iterator[None]:
-    """Name the checkpoint in errors of reading it, which the messages of the libraries often omit.
+def reading(source: str, revision: str | None = None) -> Iterator[None]:
+    """Name the checkpoint, and the file that is damaged, in errors of reading it, which libraries often omit.
+
+    Args:
+        source: name or directory of the checkpoint that is read inside.
+        revision: its revision on the Hub.
 
     Raises:
         FileNotFoundError: instead of an `OSError` inside.
+        ValueError: a file is damaged, or instead of other errors inside.
     """
+    config = None if source.startswith(TIMM_PREFIX) else _config_file(source, revision)
+    if config is not None:
+        require_sound_config(config)
+        generation = config.with_name(GENERATION_CONFIG_NAME)
+        if generation.is_file():  # transformers generates with other settings if it cannot be read
+            _read_json(generation)
     try:
         yield
-    except OSError as error:
-        reason = str(error).splitlines()[0]
-        raise FileNotFoundError(
-            f"{source} is no checkpoint that can be read locally or from the Hub ({reason})"
-        ) from error
+    except ImportError:
+        raise
+    except Exception as error:  # libraries raise errors of many types for damaged files, also `Exception` itself
+        reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+        if config is not None and (fault := _damaged_file(config.parent)):
+            raise ValueError(fault) from error
+        if isinstance(error, OSError):
+            raise FileNotFoundError(
+                f"{source} is no checkpoint that can be read locally or from the Hub ({reason})"
+            ) from error
+        if isinstance(error, (ValueError, KeyError)) and any(word in str(error) for word in OTHER_TYPES):
+            raise
+        if config is not None and (fault := _config_fault(config)):
+            raise ValueError(fault) from error
+        if isinstance(error, (ValueError, KeyError)):
+            raise
+        if config is not None and "mismatched" in reason:
+            raise ValueError(
+                f"{config} states other sizes than the weights beside it have, see the report above. {COPY_AGAIN}"
+            ) from error
+        raise ValueError(f"{source} cannot be loaded: {type(error).__name__}: {reason[:300]}") from error
+
+
+def _config_file(source: str, revision: str | None) -> Path | None:
+    """Return the path of a checkpoint's configuration, locally or downloaded; None if there is none."""
+    path = Path(source, CONFIG_NAME)
+    if Path(source).is_dir():
+        return path if path.is_file() else None
+    names = ("gated_repo", "missing_entries", "connection_errors")
+    lenient = {f"_raise_exceptions_for_{name}": False for name in names}
+    try:
+        found = cached_file(source, CONFIG_NAME, revision=revision, **lenient)
+    except (OSError, ValueError):  # the caller's own reading says why
+        return None
+    return None if found is None else Path(found)
+
+
+def require_sound_config(path: Path) -> None:
+    """Check that a `config.json` is an object with objects as sub-configurations and a possible number of layers.
+
+    Raises:
+        ValueError: it is damaged; a model of its size would take minutes to build.
+    """
+
+    def check(content: Any, name: str) -> None:
+        if not isinstance(content, dict):
+            raise ValueError(f"{path} is damaged: {name} is {content!r:.60}, expected an object. {COPY_AGAIN}")
+        for key, value in content.items():
+            if key in LAYER_COUNTS and value is not None:
+                low = LAYER_COUNTS[key]
+                if type(value) is not int or not low <= value <= MOST_LAYERS:
+                    raise ValueError(
+                        f"{path} is damaged: `{key}` is {value!r:.60}, expected {low} to {MOST_LAYERS}. {COPY_AGAIN}"
+                    )
+            if key in SUB_CONFIGS and value is not None:
+                check(value, f"`{key}`")
+
+    check(_read_json(path), "it")
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: it is no JSON ({error}). {COPY_AGAIN}") from error
+
+
+def _damaged_file(folder: Path) -> str | None:
+    """Return what is wrong with the first file of a checkpoint that cannot be read; None if all can be read."""
+    for path in sorted(folder.glob("*.json")):
+        try:
+            _read_json(path)
+        except (ValueError, OSError) as error:
+            return str(error)
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            size = f"{path.stat().st_size:,} bytes" if path.exists() else "missing"
+            return f"{path} ({size}) is damaged: {error}. {COPY_AGAIN}"
+    for path in [] if any(folder.glob("*.safetensors")) else sorted(folder.glob("pytorch_model*.bin")):
+        try:
+            torch.load(path, map_location="meta", weights_only=True)
+        except Exception as error:  # as above
+            return (
+                f"{path} ({path.stat().st_size:,} bytes) is pickled and cannot be read without running code, or is "
+                f"damaged ({type(error).__name__}). {COPY_AGAIN} If it is whole and you trust it, load it with the "
+                "program that wrote it and save it there with `save_pretrained`, which writes model.safetensors."
+            )
+    return None
+
+
+def _config_fault(path: Path) -> str | None:
+    """Return what is wrong with a configuration; None if it can be built."""
+    try:
+        AutoConfig.from_pretrained(path.parent)
+    except Exception as error:  # as above
+        if "trust_remote_code" in str(error):
+            return None
+        reason = " ".join(str(error).split())[:300].rstrip(".")
+        return f"{path} has a value of a wrong type or range: {type(error).__name__}: {reason}. {COPY_AGAIN}"
+    return None
 
 
 def changed_config(source: str, fields: dict[str, Any]) -> Any:
@@ -82,11 +203,11 @@ def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
         **options: arguments of `from_pretrained`.
 
     Raises:
-        ValueError: the checkpoint is not a captioner, or a weight is not finite.
+        ValueError: the checkpoint is not a captioner, one of its files is damaged, or a weight is not finite.
         FileNotFoundError: it cannot be read.
     """
     try:
-        with reading(source):
+        with reading(source, options.get("revision")):
             model = AutoModelForImageTextToText.from_pretrained(source, **options)
     except (ValueError, KeyError) as error:
         if "configuration class" not in str(error) and "model_type" not in str(error):
@@ -98,7 +219,8 @@ def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
             f"{source} has weights that are not finite, first in {name}: its training diverged, or the file is "
             "damaged. Pass an earlier checkpoint, or download it again."
         )
-    return model, load_processor(source, options.get("trust_remote_code", False))
+    with reading(source, options.get("revision")):
+        return model, load_processor(source, options.get("trust_remote_code", False))
 
 
 # Other number formats (8 bits and less) belong to quantised weights, and have no infinity or no test for it.

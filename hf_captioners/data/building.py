@@ -16,13 +16,15 @@ from datasets.exceptions import DatasetGenerationError
 from .fingerprint import fingerprint
 from .images import usable_rows
 from .reader import Annotations, CaptionReader
-from .report import DataReport, first_lines
-from .schema import caption_features
+from .report import DataReport, ProblemKind, first_lines
+from .schema import CaptionRow, caption_features
 
 REPORT_FILE = "report.json"
 # A streamed split has this many parts, which are distributed to processes and loader workers.
 STREAMED_PARTS = 64
 ROWS_AT_ONCE = 256
+# Errors of values that a column cannot hold.
+ARROW_FAULTS = (pyarrow.ArrowException, OverflowError, UnicodeError, TypeError, ValueError)
 
 
 class CaptionBuilder(ArrowBasedBuilder):
@@ -87,12 +89,28 @@ class CaptionBuilder(ArrowBasedBuilder):
                 for first in range(start, stop, ROWS_AT_ONCE):
                     rows = [found.splits[split][index] for index in range(first, min(first + ROWS_AT_ONCE, stop))]
                     rows = usable_rows(rows, self.report, self.reader.check_images, workers)
+                    table = self._table(rows, split, schema)
                     if self.strict:
                         self.report.raise_if_bad()
-                    self.report.kept[split] += len(rows)
-                    if rows:
-                        records = [row.as_record(split, found.views) for row in rows]
-                        yield Key(part, first), pyarrow.Table.from_pylist(records, schema=schema)
+                    self.report.kept[split] += len(table)
+                    if len(table):
+                        yield Key(part, first), table
+
+    def _table(self, rows: list[CaptionRow], split: str, schema: pyarrow.Schema) -> pyarrow.Table:
+        """Return rows as Arrow stores them; report those with values of other types, and leave them out."""
+        records = [row.as_record(split, self.annotations.views) for row in rows]
+        try:
+            return pyarrow.Table.from_pylist(records, schema=schema)
+        except ARROW_FAULTS:  # find the rows
+            good = []
+            for row, record in zip(rows, records, strict=True):
+                try:
+                    pyarrow.Table.from_pylist([record], schema=schema)
+                except ARROW_FAULTS as error:
+                    self.report.add(ProblemKind.MALFORMED_ROW, row.file, row.line, str(error).replace("\n", " ")[:200])
+                else:
+                    good.append(record)
+            return pyarrow.Table.from_pylist(good, schema=schema)
 
     def _download_and_prepare(self, dl_manager: Any, verification_mode: Any, **kwargs: Any) -> None:
         super()._download_and_prepare(dl_manager, verification_mode, **kwargs)

@@ -15,9 +15,11 @@ table, the captions of `a.jpg` are the lines of `a.txt`.
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
 import pyarrow
@@ -33,6 +35,7 @@ from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow, storab
 FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "path", "image_path")
 CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sentence")
 NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
+LONGEST_NAME = 255  # bytes of each part of a path, as in most file systems
 IMAGE_FOLDERS = ("", "images", "Images")
 
 
@@ -90,12 +93,16 @@ class CaptionFolder(CaptionReader):
         images: dict[str, CaptionRow] = {}
         ids: dict[str, CaptionRow] = {}
         for line, record in table.rows(report):
-            file_column, caption_columns = self._columns(record, table.path, line)
-            name = str(record[file_column] or "").strip()
-            named.add(name)
-            if not name:
-                report.add(ProblemKind.MALFORMED_ROW, table.path, line, f"the column {file_column!r} is empty")
+            try:
+                file_column, caption_columns = self._columns(record)
+            except ValueError as error:
+                report.add(ProblemKind.MALFORMED_ROW, table.path, line, str(error))
                 continue
+            name = str(record[file_column] or "").strip()
+            if fault := self._name_fault(name, file_column, table) or _split_fault(record.get(SPLIT)):
+                report.add(ProblemKind.MALFORMED_ROW, table.path, line, fault)
+                continue
+            named.add(name)
             captions = _captions_of(record, caption_columns, table.path, line, report)
             row = self._row(name, captions, record, {file_column, *caption_columns}, table, line)
             known = images.get(name) or ids.get(row.image_id)
@@ -119,7 +126,21 @@ class CaptionFolder(CaptionReader):
         image_id = f"{table.prefix}{name}" if image_id is None else str(image_id)
         return CaptionRow(image_id, image, captions, str(table.path), line, extra)
 
-    def _columns(self, record: dict[str, Any], table: Path, line: int) -> tuple[str, list[str]]:
+    def _name_fault(self, name: str, column: str, table: FolderTable) -> str | None:
+        """Return why an image name is not used: it is no name, or leads out of the folder."""
+        if not name:
+            return f"the column {column!r} is empty"
+        parts = PurePath(name).parts
+        if "\0" in name or not parts or max(len(os.fsencode(part)) for part in parts) > LONGEST_NAME:
+            return f"the column {column!r} is {name[:80]!r}, which is no name of a file"
+        if not self._inside(self._candidates(table.folder, name)[0], table.folder):
+            return (
+                f"the column {column!r} is {name[:80]!r}, a file outside of {self.folder}. Move the images into the "
+                "folder, or name their own folder with image_dir='...'"
+            )
+        return None
+
+    def _columns(self, record: dict[str, Any]) -> tuple[str, list[str]]:
         """Choose the columns of a row; JSON rows may have different columns."""
         files = [self.file_column] if self.file_column else [name for name in FILE_COLUMNS if name in record][:1]
         captions = list(self.caption_columns or [name for name in CAPTION_COLUMNS if name in record][:1])
@@ -127,15 +148,24 @@ class CaptionFolder(CaptionReader):
         if missing or not files or not captions:
             what = f"no column {', '.join(map(repr, missing))}" if missing else "no column of file names and captions"
             raise ValueError(
-                f"{table}:{line} has {what}; it has {', '.join(map(repr, record))}. Name the columns: "
+                f"the row has {what}; it has {', '.join(map(repr, record))}. Name the columns: "
                 "file_column='...', caption_columns=['...']."
             )
         return files[0], captions
 
     def _image(self, folder: Path, name: str) -> Path:
-        places = IMAGE_FOLDERS if self.image_dir is None else (self.image_dir,)
-        candidates = [folder / place / name for place in places]
+        candidates = [path for path in self._candidates(folder, name) if self._inside(path, folder)]
         return next((path for path in candidates if path.is_file()), candidates[0])
+
+    def _candidates(self, folder: Path, name: str) -> list[Path]:
+        places = IMAGE_FOLDERS if self.image_dir is None else (self.image_dir,)
+        return [folder / place / name for place in places]
+
+    def _inside(self, path: Path, folder: Path) -> bool:
+        """Return whether a path is in the folder of the data set or in `image_dir`; links are not followed."""
+        places = [self.folder] if self.image_dir is None else [self.folder, folder / self.image_dir]
+        absolute = os.path.abspath(path)
+        return any(absolute.startswith(os.path.join(os.path.abspath(place), "")) for place in places)
 
     def _report_unnamed(self, table: FolderTable, named: set[str], report: DataReport) -> None:
         places = [table.folder] if self.image_dir is None else [table.folder / self.image_dir]
@@ -205,6 +235,12 @@ def _split_of(row: CaptionRow) -> str:
     if split is not None:
         return SPLIT_NAMES.get(str(split).lower(), str(split))
     return SPLIT_NAMES.get(Path(row.extra["file_name"]).parts[0].lower(), "train")
+
+
+def _split_fault(split: Any) -> str | None:
+    if split is None or re.fullmatch(r"\w+(\.\w+)*", str(split)):
+        return None
+    return f"the split is {str(split)[:60]!r}; expected letters, digits and `_`"
 
 
 def _split_rank(split: str) -> tuple[int, str]:

@@ -10,6 +10,8 @@ from typing import Any
 from datasets import Dataset
 from huggingface_hub import DatasetCard, DatasetCardData
 
+from hf_captioners.inert_text import code_span, inert_text
+
 from .loading import make_reader
 from .reader import CaptionReader, SourceCard
 from .report import DataReport
@@ -30,7 +32,7 @@ TEMPLATE = """---
 |---|---|---|---|---|
 {% for cells in splits %}| {{ cells | join(" | ") }} |
 {% endfor %}
-Columns: `{{ columns | join("`, `") }}`.
+Columns: {{ columns | join(", ") }}.
 
 Loaded with `hf_captioners`: {{ options | join(", ") }}.
 
@@ -80,7 +82,7 @@ def dataset_card(
     )
     values = {field.name: getattr(reader, field.name) for field in dataclasses.fields(reader)}
     counts = {} if report is None else {**report.counts(), **report.notes}
-    reported = ", ".join(f"{count:,} x {what}" for what, count in counts.items())
+    reported = ", ".join(f"{count:,} x {inert_text(what)}" for what, count in counts.items())
     complete = "" if report is None else "Every row of the source is included."
     return DatasetCard.from_template(
         data,
@@ -88,8 +90,8 @@ def dataset_card(
         name=name,
         source=reader.card if isinstance(reader, CaptionReader) else SourceCard(),
         splits=[_cells(split, list(rows[CAPTIONS])) for split, rows in splits.items()],
-        columns=next(iter(splits.values())).column_names,
-        options=[f"`{option}={value!r}`" for option, value in values.items() if option not in PLACES],
+        columns=[code_span(column) for column in next(iter(splits.values())).column_names],
+        options=[code_span(f"{option}={value!r}") for option, value in values.items() if option not in PLACES],
         reported=f"Reported while loading: {reported}." if reported else complete,
     )
 

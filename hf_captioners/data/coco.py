@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 from datasets import Features, List, Value
 
-from hf_captioners.metrics.caption_tables import read_json
+from hf_captioners.metrics.caption_tables import read_json, row_fault
 
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard
@@ -200,15 +200,19 @@ def read_official(
         ValueError: the file has a different structure.
     """
     content = read_json(path)
-    if not isinstance(content, dict) or "images" not in content or (captioned and "annotations" not in content):
+    parts = ("images", "annotations") if captioned else ("images",)
+    if not isinstance(content, dict) or not all(isinstance(content.get(part), list) for part in parts):
         raise ValueError(f'{path} is not in COCO\'s format: expected {{"images": [...], "annotations": [...]}}.')
     captions = _captions_by_image(content, path, report) if captioned else {}
     seen: set[int] = set()
     for number, image in enumerate(content["images"], 1):
         try:
             image_id, name = int(image["id"]), str(image["file_name"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `images` lacks {error}")
+            continue
+        if fault := row_fault(image):
+            report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `images`: {fault}")
             continue
         pairs = sorted(captions.get(image_id, []))
         if image_id in seen:
@@ -229,16 +233,20 @@ def read_official(
 
 
 def _captions_by_image(content: dict[str, Any], path: Path, report: DataReport) -> dict[int, list[tuple[int, str]]]:
-    known = {image.get("id") for image in content["images"] if isinstance(image, dict)}
+    ids = [image.get("id") for image in content["images"] if isinstance(image, dict)]
+    known = {image_id for image_id in ids if isinstance(image_id, (int, str))}
     captions: dict[int, list[tuple[int, str]]] = {}
     seen: set[int] = set()
     for number, entry in enumerate(content["annotations"], 1):
         try:
             image_id, caption_id, caption = entry["image_id"], int(entry["id"]), entry["caption"]
-        except (KeyError, TypeError, ValueError) as error:
+            hash(image_id)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `annotations` lacks {error}")
             continue
-        if image_id not in known:
+        if fault := row_fault(entry):
+            report.add(ProblemKind.MALFORMED_ROW, path, number, f"entry {number} of `annotations`: {fault}")
+        elif image_id not in known:
             message = f"annotation {caption_id} belongs to image {image_id}, which `images` lacks"
             report.add(ProblemKind.MISSING_IMAGE, path, number, message)
         elif caption_id in seen:

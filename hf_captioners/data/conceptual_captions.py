@@ -24,7 +24,7 @@ from typing import ClassVar
 
 from datasets import Features, Value
 
-from hf_captioners.metrics.caption_tables import open_annotation
+from hf_captioners.metrics.caption_tables import read_annotation
 
 from .images import list_images
 from .reader import Annotations, CaptionReader, LazyRows, SourceCard
@@ -156,8 +156,7 @@ class TsvLines:
 
     def __init__(self, path: Path, report: DataReport) -> None:
         self.path = path
-        with open_annotation(path) as stream:
-            self.content = stream.read()
+        self.content = read_annotation(path)
         self.starts, self.numbers = array("Q"), array("Q")
         start, number = 0, 0
         while start < len(self.content):

@@ -10,7 +10,7 @@ from pathlib import Path
 from hf_captioners.metrics.caption_tables import TABLE_KINDS, Numbered, table_rows
 
 from .images import list_images
-from .report import DataReport
+from .report import DataReport, ProblemKind
 
 SPLIT_NAMES = {
     "train": "train",
@@ -50,11 +50,15 @@ class FolderTable:
 
     def rows(self, report: DataReport) -> Iterator[Numbered]:
         """Read the rows with their line numbers."""
-        return self._sidecar_rows() if self.path.is_dir() else table_rows(self.path, report)
+        return self._sidecar_rows(report) if self.path.is_dir() else table_rows(self.path, report)
 
-    def _sidecar_rows(self) -> Iterator[Numbered]:
+    def _sidecar_rows(self, report: DataReport) -> Iterator[Numbered]:
         for number, (image, text) in enumerate(_sidecars(self.path), 1):
-            captions = [line for line in text.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
+            try:
+                captions = [line for line in text.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
+            except (OSError, UnicodeDecodeError) as error:
+                report.add(ProblemKind.MALFORMED_ROW, text, None, f"it cannot be read as UTF-8 ({error})")
+                continue
             yield number, {"file_name": image.relative_to(self.path).as_posix(), "captions": captions}
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets import Features, List, Value
 
-from hf_captioners.metrics.caption_tables import read_json
+from hf_captioners.metrics.caption_tables import read_json, row_fault
 
 from .report import DataReport, ProblemKind
 from .schema import CaptionRow
@@ -52,9 +52,12 @@ def read_karpathy(
         )
     seen: dict[str, int] = {}
     for number, entry in enumerate(content["images"], 1):
+        if fault := row_fault(entry):
+            report.add(ProblemKind.MALFORMED_ROW, path, number, f"image {number} of the list: {fault}")
+            continue
         try:
             row = _row(entry, path, number, find_image)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             report.add(ProblemKind.MALFORMED_ROW, path, number, f"image {number} of the list lacks {error}")
             continue
         if len(row.captions) < len(entry["sentences"]):
@@ -71,6 +74,12 @@ def read_karpathy(
 def _row(entry: dict[str, Any], path: Path, number: int, find_image: Callable[[str, str], str | None]) -> CaptionRow:
     name, folder = entry["filename"], entry.get("filepath", "")
     sentences = [sentence for sentence in entry["sentences"] if sentence["raw"].strip()]
+    for sentence in sentences:
+        tokens = sentence.get("tokens", [])
+        if type(sentence["sentid"]) is not int or not isinstance(tokens, list):
+            raise TypeError(f"a sentence with a number and a list of tokens: {sentence!r:.80}")
+        if not all(isinstance(token, str) for token in tokens) or not isinstance(entry["split"], str):
+            raise TypeError(f"texts as tokens and `split`: {sentence!r:.80}")
     extra: dict[str, Any] = {
         "file_name": f"{folder}/{name}" if folder else name,
         "source_split": entry["split"],

@@ -13,24 +13,33 @@ fast as numpy and, unlike `mmap`, keeps no file open, so a store may have more s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hf_captioners.output_files import write_text
 
 from .region_source import MissingRegionsError, Regions, RegionSource
+from .stored_shard import StoredShard
 
 STORE_FILE = "store.json"
 SHARD_PATTERN = "regions-*.safetensors"
 FORMAT = 1
 StoredKind = Literal["float32", "float16", "int8"]
-TORCH_KINDS = {"F32": torch.float32, "F16": torch.float16, "I8": torch.int8, "I64": torch.int64}
+DESCRIPTION_ADVICE = "Copy it from the store that it belongs to, or extract the images again into a different folder."
+# What each field of store.json may hold.
+FIELD_CHECKS: dict[str, Callable[[Any], bool]] = {
+    "extractor": lambda value: isinstance(value, str),
+    "revision": lambda value: isinstance(value, str),
+    "feature_size": lambda value: type(value) is int and value > 0,
+    "kind": lambda value: value in ("float32", "float16", "int8"),
+    "boxes": lambda value: isinstance(value, bool),
+    "scores": lambda value: isinstance(value, bool),
+}
 
 
 class OtherExtractorError(ValueError):
@@ -75,48 +84,42 @@ class StoreDescription:
         """Write the description atomically."""
         write_text(folder / STORE_FILE, json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n")
 
+    def open_shard(self, path: Path) -> StoredShard:
+        """Map a shard of this store.
+
+        Raises:
+            ValueError: the file is damaged, or does not fit the description.
+        """
+        shard = StoredShard(path)
+        shard.require(self.feature_size, self.kind, self.boxes, self.scores)
+        return shard
+
     @classmethod
     def read(cls, folder: Path) -> StoreDescription:
         """Read the description.
 
         Raises:
             FileNotFoundError: there is no store.
-            ValueError: the store has a different format.
+            ValueError: the store has a different format, or the description is damaged.
         """
         path = folder / STORE_FILE
         if not path.is_file():
             raise FileNotFoundError(f"{folder} is not a feature store: it has no {STORE_FILE}.")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is damaged: {error}. {DESCRIPTION_ADVICE}") from error
+        if not isinstance(content, dict):
+            raise ValueError(f"{path} is damaged: it holds {content!r:.40}, expected an object. {DESCRIPTION_ADVICE}")
         if (found := content.pop("format", None)) != FORMAT:
-            raise ValueError(f"{path} has the format {found}; this version reads format {FORMAT}.")
+            raise ValueError(f"{path} has the format {found!r:.40}; this version reads format {FORMAT}.")
+        for field in fields(cls):
+            if field.name not in content and field.default is MISSING:
+                raise ValueError(f"{path} is damaged: it has no `{field.name}`. {DESCRIPTION_ADVICE}")
+        for name, value in content.items():
+            if name not in FIELD_CHECKS or not FIELD_CHECKS[name](value):
+                raise ValueError(f"{path} is damaged: it has {name!r:.40}: {value!r:.60}. {DESCRIPTION_ADVICE}")
         return cls(**content)
-
-
-class StoredShard:
-    """Shard, mapped into memory.
-
-    Args:
-        path: the file.
-    """
-
-    def __init__(self, path: Path) -> None:
-        with open(path, "rb") as stream:
-            header_size = int.from_bytes(stream.read(8), "little")
-            header = json.loads(stream.read(header_size))
-        # A private mapping: writing to it changes a copy, never the file.
-        mapped = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)[
-            8 + header_size :
-        ]
-        self.ids: list[str] = json.loads(header.pop("__metadata__")["ids"])
-        self.tensors: dict[str, Tensor] = {
-            name: mapped[slice(*entry["data_offsets"])].view(TORCH_KINDS[entry["dtype"]]).view(entry["shape"])
-            for name, entry in header.items()
-        }
-        self.arrays = {name: tensor.numpy() for name, tensor in self.tensors.items()}
-        for array in self.arrays.values():
-            array.flags.writeable = False
-        self.counts = self.arrays["counts"]
-        self.starts = np.cumsum(self.counts) - self.counts
 
 
 class FeatureStore(RegionSource):
@@ -130,7 +133,7 @@ class FeatureStore(RegionSource):
     Raises:
         FileNotFoundError: there is no store.
         OtherExtractorError: the features come from a different extractor.
-        ValueError: an image occurs twice.
+        ValueError: an image occurs twice, or a file of the store is damaged.
 
     Example:
 
@@ -150,7 +153,8 @@ class FeatureStore(RegionSource):
         self.description = StoreDescription.read(self.folder)
         if extractor is not None:
             self.description.check_extractor(extractor, revision)
-        self._shards = [StoredShard(path) for path in sorted(self.folder.glob(SHARD_PATTERN))]
+        self._shards = [self.description.open_shard(path) for path in sorted(self.folder.glob(SHARD_PATTERN))]
+        self._sound: set[str] = set()  # images whose numbers were checked by this process
         self._places: dict[str, tuple[int, int, int]] = {}
         for number, shard in enumerate(self._shards):
             for image_id, start, count in zip(shard.ids, shard.starts.tolist(), shard.counts.tolist(), strict=True):
@@ -175,17 +179,30 @@ class FeatureStore(RegionSource):
         )
         return Regions(features, boxes, scores=scores)
 
+    def require_sound(self, image_id: str, regions: Regions) -> None:
+        """Check the regions of an image, once in each process: reading mapped memory takes less time than checks.
+
+        Raises:
+            ValueError: a number is not finite.
+        """
+        if image_id not in self._sound:
+            super().require_sound(image_id, regions)
+            self._sound.add(image_id)
+
     def stored(self, image_id: str) -> Regions:
         """Return the regions of an image as they are stored: float16 features stay float16, and nothing is copied.
 
         Raises:
             MissingRegionsError: the store does not have the image.
+            ValueError: its regions are damaged.
         """
         if self.description.kind == "int8":
             return self[image_id]
         number, start, stop = self._place(image_id)
         boxes, scores = (None if values is None else values[start:stop] for values in self._beside_features(number))
-        return Regions(self._shards[number].arrays["features"][start:stop], boxes, scores=scores)
+        found = Regions(self._shards[number].arrays["features"][start:stop], boxes, scores=scores)
+        self.require_sound(image_id, found)
+        return found
 
     def read_batch(
         self, image_ids: Sequence[str], max_regions: int, out: np.ndarray | None = None
@@ -203,7 +220,7 @@ class FeatureStore(RegionSource):
 
         Raises:
             MissingRegionsError: the store does not have an image.
-            ValueError: `out` has a different shape or type.
+            ValueError: the regions of an image are damaged, or `out` has a different shape or type.
         """
         shape = (len(image_ids), max_regions, self.description.feature_size)
         if out is None:
@@ -216,6 +233,8 @@ class FeatureStore(RegionSource):
             number, start, stop = self._place(image_id)
             stop = min(stop, start + max_regions)
             counts[row] = stop - start
+            if image_id not in self._sound:
+                self[image_id]  # checks all regions
             self._copy(number, start, stop, out[row, : stop - start])
             out[row, stop - start :] = 0
             if boxes is not None:

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from hf_captioners.output_files import atomic_file, explain_write_errors
 
-from .feature_store import SHARD_PATTERN, StoreDescription, StoredShard
+from .feature_store import SHARD_PATTERN, StoreDescription
 from .region_source import Regions
 
 SHARD_BYTES = 64 * 2**20
@@ -85,7 +85,7 @@ class FeatureStoreWriter:
         for partial in self.folder.glob(f".{self._prefix}*.tmp"):  # shards that a killed writer left incomplete
             partial.unlink()
         shards = sorted(self.folder.glob(SHARD_PATTERN))
-        self.done = {image_id for path in shards for image_id in StoredShard(path).ids}
+        self.done = {image_id for path in shards for image_id in self.description.open_shard(path).ids}
         own = [path.stem.removeprefix(self._prefix) for path in shards if path.name.startswith(self._prefix)]
         self._next_shard = int(own[-1]) + 1 if own else 0
         self.largest_error = 0.0

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from .feature_store import STORE_FILE, FeatureStore
-from .region_source import RegionSource
+from .region_source import MAX_NUMBERS, RegionSource
 from .regions_bottom_up import BottomUpTsv
 from .regions_folder import RegionFolder
 from .regions_hdf5 import DetectionsHdf5
@@ -12,13 +12,14 @@ TSV_ENDINGS = (".tsv", ".tsv.gz")
 HDF5_ENDINGS = (".hdf5", ".h5")
 
 
-def open_regions(path: str | Path) -> RegionSource | None:
+def open_regions(path: str | Path, max_numbers: int = MAX_NUMBERS) -> RegionSource | None:
     """Open a feature store, a TSV or HDF5 file of bottom-up features, or a folder with one file per image.
 
     Args:
         path: a folder that `extract-features` wrote, a file that ends in .tsv, .tsv.gz, .hdf5 or .h5, or a folder of
             .npz or .npy files. Files are read with the defaults of their readers: without boxes if the
             file lacks the sizes of images.
+        max_numbers: largest number of features of one image (R x D); larger arrays are refused before they are read.
 
     Returns:
         The regions; None if the path has none of these formats.
@@ -31,9 +32,9 @@ def open_regions(path: str | Path) -> RegionSource | None:
     if (path / STORE_FILE).is_file():
         return FeatureStore(path)
     if path.is_file() and path.name.endswith(TSV_ENDINGS):
-        return BottomUpTsv(path)
+        return BottomUpTsv(path, max_numbers)
     if path.is_file() and path.name.endswith(HDF5_ENDINGS):
-        return DetectionsHdf5(path)
+        return DetectionsHdf5(path, max_numbers=max_numbers)
     if path.is_dir() and any(file.suffix in RegionFolder.SUFFIXES for file in path.iterdir()):
-        return RegionFolder(path)
+        return RegionFolder(path, max_numbers=max_numbers)
     return None

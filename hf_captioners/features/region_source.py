@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,14 +66,20 @@ class Regions:
         return {"features": self.features} | {name: values for name, values in others.items() if values is not None}
 
 
+# Numbers of one image (R x D) that a reader accepts by default: 64 MiB as float32.
+MAX_NUMBERS = 2**24
+
+
 class RegionSource(abc.ABC, Mapping[str, Regions]):
     """Regions by `image_id`.
 
-    An image that the source lacks raises `MissingRegionsError`; regions are never invented.
+    An image that the source lacks raises `MissingRegionsError`; regions are never invented. Regions that are empty,
+    misshapen or not finite raise a `ValueError` that names the image.
     """
 
     #: name of the source in messages
     name: str
+    _first: tuple[str, int] | None = None  # the first image that was read, and its D
 
     @abc.abstractmethod
     def ids(self) -> Mapping[str, Any]:
@@ -102,7 +109,44 @@ class RegionSource(abc.ABC, Mapping[str, Regions]):
                 f"{self.name} has no regions of the image {image_id!r}; it has {len(self):,} images ({few}, ...). "
                 "Leave the image out, or extract it."
             )
-        return self.regions(str(image_id))
+        found = self.regions(str(image_id))
+        self.require_sound(str(image_id), found)
+        return found
+
+    def require_sound(self, image_id: str, regions: Regions) -> None:
+        """Check the regions of an image.
+
+        Raises:
+            ValueError: they are empty, their arrays do not fit each other, or a number is not finite.
+        """
+        shape = regions.features.shape
+        if len(shape) != 2 or not all(shape):
+            raise ValueError(
+                f"The features of the image {image_id!r} in {self.name} have the shape {list(shape)}; expected [R, D] "
+                "with at least one region and one feature. Extract the image again, or leave it out."
+            )
+        first, size = self._first or (image_id, shape[1])
+        if shape[1] != size:
+            raise ValueError(
+                f"The image {image_id!r} in {self.name} has {shape[1]} features per region, the image {first!r} has "
+                f"{size}. Extract both with the same model, or leave one out."
+            )
+        expected = {"boxes": (shape[0], 4), "relations": (shape[0], shape[0]), "scores": (shape[0],)}
+        for name, wanted in {"features": shape, **expected}.items():
+            values = getattr(regions, name)
+            if values is None:
+                continue
+            if values.shape != wanted:
+                raise ValueError(
+                    f"The {name} of the image {image_id!r} in {self.name} have the shape {list(values.shape)}; "
+                    f"expected {list(wanted)} for {shape[0]} regions."
+                )
+            if not all_finite(values):
+                raise ValueError(
+                    f"The {name} of the image {image_id!r} in {self.name} are not all finite (NaN, infinite, or too "
+                    "large for float32). Extract the image again, or leave it out."
+                )
+        self._first = first, size
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.ids())
@@ -115,6 +159,51 @@ class RegionSource(abc.ABC, Mapping[str, Regions]):
 
 
 def normalised(boxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Divide boxes in pixels by the size (width, height) of their image."""
+    """Divide boxes [R, 4] in pixels by the size (width, height) of their image.
+
+    Raises:
+        ValueError: the size is not positive, or the boxes have a different shape.
+    """
     width, height = size
+    if not (width > 0 and height > 0):
+        raise ValueError(f"an image has the size {width} x {height}, expected positive numbers of pixels")
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise ValueError(f"boxes have the shape {list(boxes.shape)}, expected [R, 4]")
     return (boxes / np.array([width, height, width, height])).astype(np.float32)
+
+
+def all_finite(values: np.ndarray) -> bool:
+    """Return whether all numbers are finite. One sum tells in most cases, several times as fast as looking at each."""
+    with np.errstate(all="ignore"):
+        return bool(np.isfinite(values.sum(dtype=np.float32)) or np.isfinite(values).all())
+
+
+def as_float32(values: np.ndarray, place: str, max_numbers: int = MAX_NUMBERS) -> np.ndarray:
+    """Return numbers as float32; numbers that are too large become infinite.
+
+    Args:
+        values: floats or integers.
+        place: their location, for messages.
+        max_numbers: the largest number of elements.
+
+    Raises:
+        ValueError: they are no numbers, or too many.
+    """
+    require_numbers(values.shape, values.dtype, place, max_numbers)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.asarray(values, np.float32)
+
+
+def require_numbers(shape: Sequence[int], dtype: np.dtype, place: str, max_numbers: int = MAX_NUMBERS) -> None:
+    """Check the declared size and type of an array before it is read.
+
+    Raises:
+        ValueError: they are no floats or integers, or more than `max_numbers`.
+    """
+    if dtype.kind not in "fiu" or dtype.itemsize > 8:
+        raise ValueError(f"{place} has the data type {dtype}; expected floating point numbers or integers.")
+    if math.prod(shape) > max_numbers:
+        raise ValueError(
+            f"{place} has the shape {list(shape)}, {math.prod(shape):,} numbers; at most {max_numbers:,} are read for "
+            "one image. If the file is right, open it with a larger max_numbers=..."
+        )

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .region_source import Regions, RegionSource, normalised
+from .array_files import read_array
+from .region_source import MAX_NUMBERS, Regions, RegionSource, as_float32, normalised
 
 FEATURE_KEYS = ("feat", "z")
 
@@ -28,6 +29,7 @@ class RegionFolder(RegionSource):
         normalise: divide each row by its L2 norm (`norm_att_feat`).
         append_boxes: append x1/w, y1/h, x2/w, y2/h and the share of the area to each row, then order the regions by
             that share, largest first (`use_box`; the published commands of AoANet and ZoDIAC leave it off).
+        max_numbers: largest number of features of one image (R x D); larger arrays are refused before they are read.
 
     Raises:
         FileNotFoundError: a folder is missing.
@@ -44,6 +46,7 @@ class RegionFolder(RegionSource):
         flag_dir: str | Path | None = None,
         normalise: bool = False,
         append_boxes: bool = False,
+        max_numbers: int = MAX_NUMBERS,
     ) -> None:
         self.att_dir = Path(att_dir)
         self.box_dir = None if box_dir is None else Path(box_dir)
@@ -56,34 +59,47 @@ class RegionFolder(RegionSource):
                 "Boxes need both box_dir=... and sizes=... (width and height by id, as in cocotalk.json)."
             )
         self.name = str(att_dir)
-        self.sizes, self.normalise, self.append_boxes = sizes, normalise, append_boxes
+        self.sizes, self.normalise, self.append_boxes, self.max_numbers = sizes, normalise, append_boxes, max_numbers
         self._paths = {path.stem: path for path in sorted(self.att_dir.iterdir()) if path.suffix in self.SUFFIXES}
 
     def ids(self) -> Mapping[str, Path]:
         """Return the ids with their files."""
         return self._paths
 
+    def _numbers(self, path: Path) -> np.ndarray:
+        return as_float32(read_array(path, FEATURE_KEYS, self.max_numbers), str(path), self.max_numbers)
+
     def regions(self, image_id: str) -> Regions:
         """Read the regions of an image."""
-        features = _features(self._paths[image_id])
+        features = _grid_rows(self._numbers(self._paths[image_id]), self._paths[image_id])
         if self.normalise:
-            features = features / np.linalg.norm(features, axis=1, keepdims=True)
-        relations = None if self.flag_dir is None else np.load(self.flag_dir / f"{image_id}.npy")
+            with np.errstate(invalid="ignore"):  # a row of zeros has no direction, and is refused as NaN
+                features = features / np.linalg.norm(features, axis=1, keepdims=True)
+        relations = None if self.flag_dir is None else read_array(self.flag_dir / f"{image_id}.npy")
         if self.box_dir is None or self.sizes is None:
             return Regions(features, relations=relations)
-        boxes = normalised(np.load(self.box_dir / f"{image_id}.npy"), self.sizes[image_id])
+        box_path = self.box_dir / f"{image_id}.npy"
+        try:
+            boxes = normalised(self._numbers(box_path), self.sizes[image_id])
+        except KeyError:
+            raise ValueError(
+                f"`sizes` has no width and height of the image {image_id!r}, needed for {box_path}."
+            ) from None
+        except ValueError as error:
+            raise ValueError(f"{box_path}: {error}.") from error
         if self.append_boxes:
+            if len(boxes) != len(features):
+                raise ValueError(f"{box_path} has {len(boxes)} boxes for {len(features)} regions.")
             area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
             features = np.concatenate([features, boxes, area[:, None]], axis=1)
             return Regions(features, boxes, relations).ordered(np.argsort(-area, kind="stable"))
         return Regions(features, boxes, relations)
 
 
-def _features(path: Path) -> np.ndarray:
-    content = np.load(path)
-    if path.suffix == ".npz":
-        key = next((key for key in FEATURE_KEYS if key in content.files), None)
-        if key is None:
-            raise ValueError(f"{path} has the arrays {content.files}; expected `feat`.")
-        content = content[key]
-    return content.reshape(-1, content.shape[-1]).astype(np.float32)
+def _grid_rows(features: np.ndarray, path: Path) -> np.ndarray:
+    """Return regions [R, D] of regions or of a grid [height, width, D]."""
+    if features.ndim not in (2, 3):
+        raise ValueError(
+            f"{path} has the shape {list(features.shape)}; expected regions [R, D] or a grid [height, width, D]."
+        )
+    return features.reshape(-1, features.shape[-1]) if features.size else features.reshape(0, features.shape[-1])

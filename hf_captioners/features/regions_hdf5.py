@@ -7,14 +7,16 @@ RSTNet); `<id>_cls_prob` [N, classes]; `<id>_grids` [cells, D].
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .region_source import Regions, RegionSource, normalised
+from .region_source import MAX_NUMBERS, Regions, RegionSource, as_float32, normalised, require_numbers
 
 
 class DetectionsHdf5(RegionSource):
@@ -27,10 +29,12 @@ class DetectionsHdf5(RegionSource):
         part: `features` (detected regions) or `grids`.
         sizes: width and height of each image by its id, to normalise boxes; without it boxes in pixels are left
             out.
+        max_numbers: largest number of features of one image (R x D); larger arrays are refused before they are read.
 
     Raises:
         ImportError: h5py is not installed.
-        ValueError: the file has no data sets of this part.
+        ValueError: the file is damaged, or has no data sets of this part. Data sets that refer to other files (links,
+            external storage, virtual data sets) are refused when they are read.
     """
 
     def __init__(
@@ -40,16 +44,56 @@ class DetectionsHdf5(RegionSource):
         sort_by_score: bool = False,
         part: str = "features",
         sizes: Mapping[str, tuple[int, int]] | None = None,
+        max_numbers: int = MAX_NUMBERS,
     ) -> None:
         if importlib.util.find_spec("h5py") is None:
             raise ImportError(f"Reading {path} needs h5py: pip install h5py")
         self.name = str(path)
         self.max_regions, self.sort_by_score, self.part, self.sizes = max_regions, sort_by_score, part, sizes
+        self.max_numbers = max_numbers
         self._opened: Any = None
         ending = f"_{part}"
-        self._ids = dict.fromkeys(key.removesuffix(ending) for key in self._file if key.endswith(ending))
+        with self._named():
+            keys = list(self._file)
+            for key in keys:
+                if not isinstance(key, str):
+                    raise ValueError(f"the name of its data set {key!r:.60} is not UTF-8")
+        self._ids = dict.fromkeys(key.removesuffix(ending) for key in keys if key.endswith(ending))
         if not self._ids:
-            raise ValueError(f"{path} has no data sets named <id>{ending}; it has {list(self._file)[:3]}.")
+            raise ValueError(f"{path} has no data sets named <id>{ending}; it has {keys[:3]}.")
+
+    @contextmanager
+    def _named(self, part: str | None = None) -> Iterator[None]:
+        """Name the file and the data set in errors of reading it."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except (OSError, RuntimeError, KeyError, TypeError, ValueError, MemoryError, OverflowError) as error:
+            place = self.name if part is None else f"The data set {part} in {self.name}"
+            raise ValueError(f"{place} cannot be read: {str(error).rstrip('.') or type(error).__name__}.") from error
+
+    def _array(self, name: str, dimensions: int = 2) -> np.ndarray:
+        """Read a data set of this file, after its type, size and storage have been checked."""
+        import h5py
+
+        with self._named(name):
+            if not isinstance(self._file.get(name, getlink=True), h5py.HardLink):
+                raise ValueError("it is a link, which may lead to a different file")
+            found = self._file[name]
+            if not isinstance(found, h5py.Dataset):
+                raise ValueError(f"it is a {type(found).__name__}, expected an array")
+            if found.external or found.is_virtual:
+                raise ValueError("its numbers are in a different file; only numbers in this file are read")
+            shape = found.shape
+            if shape is None or len(shape) != dimensions:
+                raise ValueError(f"it has the shape {shape}, expected {dimensions} dimensions")
+            require_numbers(shape, found.dtype, "it", self.max_numbers)
+            require_numbers(found.chunks or (), found.dtype, "one of its chunks", self.max_numbers)
+            stored = found.id.get_storage_size()
+            if found.chunks is None and stored < math.prod(shape) * found.dtype.itemsize:
+                raise ValueError(f"it declares the shape {list(shape)}, and {stored:,} bytes are stored")
+            return as_float32(found[()], "it", self.max_numbers)
 
     @property
     def _file(self) -> Any:
@@ -69,18 +113,36 @@ class DetectionsHdf5(RegionSource):
 
     def regions(self, image_id: str) -> Regions:
         """Read the regions of an image."""
-        file = self._file
-        features = np.asarray(file[f"{image_id}_{self.part}"][()], dtype=np.float32)
-        boxes = self._boxes(file, image_id) if self.part == "features" else None
+        features = self._array(f"{image_id}_{self.part}")
+        boxes = self._boxes(image_id) if self.part == "features" else None
         order = np.arange(len(features))
         if self.sort_by_score:
-            order = np.argsort(-file[f"{image_id}_cls_prob"][()].max(axis=1), kind="stable")
+            probabilities = self._array(f"{image_id}_cls_prob")
+            if len(probabilities) != len(features) or not probabilities.size:
+                raise ValueError(
+                    f"The data set {image_id}_cls_prob in {self.name} has the shape {list(probabilities.shape)} for "
+                    f"{len(features)} regions."
+                )
+            order = np.argsort(-probabilities.max(axis=1), kind="stable")
+        if boxes is not None and len(boxes) != len(features):
+            raise ValueError(
+                f"The data set {image_id}_boxes in {self.name} has {len(boxes)} boxes for {len(features)} regions."
+            )
         return Regions(features, boxes).ordered(order[: self.max_regions])
 
-    def _boxes(self, file: Any, image_id: str) -> np.ndarray | None:
-        if f"{image_id}_boxes" not in file:
+    def _has(self, name: str) -> bool:
+        return self._file.get(name, getlink=True, default=None) is not None  # `in` would open the target of a link
+
+    def _boxes(self, image_id: str) -> np.ndarray | None:
+        name = f"{image_id}_boxes"
+        if not self._has(name):
             return None
-        boxes = np.asarray(file[f"{image_id}_boxes"][()], dtype=np.float32)
-        if f"{image_id}_size" in file:
+        boxes = self._array(name)
+        if self._has(f"{image_id}_size"):
             return boxes
-        return normalised(boxes, self.sizes[image_id]) if self.sizes is not None else None
+        if self.sizes is None:
+            return None
+        if image_id not in self.sizes:
+            raise ValueError(f"`sizes` has no width and height of the image {image_id!r} of {self.name}.")
+        with self._named(name):
+            return normalised(boxes, self.sizes[image_id])

@@ -1,5 +1,6 @@
 """Model cards, rendered from facts. Unknown facts are absent from the card."""
 
+import json
 import os
 from collections.abc import Sequence
 from functools import cache
@@ -11,6 +12,7 @@ import jinja2
 from huggingface_hub import EvalResult
 from huggingface_hub.repocard_data import eval_results_to_model_index
 
+from hf_captioners.inert_text import code_span, inert_text, one_line
 from hf_captioners.output_files import atomic_file
 
 from .card_facts import (
@@ -150,11 +152,12 @@ def render_card(
         log_columns=[column for column in LOG_COLUMNS if any(column in entry for entry in log)],
         reproduces=training.reproduces if training and training.reproduces and training.reproduces.compared else None,
         citations=_citations(checkpoint, training),
-        cell=_cell,
+        inert=inert_text,
+        code=code_span,
         image=lambda sample: _image(sample, shown),
-        references=lambda sample: "<br>".join(map(_cell, sample.references)),
+        references=lambda sample: "<br>".join(map(inert_text, sample.references)),
         scores=lambda sample: " ".join(
-            f"{_cell(word)} <sub>{score:.2f}</sub>" for word, score in sample.visual_scores
+            f"{inert_text(word)} <sub>{score:.2f}</sub>" for word, score in sample.visual_scores
         ),
         reproduced=_reproduced,
         deviating=with_deviation,
@@ -164,7 +167,7 @@ def render_card(
         meanings=MEANINGS,
         number=lambda value: f"{value:,}",
         settings=_settings,
-        versions=lambda values: ", ".join(f"{key} {value}" for key, value in values.items()),
+        versions=lambda values: ", ".join(f"{inert_text(key)} {inert_text(value)}" for key, value in values.items()),
     )
     return new_card(card_metadata(name, checkpoint, training), body)
 
@@ -193,10 +196,18 @@ def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFact
     if base:
         metadata["base_model"] = base
     results = [result for evaluation in training.evaluations for result in _results(evaluation)] if training else []
+    metadata = {name: _one_line_each(value) for name, value in metadata.items()}
     if results:
         metadata["metrics"] = sorted({result.metric_type for result in results})
         metadata["model-index"] = eval_results_to_model_index(name.rpartition("/")[2], results)
     return metadata
+
+
+def _one_line_each(value: Any) -> Any:
+    """Return texts of metadata on one line: a line of hyphens would end the metadata."""
+    if isinstance(value, list):
+        return [_one_line_each(entry) for entry in value]
+    return one_line(value) if isinstance(value, str) else value
 
 
 def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[str, str]:
@@ -205,13 +216,13 @@ def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[
     size = checkpoint.image_size
     rows = {
         "parameters": f"{checkpoint.parameters:,}" if checkpoint.parameters else None,
-        "vision model": checkpoint.vision,
+        "vision model": inert_text(checkpoint.vision),
         "input resolution": f"{size[0]} x {size[1]}" if size else None,
         "default generation settings": _settings(checkpoint.generation),
-        "started from": ", ".join(f"`{source}`" for source in training.started_from),
-        "converted from": training.converted_from,
-        "language": training.language,
-        "licence of the weights": training.licence,
+        "started from": ", ".join(map(code_span, training.started_from)),
+        "converted from": inert_text(training.converted_from, links=True),
+        "language": inert_text(training.language),
+        "licence of the weights": inert_text(training.licence),
     }
     return {name: value for name, value in rows.items() if value}
 
@@ -224,21 +235,21 @@ def _trained_on(data: DataFacts) -> str:
     if what and data.captions:
         what += f" with {data.captions:,} captions"
     if data.name:
-        split = f" ({data.split})" if data.split else ""
-        what += f"{' of ' if what else ''}{data.name}{split}"
+        split = f" ({inert_text(data.split)})" if data.split else ""
+        what += f"{' of ' if what else ''}{inert_text(data.name)}{split}"
     if not what:
         return ""
     parts = [
         f"Trained on {what}.",
-        data.description,
-        f"Source: {data.homepage}." if data.homepage else None,
-        f"Licence of the data: {data.licence}." if data.licence else None,
+        inert_text(data.description, links=True),
+        f"Source: {inert_text(data.homepage, links=True)}." if data.homepage else None,
+        f"Licence of the data: {inert_text(data.licence)}." if data.licence else None,
     ]
     return " ".join(part for part in parts if part)
 
 
 def _settings(values: dict[str, Any]) -> str:
-    return ", ".join(f"`{name}={value!r}`" for name, value in values.items())
+    return ", ".join(code_span(f"{name}={value!r}") for name, value in values.items())
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:
@@ -251,27 +262,27 @@ def _is_hub_name(source: str) -> bool:
 
 
 def _results(evaluation: EvaluationFacts) -> list[EvalResult]:
-    data, frequency = evaluation.data, evaluation.document_frequency
+    data, frequency = evaluation.data, {"document_frequency": _one_line_each(evaluation.document_frequency)}
     if data.name is None:
         return []
     conditions = {
         "scale": "natural units",
-        "tokenizer": evaluation.tokenizer,
+        "tokenizer": _one_line_each(evaluation.tokenizer),
         "images": data.images,
         "references": data.captions,
-        **evaluation.generation,
+        **{key: _one_line_each(value) for key, value in evaluation.generation.items()},
     }
     return [
         EvalResult(
             task_type="image-to-text",
             task_name="Image captioning",
-            dataset_type=data.name,
-            dataset_name=data.name,
-            dataset_split=data.split,
+            dataset_type=one_line(data.name),
+            dataset_name=one_line(data.name),
+            dataset_split=_one_line_each(data.split),
             metric_type=HUB_METRICS[figure],
-            metric_name=evaluation.variants.get(figure) or FIGURE_NAMES[figure],
+            metric_name=one_line(evaluation.variants.get(figure) or FIGURE_NAMES[figure]),
             metric_value=round(value, 6),
-            metric_args=_known(conditions | ({"document_frequency": frequency} if figure.startswith("cider") else {})),
+            metric_args=_known(conditions | (frequency if figure.startswith("cider") else {})),
         )
         for figure, value in evaluation.figures.items()
         if figure in HUB_METRICS
@@ -279,8 +290,9 @@ def _results(evaluation: EvaluationFacts) -> list[EvalResult]:
 
 
 def _snippet(name: str, checkpoint: CheckpointFacts) -> str:
+    name = json.dumps(name, ensure_ascii=False)[1:-1]  # inside of double quotes
     if checkpoint.adapter_of is not None:
-        return ADAPTER_SNIPPET.format(base=checkpoint.adapter_of, repo=name)
+        return ADAPTER_SNIPPET.format(base=json.dumps(checkpoint.adapter_of, ensure_ascii=False)[1:-1], repo=name)
     if checkpoint.architecture is None:
         return FOREIGN_SNIPPET.format(repo=name)
     if checkpoint.vision is None:
@@ -292,29 +304,25 @@ def _citations(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> l
     every = [checkpoint.architecture.paper] if checkpoint.architecture else []
     if training is not None:
         every += [data.citation for data in (training.data, *(e.data for e in training.evaluations)) if data.citation]
-    return list(dict.fromkeys(every))
-
-
-def _cell(text: str | None) -> str:
-    """Escape text for a table cell."""
-    return " ".join(str(text or "").split()).replace("|", "\\|")
+    return [inert_text(citation, links=True) for citation in dict.fromkeys(every)]
 
 
 def _image(sample: SampleFacts, shown: frozenset[str]) -> str:
     """Return the thumbnail of a sample if it is shown, otherwise the name of the image."""
-    name = _cell(sample.image)
-    return f"![{name.translate(NO_BRACKETS) or 'image'}]({sample.file})" if sample.file in shown else name
+    if sample.file not in shown:
+        return inert_text(sample.image)
+    return f"![{inert_text(one_line(sample.image).translate(NO_BRACKETS)) or 'image'}]({sample.file})"
 
 
 def _reproduced(published: PublishedFacts) -> str:
     """Name the row and table."""
     parts = [
-        f"row {published.row}" if published.row else None,
-        f"table {published.table}" if published.table else None,
-        f"`{published.paper}`" if published.paper else None,
+        f"row {inert_text(published.row)}" if published.row else None,
+        f"table {inert_text(published.table)}" if published.table else None,
+        code_span(published.paper) if published.paper else None,
     ]
     place = " of ".join(part for part in parts if part) or "a published row"
-    return f"Reproduces {place}" + (f", regime {published.regime}" if published.regime else "")
+    return f"Reproduces {place}" + (f", regime {inert_text(published.regime)}" if published.regime else "")
 
 
 def with_deviation(figures: Sequence[float]) -> str:

@@ -8,11 +8,14 @@ modules, storages, numpy scalars) become records of their constructor arguments 
 import os
 import pickle
 import re
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
+
+from .pickle_limits import MAX_DEPTH, MAX_STEPS, check_pickle
 
 
 class UnsafePickleError(ValueError):
@@ -91,14 +94,14 @@ class _Function:
 def _reconstruct(cls: Any, base: Any, state: Any) -> Any:
     """Create an object, as protocols 0 and 1 do."""
     if not (isinstance(cls, type) and issubclass(cls, (Record, PlainDict))):
-        raise UnsafePickleError(f"it creates an object of {cls!r}")
+        raise UnsafePickleError(f"it creates an object of {reprlib.repr(cls)}")
     return cls()
 
 
 def _encode(text: Any, encoding: Any = "latin1") -> bytes:
     """Encode bytes, as protocol 2 stores them."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
-        raise UnsafePickleError(f"it encodes {text!r:.40} as {encoding!r:.20}")
+        raise UnsafePickleError(f"it encodes {reprlib.repr(text):.40} as {reprlib.repr(encoding):.20}")
     return text.encode("latin1")
 
 
@@ -165,6 +168,7 @@ class SafeUnpickler(pickle.Unpickler):
         place: its location, for error messages.
         records: additional (module, name) pairs whose objects become records, e.g. classes of a program.
         functions: additional pairs with safe replacements.
+        max_steps: the most instructions of a pickle; a checkpoint has some thousands.
     """
 
     def __init__(
@@ -173,10 +177,12 @@ class SafeUnpickler(pickle.Unpickler):
         place: str,
         records: frozenset[tuple[str, str]] = frozenset(),
         functions: Mapping[tuple[str, str], Any] | None = None,
+        max_steps: int = MAX_STEPS,
     ) -> None:
         super().__init__(file, encoding="latin1")  # as numpy requires for pickles of Python 2
         self.place, self.records, self.functions = place, RECORDS | records, FUNCTIONS | dict(functions or {})
         self.classes: dict[tuple[str, str], type[Record]] = {}
+        self.file, self.max_steps = file, max_steps
 
     def find_class(self, module: str, name: str, /) -> Any:
         """Return the inert counterpart of a name.
@@ -202,9 +208,12 @@ class SafeUnpickler(pickle.Unpickler):
 
         Raises:
             UnsafePickleError: a name is not on the list.
-            ValueError: the pickle is incomplete or invalid.
+            ValueError: the pickle is incomplete or invalid, or takes too much memory or time.
         """
         try:
+            start = self.file.tell()
+            check_pickle(self.file, self.max_steps)
+            self.file.seek(start)
             return self.load()
         except UnsafePickleError as error:
             raise error if self.place in str(error) else UnsafePickleError(f"{self.place}: {error}.") from error
@@ -214,38 +223,76 @@ class SafeUnpickler(pickle.Unpickler):
             raise ValueError(f"{self.place} cannot be read as a pickle: {type(error).__name__}") from error
 
 
-def read_pickle(path: str | os.PathLike[str], records: frozenset[tuple[str, str]] = frozenset()) -> Any:
+def read_pickle(
+    path: str | os.PathLike[str], records: frozenset[tuple[str, str]] = frozenset(), max_steps: int = MAX_STEPS
+) -> Any:
     """Read a file that contains one pickle. Scalars of numpy become numbers of Python.
 
     Args:
         path: the file.
         records: additional (module, name) pairs whose objects become records.
+        max_steps: the most instructions of the pickle.
 
     Returns:
         Plain values, dictionaries, lists and records.
 
     Raises:
         UnsafePickleError: a name is not on the list.
-        ValueError: the pickle is incomplete or invalid.
+        ValueError: the pickle is incomplete or invalid, contains itself, or takes too much memory or time.
         OSError: the file cannot be read.
     """
     with open(path, "rb") as file:
-        return plain_value(SafeUnpickler(file, str(path), records).read())
+        value = SafeUnpickler(file, str(path), records, max_steps=max_steps).read()
+    try:
+        return plain_value(value)
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be read as a pickle: {error}") from error
 
 
 def plain_value(value: Any) -> Any:
-    """Convert scalars of numpy to numbers of Python, at any depth of dictionaries, lists and tuples."""
-    if isinstance(value, dict):
-        return {key: plain_value(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(plain_value(entry) for entry in value)
+    """Convert scalars of numpy to numbers of Python, at any depth of dictionaries, lists and tuples.
+
+    What occurs several times is converted once.
+
+    Raises:
+        ValueError: a list or dictionary contains itself, or is nested too deeply.
+    """
+    done: dict[int, Any] = {}
+    open_now: set[int] = set()
+
+    def convert(item: Any, depth: int) -> Any:
+        if not isinstance(item, (dict, list, tuple)):
+            return _plain_scalar(item)
+        if id(item) in done:
+            return done[id(item)]
+        if id(item) in open_now:
+            raise ValueError(f"a {type(item).__name__} contains itself")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep")
+        open_now.add(id(item))
+        if isinstance(item, dict):
+            made: Any = {key: convert(entry, depth + 1) for key, entry in item.items()}
+        else:
+            made = type(item)([convert(entry, depth + 1) for entry in item])
+        open_now.remove(id(item))
+        done[id(item)] = made
+        return made
+
+    return convert(value, 0)
+
+
+def _plain_scalar(value: Any) -> Any:
     if isinstance(value, Record) and value.source.endswith("multiarray.scalar") and len(value.arguments) == 2:
         kind, content = value.arguments
-        code = str(kind.arguments[0]) if isinstance(kind, Record) and kind.arguments else ""
+        code = str(kind.arguments[0]) if isinstance(kind, Record) and _has_text(kind) else ""
         if re.fullmatch(r"[<>|]?[biuf][1248]", code) and isinstance(content, (bytes, str)):
             raw = content.encode("latin1") if isinstance(content, str) else content
             return np.frombuffer(raw, np.dtype(code), count=1)[0].item()
     return value
+
+
+def _has_text(kind: Record) -> bool:
+    return bool(kind.arguments) and isinstance(kind.arguments[0], (str, bytes))
 
 
 def program_dictionary(path: Path) -> dict[str, Any]:

@@ -158,7 +158,10 @@ def _ending(file: Path) -> str:
 def _json_rows(file: Path) -> Iterator[Row]:
     content = read_json(file)
     if isinstance(content, dict) and isinstance(content.get("annotations"), list):
-        names = {str(image["id"]): image["file_name"] for image in content.get("images", []) if "file_name" in image}
+        images = content.get("images") or []
+        if not isinstance(images, list) or not all(isinstance(image, dict) for image in images):
+            raise ValueError(f"{file} has `images` that are no list of objects: {images!r:.80}.")
+        names = {str(image["id"]): image["file_name"] for image in images if {"id", "file_name"} <= set(image)}
         yield "images", {"names": names}
         content = content["annotations"]
         for row in content:

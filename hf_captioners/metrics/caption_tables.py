@@ -6,12 +6,15 @@ import csv
 import gzip
 import json
 import re
-from collections.abc import Iterator
+import zlib
+from collections import deque
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 MALFORMED_ROW, MISSING_IMAGE = "malformed row", "missing image"
 TABLE_KINDS = (".jsonl", ".csv", ".tsv", ".parquet", ".json", ".txt")
+MOST_LEVELS = 20  # of lists and objects in a row
 # Lines of Flickr's token files: name#k, then a TAB or spaces, then the caption.
 NUMBERED = re.compile(r"^(?P<name>.+?)#\d+(?: *\t| +)(?P<caption>.*)$")
 Numbered = tuple[int, dict[str, Any]]
@@ -44,12 +47,47 @@ def read_json(path: Path) -> Any:
     Raises:
         ValueError: the file is not JSON; the message states where.
     """
-    with open_annotation(path) as stream:
-        content = stream.read()
     try:
-        return json.loads(content.decode("utf-8-sig"))
-    except ValueError as error:
+        return json.loads(read_annotation(path).decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}.") from error
+
+
+def read_annotation(path: Path) -> bytes:
+    """Read an annotation file (`.gz` too).
+
+    Raises:
+        ValueError: the compressed file is damaged.
+    """
+    with open_annotation(path) as stream:
+        try:
+            return stream.read()
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ValueError(f"{path} cannot be decompressed: {error}. Copy or download it again.") from error
+
+
+def row_fault(row: Any) -> str | None:
+    """Return why a row cannot be stored in a data set; None if it can.
+
+    Texts must be Unicode without lone surrogates, whole numbers must fit into 64 bits, and lists and objects may be
+    nested 20 levels deep.
+    """
+    waiting: list[tuple[Any, int]] = [(row, 0)]
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, str):
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError:
+                return f"the text {value[:60]!r} has a lone surrogate, which is no character"
+        elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+            return f"a whole number of {value.bit_length()} bits does not fit into 64"
+        elif isinstance(value, (Mapping, list, tuple)):
+            if depth >= MOST_LEVELS:
+                return f"it is nested more than {MOST_LEVELS} levels deep"
+            inner = [*value, *value.values()] if isinstance(value, Mapping) else value
+            waiting += [(entry, depth + 1) for entry in inner]
+    return None
 
 
 def text_lines(path: Path, report: RowReport) -> Iterator[tuple[int, str]]:
@@ -63,8 +101,17 @@ def text_lines(path: Path, report: RowReport) -> Iterator[tuple[int, str]]:
     Raises:
         ValueError: the file is UTF-16.
     """
+    number = 0
     with open_annotation(path) as stream:
-        for number, line in enumerate(stream, 1):
+        while True:
+            number += 1
+            try:
+                line = stream.readline()
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                report.add(MALFORMED_ROW, path, number, f"the file cannot be decompressed from here on ({error})")
+                return
+            if not line:
+                return
             if number == 1:
                 if line.startswith((b"\xff\xfe", b"\xfe\xff")):
                     raise ValueError(f"{path} is in UTF-16; save it as UTF-8.")
@@ -87,8 +134,16 @@ def table_rows(path: Path, report: RowReport) -> Iterator[Numbered]:
         Line number from 1 (record number for parquet), and the row as a mapping.
 
     Raises:
-        ValueError: the format is unknown.
+        ValueError: the format is unknown, or the file as a whole is damaged.
     """
+    for number, row in _rows_of(path, report):
+        if fault := row_fault(row):
+            report.add(MALFORMED_ROW, path, number, fault)
+        else:
+            yield number, row
+
+
+def _rows_of(path: Path, report: RowReport) -> Iterator[Numbered]:
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix == ".jsonl":
         return json_lines(path, report)
@@ -112,7 +167,7 @@ def json_lines(path: Path, report: RowReport) -> Iterator[Numbered]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             report.add(MALFORMED_ROW, path, number, f"not JSON ({error}): {line.strip()[:80]!r}")
             continue
         if isinstance(row, dict):
@@ -143,27 +198,48 @@ def json_rows(path: Path, report: RowReport) -> Iterator[Numbered]:
 
 
 def _coco_rows(content: dict[str, Any], path: Path, report: RowReport) -> Iterator[Numbered]:
-    captions: dict[Any, list[Any]] = {image.get("id"): [] for image in content["images"]}
-    for number, entry in enumerate(content["annotations"], 1):
-        if entry.get("image_id") in captions:
-            captions[entry["image_id"]].append(entry.get("caption"))
-        else:
-            message = f"annotation {number} belongs to image {entry.get('image_id')!r}, which `images` lacks"
-            report.add(MISSING_IMAGE, path, number, message)
+    annotations = content["annotations"]
+    if not isinstance(annotations, list):
+        raise ValueError(f"{path} has {annotations!r:.60} as `annotations`, expected a list.")
+    images: list[tuple[int, dict[str, Any]]] = []
     for number, image in enumerate(content["images"], 1):
-        yield number, {**image, "image_id": image.get("id"), "captions": captions[image.get("id")]}
+        if isinstance(image, dict) and isinstance(image.get("id"), (int, str)):
+            images.append((number, image))
+        else:
+            message = f"entry {number} of `images` is {image!r:.80}; expected an object with an `id`"
+            report.add(MALFORMED_ROW, path, number, message)
+    captions: dict[Any, list[Any]] = {image["id"]: [] for _, image in images}
+    for number, entry in enumerate(annotations, 1):
+        image_id = entry.get("image_id") if isinstance(entry, dict) else None
+        if not isinstance(image_id, (int, str)):
+            message = f"entry {number} of `annotations` is {entry!r:.80}; expected an object with an `image_id`"
+            report.add(MALFORMED_ROW, path, number, message)
+        elif image_id in captions:
+            captions[image_id].append(entry.get("caption"))
+        else:
+            message = f"annotation {number} belongs to image {image_id!r}, which `images` lacks"
+            report.add(MISSING_IMAGE, path, number, message)
+    for number, image in images:
+        yield number, {**image, "image_id": image["id"], "captions": captions[image["id"]]}
 
 
 def separated_rows(path: Path, report: RowReport, separator: str) -> Iterator[Numbered]:
     """Read CSV or TSV with a header.
 
     CSV fields may be in double quotes and then hold commas and line feeds; TSV has no quoting. The number of a row is
-    that of its first line.
+    that of its first line. After a row that cannot be read, reading goes on with its second line, so that a quote that
+    is not closed costs one line.
+
+    Raises:
+        ValueError: two columns have one name.
     """
     header: list[str] = []
-    for number, fields in _separated_fields(path, report, separator):
+    lines = _Lines(text_lines(path, report))
+    for number, fields in _separated_fields(path, report, separator, lines):
         if not header:
             header = [name.strip() for name in fields]
+            if twice := [name for name in header if name and header.count(name) > 1]:
+                raise ValueError(f"{path}:{number} has the column {twice[0]!r} twice. Rename or remove one of them.")
         elif len(fields) == len(header):
             yield number, dict(zip(header, fields, strict=True))
         else:
@@ -174,30 +250,44 @@ def separated_rows(path: Path, report: RowReport, separator: str) -> Iterator[Nu
                 number,
                 f"{len(fields)} fields where the header has {len(header)}: {separator.join(fields)[:80]!r}{advice}",
             )
+            lines.give_back()
 
 
-def _separated_fields(path: Path, report: RowReport, separator: str) -> Iterator[tuple[int, list[str]]]:
-    taken: list[int] = []  # lines of the current row so far
+class _Lines:
+    """Numbered lines; those of a row after its first line can be given back."""
 
-    def lines() -> Iterator[str]:
-        for number, line in text_lines(path, report):
-            taken.append(number)
-            yield line
+    def __init__(self, source: Iterator[tuple[int, str]]) -> None:
+        self.source = source
+        self.returned: deque[tuple[int, str]] = deque()
+        self.taken: list[tuple[int, str]] = []  # lines of the current row so far
 
+    def __iter__(self) -> _Lines:
+        return self
+
+    def __next__(self) -> str:
+        self.taken.append(self.returned.popleft() if self.returned else next(self.source))
+        return self.taken[-1][1]
+
+    def give_back(self) -> None:
+        self.returned.extendleft(reversed(self.taken[1:]))
+
+
+def _separated_fields(path: Path, report: RowReport, separator: str, lines: _Lines) -> Iterator[tuple[int, list[str]]]:
     quoting = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
-    rows = csv.reader(lines(), delimiter=separator, quoting=quoting, strict=True)  # type: ignore[arg-type]
     while True:
-        taken.clear()
+        lines.taken.clear()
         try:
-            fields = next(rows)
+            # A reader per row, so that a row that cannot be read leaves nothing in it.
+            fields = next(csv.reader(lines, delimiter=separator, quoting=quoting, strict=True))  # type: ignore[arg-type]
         except StopIteration:
             return
         except csv.Error as error:
             message = f"{error}: are double quotes in a field doubled and closed?"
-            report.add(MALFORMED_ROW, path, taken[0], message)
+            report.add(MALFORMED_ROW, path, lines.taken[0][0], message)
+            lines.give_back()
             continue
         if fields:
-            yield taken[0], fields
+            yield lines.taken[0][0], fields
 
 
 def caption_lines(path: Path, report: RowReport) -> Iterator[Numbered]:
@@ -238,11 +328,21 @@ def split_caption_line(line: str) -> tuple[str, str | None]:
 
 
 def parquet_rows(path: Path) -> Iterator[Numbered]:
-    """Read the records of a Parquet file."""
+    """Read the records of a Parquet file.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
     import pyarrow.parquet
 
     number = 0
-    for batch in pyarrow.parquet.ParquetFile(path).iter_batches():
-        for row in batch.to_pylist():
-            number += 1
-            yield number, row
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
+    except FileNotFoundError:
+        raise
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as Parquet after {number:,} rows: {error}") from error

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -149,7 +150,8 @@ def _from_parts(start: ModelArguments, captions: Iterable[str]) -> tuple[Any, An
         tokenizer = _word_tokenizer(start, captions)
     parts["vision_model"], image_processor = _vision_part(start)
     captioner = architecture.load("ForConditionalGeneration")
-    model = captioner.from_pretrained_parts(**parts, tokenizer=tokenizer, **start.config_fields())
+    with reading(start.language_model) if start.language_model else nullcontext():
+        model = captioner.from_pretrained_parts(**parts, tokenizer=tokenizer, **start.config_fields())
     model.generation_config.update(max_length=None, **architecture.generation)
     if architecture.tokenizer == "words":  # the unknown word has no meaning in a caption
         model.generation_config.update(suppress_tokens=[tokenizer.unk_token_id])

@@ -113,7 +113,7 @@ def test_folder(tmp_path, records):
     assert source["184613"].features.tobytes() == records["184613"][0].tobytes() and source["184613"].boxes is None
     assert source["7"].features.shape == (6, 8)
     np.savez(folder / "att" / "184613.npz", other=records["184613"][0])
-    with pytest.raises(ValueError, match=r"184613.npz has the arrays \['other'\]; expected `feat`"):
+    with pytest.raises(ValueError, match=r"184613.npz cannot be read: it has the arrays \['other'\]; expected `feat`"):
         source["184613"]
 
 

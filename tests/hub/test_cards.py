@@ -179,9 +179,7 @@ def test_a_row_of_one_run_and_images_that_are_not_shown():
     known = facts(TrainingFacts, {"evaluations.samples.visual_scores"})
     known.reproduces = PublishedFacts(row="[a]", published={"spice": [16.0]}, measured={"spice": [15.5]}, seeds=[3])
     card = render_card("captioner", checkpoint(), known)
-    assert (
-        "Reproduces row [a]:\n" in card and "| SPICE | 16.0 | 15.5 |" in card and "Measured with the seed 3." in card
-    )
+    assert "row \\[a\\]:\n" in card and "| SPICE | 16.0 | 15.5 |" in card and "Measured with the seed 3." in card
     assert "| 1.jpg | a dog \\| runs |" in card and "sample_eval" not in card
     known.reproduces.measured = {"cider_d": [15.5]}
     assert "published" not in render_card("captioner", checkpoint(), known), "nothing to compare"
