@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch.nn import functional
 
+from hf_captioners.modeling.layers_attention import AttentionOnAttention, MultiHeadAttention
+from hf_captioners.modeling.layers_recurrent import LSTMCell
 from tests.comparisons import assert_computed_alike
 
 from .common_case import IMAGES, TOKENS, CaptionerCase, assert_close, both_inputs, clone, row
@@ -15,14 +17,15 @@ UNREAD_BY_REGIONS = ("pooler",)
 
 
 def gradients(model: Any, seed: int = 0, **inputs: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor | None]]:
-    """Return the loss in the current mode, and gradients by parameter; running averages do not change."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers(recurse=False)}
+    """Return the loss in the current mode, and gradients by parameter; buffers (running averages) do not change."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     model.zero_grad()
     torch.manual_seed(seed)
     loss = model(**inputs).loss
     loss.backward()
-    for name, buffer in buffers.items():
-        setattr(model, name, buffer)
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
     return loss.detach(), gradients_of(model)
 
 
@@ -38,6 +41,20 @@ def assert_same_gradients(actual: dict, expected: dict, atol: float = 1e-6) -> N
         assert (actual[name] is None) == (gradient is None), name
         if gradient is not None:
             assert_close(actual[name], gradient, atol=atol + 1e-4 * gradient.abs().max().item())
+
+
+def parts_of(model: Any) -> dict[str, int]:
+    """Return parameters whose rows belong to several parts, by name, with their number: heads of attention, gates of a
+    cell, halves of a gated projection."""
+    parts = {}
+    for name, module in model.named_modules():
+        if isinstance(module, MultiHeadAttention):
+            parts |= {f"{name}.{part}_proj.weight": module.num_heads for part in "qkv"}
+        elif isinstance(module, LSTMCell):
+            parts |= {f"{name}.{weight}": 4 for weight, value in module.named_parameters() if value.shape[0] % 4 == 0}
+        elif isinstance(module, AttentionOnAttention):
+            parts[f"{name}.projection.weight"] = 2
+    return parts
 
 
 class LossChecks(CaptionerCase):
@@ -129,6 +146,16 @@ class TrainingChecks(CaptionerCase):
         assert bool(trainable & vision) != frozen
         silent = {name for name in trainable - unread if found[name] is None or not found[name].any()}
         assert not silent, f"no gradient reaches {sorted(silent)}"
+
+    def test_every_head_and_gate_gets_a_gradient(self):
+        """Several share one matrix, which hides one that has no effect."""
+        model = self.make_model().train()
+        _, found = gradients(model, **self.inputs("regions"), labels=self.labels(model))
+        parts = parts_of(model)
+        assert parts
+        for name, number in parts.items():
+            reached = found[name].unflatten(0, (number, -1)).flatten(1).any(1)
+            assert reached.all(), f"{name}: no gradient reaches parts {(~reached).nonzero().flatten().tolist()}"
 
     def test_training_lowers_the_loss(self):
         model = self.make_model().train()
