@@ -210,7 +210,7 @@ def _captions_of(
         if column == CAPTIONS and isinstance(value, str) and value.startswith("["):
             value = _list_in_text(value)
         found += value if isinstance(value, list) else [value]
-    captions = [caption for caption in found if isinstance(caption, str) and caption.strip()]
+    captions = [text for text in found if isinstance(text, str) and text.strip() and storable(text) == text]
     if len(captions) < len(found) or not found:
         bad: Any = next((caption for caption in found if caption not in captions), [])
         report.add(ProblemKind.MISSING_CAPTION, table, line, f"expected text in {', '.join(columns)}, found {bad!r}")

@@ -66,18 +66,22 @@ def read_annotation(path: Path) -> bytes:
             raise ValueError(f"{path} cannot be decompressed: {error}. Copy or download it again.") from error
 
 
-def row_fault(row: Any) -> str | None:
+def row_fault(row: Any, byte_names: bool = False) -> str | None:
     """Return why a row cannot be stored in a data set; None if it can.
 
     Texts must be Unicode without lone surrogates, whole numbers must fit into 64 bits, and lists and objects may be
     nested 20 levels deep.
+
+    Args:
+        row: an object of JSON or a row of CSV.
+        byte_names: whether the fields may have the surrogates of `os.fsdecode`, for names of files that are not UTF-8.
     """
     waiting: list[tuple[Any, int]] = [(row, 0)]
     while waiting:
         value, depth = waiting.pop()
         if isinstance(value, str):
             try:
-                value.encode("utf-8")
+                value.encode("utf-8", "surrogateescape" if byte_names and depth == 1 else "strict")
             except UnicodeEncodeError:
                 return f"the text {value[:60]!r} has a lone surrogate, which is no character"
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -85,8 +89,10 @@ def row_fault(row: Any) -> str | None:
         elif isinstance(value, (Mapping, list, tuple)):
             if depth >= MOST_LEVELS:
                 return f"it is nested more than {MOST_LEVELS} levels deep"
-            inner = [*value, *value.values()] if isinstance(value, Mapping) else value
-            waiting += [(entry, depth + 1) for entry in inner]
+            if isinstance(value, Mapping):
+                waiting += [(key, depth + 2) for key in value]
+                value = value.values()
+            waiting += [(entry, depth + 1) for entry in value]
     return None
 
 
@@ -137,7 +143,7 @@ def table_rows(path: Path, report: RowReport) -> Iterator[Numbered]:
         ValueError: the format is unknown, or the file as a whole is damaged.
     """
     for number, row in _rows_of(path, report):
-        if fault := row_fault(row):
+        if fault := row_fault(row, byte_names=True):
             report.add(MALFORMED_ROW, path, number, fault)
         else:
             yield number, row

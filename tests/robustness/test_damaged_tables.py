@@ -40,7 +40,8 @@ def check(folder, line, message, kept=3, table="metadata.jsonl"):
 
 BAD_ROWS = {
     "lone surrogate": (r'{"file_name": "dog.png", "caption": "A \ud800 dog."}', "lone surrogate"),
-    "lone surrogate in a name": (r'{"file_name": "\udcff.png", "caption": "A dog."}', "lone surrogate"),
+    "lone surrogate in a name": (r'{"file_name": "\ud800.png", "caption": "A dog."}', "lone surrogate"),
+    "a byte that is not UTF-8": (r'{"file_name": "dog.png", "caption": "A \udcff dog."}', "expected text in caption"),
     "the folder itself": ('{"file_name": ".", "caption": "A dog."}', "no name of a file"),
     "deep": ("[" * 100_000, "not JSON"),
     "deep value": (
