@@ -56,7 +56,8 @@ def _readable(rows: Dataset, source: str, report: DataReport) -> Dataset:
         if reason is None:
             kept.append(row)
         else:
-            report.add(ProblemKind.UNREADABLE_IMAGE, source, None, f"row {entry[IMAGE_ID]!r}: {reason}")
+            name = f"{stored['path'] or 'the image'} of the row {entry[IMAGE_ID]!r}"
+            report.add(ProblemKind.UNREADABLE_IMAGE, source, None, f"{name}: {reason}")
     if not kept:
         raise ValueError(f"{source} has no image that can be read (of {len(rows)}).")
     return rows if len(kept) == len(rows) else rows.select(kept)
