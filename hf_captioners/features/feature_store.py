@@ -2,7 +2,8 @@
 
     store/store.json                   extractor and its revision, size and kind of the features
     store/regions-00000.safetensors    `features` [N, D] of all images one after the other, `boxes` [N, 4],
-                                       `scores` [N], `counts` [P] regions per image, and the ids in the header
+                                       `scores` [N], `views` [N], `counts` [P] regions per image, and the ids in the
+                                       header
 
 A safetensors shard is one block of numbers after a short header. The position of an image is computed; one copy
 reads its regions from the page cache, which all processes share. A shard appears under its name when it is complete;
@@ -154,6 +155,7 @@ class FeatureStore(RegionSource):
         if extractor is not None:
             self.description.check_extractor(extractor, revision)
         self._shards = [self.description.open_shard(path) for path in sorted(self.folder.glob(SHARD_PATTERN))]
+        self._has_views = any("views" in shard.arrays for shard in self._shards)
         self._sound: set[str] = set()  # images whose numbers were checked by this process
         self._places: dict[str, tuple[int, int, int]] = {}
         for number, shard in enumerate(self._shards):
@@ -174,10 +176,8 @@ class FeatureStore(RegionSource):
         number, start, stop = self._places[image_id]
         features = np.empty((stop - start, self.description.feature_size), np.float32)
         self._copy(number, start, stop, features)
-        boxes, scores = (
-            None if values is None else values[start:stop].copy() for values in self._beside_features(number)
-        )
-        return Regions(features, boxes, scores=scores)
+        beside = {name: values[start:stop].copy() for name, values in self._beside_features(number).items()}
+        return Regions(features, **beside)
 
     def require_sound(self, image_id: str, regions: Regions) -> None:
         """Check the regions of an image, once in each process: reading mapped memory takes less time than checks.
@@ -199,8 +199,8 @@ class FeatureStore(RegionSource):
         if self.description.kind == "int8":
             return self[image_id]
         number, start, stop = self._place(image_id)
-        boxes, scores = (None if values is None else values[start:stop] for values in self._beside_features(number))
-        found = Regions(self._shards[number].arrays["features"][start:stop], boxes, scores=scores)
+        beside = {name: values[start:stop] for name, values in self._beside_features(number).items()}
+        found = Regions(self._shards[number].arrays["features"][start:stop], **beside)
         self.require_sound(image_id, found)
         return found
 
@@ -216,7 +216,7 @@ class FeatureStore(RegionSource):
 
         Returns:
             `region_features` [B, R, D] float32, zero where padded; `region_mask` [B, R] bool; `region_boxes`
-            [B, R, 4] if there are boxes.
+            [B, R, 4] if there are boxes; `region_views` [B, R] int64 if an image has several views.
 
         Raises:
             MissingRegionsError: the store does not have an image.
@@ -229,6 +229,7 @@ class FeatureStore(RegionSource):
             raise ValueError(f"`out` is {out.dtype} {out.shape}; expected float32 {shape}.")
         counts = np.empty(len(image_ids), np.int64)
         boxes = np.zeros((*shape[:2], 4), np.float32) if self.description.boxes else None
+        views = np.zeros(shape[:2], np.int64) if self._has_views else None
         for row, image_id in enumerate(image_ids):
             number, start, stop = self._place(image_id)
             stop = min(stop, start + max_regions)
@@ -239,8 +240,11 @@ class FeatureStore(RegionSource):
             out[row, stop - start :] = 0
             if boxes is not None:
                 boxes[row, : stop - start] = self._shards[number].arrays["boxes"][start:stop]
+            if views is not None:
+                views[row, : stop - start] = self._beside_features(number)["views"][start:stop]
         batch = {"region_features": out, "region_mask": np.arange(max_regions) < counts[:, None]}
-        return batch if boxes is None else {**batch, "region_boxes": boxes}
+        others = {"region_boxes": boxes, "region_views": views}
+        return batch | {name: values for name, values in others.items() if values is not None}
 
     def _place(self, image_id: str) -> tuple[int, int, int]:
         try:
@@ -249,10 +253,14 @@ class FeatureStore(RegionSource):
             self[image_id]  # raises with the full message
             raise MissingRegionsError(image_id) from None
 
-    def _beside_features(self, number: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Return boxes [N, 4] and scores [N] of a shard, None where it has none."""
+    def _beside_features(self, number: int) -> dict[str, np.ndarray]:
+        """Return boxes [N, 4], scores [N] and views [N] of a shard, those that the store has."""
         arrays = self._shards[number].arrays
-        return arrays.get("boxes"), arrays.get("scores")
+        names = [name for name in ("boxes", "scores", "views") if name in arrays]
+        beside: dict[str, np.ndarray] = {name: arrays[name] for name in names}
+        if self._has_views and "views" not in arrays:
+            beside["views"] = np.zeros(len(arrays["features"]), np.int64)
+        return beside
 
     def _copy(self, number: int, start: int, stop: int, out: np.ndarray) -> None:
         """Write the features of rows of a shard into float32 `out` [stop - start, D]."""

@@ -144,6 +144,8 @@ class FeatureStoreWriter:
                 f"A feature of {image_id} is {largest:g}, too large for float16 ({LARGEST_HALF:,.0f}). Store them as "
                 "float32."
             )
+        if regions.views is not None and regions.views.shape != (len(features),):
+            raise ValueError(f"The views of {image_id} have the shape {regions.views.shape}, expected one per region.")
         for name, values, shape in (
             ("boxes", regions.boxes, (len(features), 4)),
             ("scores", regions.scores, (len(features),)),
@@ -170,6 +172,9 @@ class FeatureStoreWriter:
             if getattr(self.description, name):
                 values = np.concatenate([array for array in column if array is not None])
                 arrays[name] = np.ascontiguousarray(values, np.float32)
+        if any(regions.views is not None for regions in self._regions):
+            views = [np.zeros(len(r.features)) if r.views is None else r.views for r in self._regions]
+            arrays["views"] = np.concatenate(views).astype(np.int64)
         arrays["counts"] = np.array([len(regions.features) for regions in self._regions], np.int64)
         with explain_write_errors(path, RESUME_ADVICE), atomic_file(path, "wb") as file:
             save_file(arrays, file.name, metadata={"ids": json.dumps(self._ids)})

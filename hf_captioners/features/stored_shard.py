@@ -14,7 +14,7 @@ from torch import Tensor
 
 TORCH_KINDS = {"F32": torch.float32, "F16": torch.float16, "I8": torch.int8, "I64": torch.int64}
 CODES = {"float32": "F32", "float16": "F16", "int8": "I8"}
-ARRAYS = ("features", "boxes", "scores", "scales", "counts")
+ARRAYS = ("features", "boxes", "scores", "views", "scales", "counts")
 ADVICE = "Delete this file and extract its images again; the other shards are kept."
 
 
@@ -29,7 +29,8 @@ class StoredShard:
 
     Attributes:
         ids: the P images.
-        tensors, arrays: `features` [N, D], `counts` [P], and `boxes` [N, 4], `scores` [N], `scales` [N] if stored.
+        tensors, arrays: `features` [N, D], `counts` [P], and `boxes` [N, 4], `scores` [N], `views` [N], `scales` [N]
+            if stored.
         counts: regions per image [P].
         starts: first row of each image [P].
     """
@@ -128,7 +129,7 @@ class StoredShard:
             raise self._damaged(f"`{name}` of the shape {shape} and type {kind} is stated at bytes {first} to {last}")
         if (start + first) % item:
             raise self._damaged(f"`{name}` begins at byte {start + first}, which is no multiple of {item}")
-        wanted = {"features": tuple(CODES.values()), "counts": ("I64",)}.get(name, ("F32",))
+        wanted = {"features": tuple(CODES.values()), "counts": ("I64",), "views": ("I64",)}.get(name, ("F32",))
         if kind not in wanted:
             raise self._damaged(f"`{name}` has the type {kind}, expected {' or '.join(wanted)}")
 
@@ -138,6 +139,7 @@ class StoredShard:
             "features": (rows, *shapes["features"][1:]),
             "boxes": (rows, 4),
             "scores": (rows,),
+            "views": (rows,),
             "scales": (rows,),
             "counts": (len(self.ids),),
         }

@@ -65,6 +65,8 @@ def test_views_of_a_row_become_one_set_of_regions(dataset, tmp_path):
     assert seen == [3]
     store = FeatureStore(tmp_path)
     assert [len(store[name].features) for name in "ab"] == [64, 32]
+    assert store["a"].views.tolist() == [0] * 32 + [1] * 32 and store["b"].views.tolist() == [0] * 32
+    assert store.read_batch(["b", "a"], 40)["region_views"].sum(1).tolist() == [0, 8]
     np.testing.assert_allclose(store["a"].features[32:], np.asarray(images[1], np.float32).mean(axis=0))
     assert with_regions(rows, store).column_names == ["image_id", "captions"]
 
