@@ -1,6 +1,7 @@
-"""Location of the real data sets."""
+"""Location of the real data sets, and the report of what was compared with the authors' figures."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -19,3 +20,21 @@ def material() -> Path:
     if not shared_dir().is_dir():
         pytest.skip(f"no real data at {shared_dir()} (set HF_CAPTIONERS_DATA_DIR)")
     return shared_dir()
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Report the compared figures, and the folders that nothing was compared with. Processes of xdist know their own
+    tests only, so the hook belongs to the first file that pytest reads."""
+    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, [])]
+    counts = [value for report in reports for key, value in report.user_properties if key == "figures_compared"]
+    if counts:
+        from tests.parity.figures import FIGURES
+
+        terminalreporter.write_line(f"parity: {sum(counts):,} figures compared in {len(counts)} tests")
+        folders = sorted("/".join(path.parent.parts[-2:]) for path in FIGURES.glob("*/*/config.json"))
+        read = " ".join(report.nodeid for report in reports)  # "[family/folder]", "[family/folder-float64]", or a file
+        unread = [
+            name for name in folders if not re.search(rf"\[{name}[\]-]|test_\w+_{name.rpartition('/')[2]}\.py", read)
+        ]
+        if unread:
+            terminalreporter.write_line(f"parity: not compared in this run: {', '.join(unread)}")
