@@ -196,7 +196,7 @@ def test_a_circle_is_found():
 @pytest.mark.parametrize("folder", TRAVELLING)
 def test_travelling_files_stand_alone(folder):
     """They import the standard library, a few packages and flat siblings. transformers finds siblings by a regular
-    expression, which matches only `from .name import`."""
+    expression, which matches only `from .name import`. In a copy of the pipeline, `processing` is such a sibling."""
     siblings = {path.stem for path in (ROOT / folder).glob("*.py")}
     for path in sorted((ROOT / folder).glob("*.py")):
         if path.stem == "__init__":
@@ -205,7 +205,7 @@ def test_travelling_files_stand_alone(folder):
             first = module.split(".")[0]
             if level:
                 assert module in siblings, f"{path} imports .{module}"
-            else:
+            elif folder != "hf_captioners/pipelines" or not module.startswith("hf_captioners.processing."):
                 assert first in TRAVELLING_IMPORTS or first in sys.stdlib_module_names, f"{path} imports {module}"
         assert "isinstance(config" not in path.read_text(), f"{path}: compare config.model_type"
 

@@ -1,30 +1,25 @@
 """The `image-captioning` pipeline: captions of images, without a prompt.
 
 It supports the captioners of this library and those of transformers (BLIP, GIT, vision-encoder-decoder). Checkpoints
-contain a copy of this file, so `pipeline(model=directory, trust_remote_code=True)` works without this library.
+contain a copy of this file and of `image_reading.py`, so `pipeline(model=directory, trust_remote_code=True)` works
+without this library.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import http.client
+import inspect
 import io
 import json
 import os
+import re
 import secrets
-import shutil
-import socket
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL.ExifTags
 import PIL.Image
 import PIL.ImageFile
 import torch
@@ -32,28 +27,14 @@ from transformers import AutoModelForImageTextToText, GenerationConfig, Pipeline
 from transformers.image_transforms import convert_to_rgb
 from transformers.pipelines import PIPELINE_REGISTRY
 
+from hf_captioners.processing.image_reading import IMAGE_FORMATS, download_image, open_image, upright
+
 TASK = "image-captioning"
 # The task inside a checkpoint has a different name than the registered task: transformers prefers the checkpoint's
 # entry, so `pipeline("image-captioning", model)` would require `trust_remote_code` even with this library installed.
 TASK_IN_CHECKPOINT = "captioning"
-# How `processing/image_reading.py` opens and downloads images, because this file stands alone; a test compares them.
-# Pillow tells a format by the content of a file, whatever its name, and starts Ghostscript for PostScript. Only these
-# formats, which Pillow and its libraries decode themselves, are opened. HEIF needs a plugin that registers itself with
-# Pillow, such as pillow-heif; JPEG includes MPO.
-IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
-METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
-TURNS = {
-    2: PIL.Image.Transpose.FLIP_LEFT_RIGHT,
-    3: PIL.Image.Transpose.ROTATE_180,
-    4: PIL.Image.Transpose.FLIP_TOP_BOTTOM,
-    5: PIL.Image.Transpose.TRANSPOSE,
-    6: PIL.Image.Transpose.ROTATE_270,
-    7: PIL.Image.Transpose.TRANSVERSE,
-    8: PIL.Image.Transpose.ROTATE_90,
-}
-DOWNLOAD_SECONDS = 60.0
-DOWNLOAD_BYTES = 64 * 2**20
-USER_AGENT = "hf-captioners"
+# Files that are part of checkpoints find each other by relative names.
+LIBRARY_IMPORT = re.compile(r"^from hf_captioners\.processing\.", re.MULTILINE)
 
 
 class ImageCaptioningPipeline(Pipeline):
@@ -424,174 +405,6 @@ def _file_or_base64(text: str) -> tuple[Any, str]:
         ) from None
 
 
-def open_image(file: Any) -> PIL.Image.Image:
-    """Open an image file of one of `IMAGE_FORMATS`, without decoding it. No other program is started.
-
-    Args:
-        file: a path, or an open binary file.
-
-    Raises:
-        OSError: the file cannot be read, or has none of these formats.
-        PIL.Image.DecompressionBombError: it has more than twice `PIL.Image.MAX_IMAGE_PIXELS` pixels.
-    """
-    PIL.Image.init()
-    return PIL.Image.open(file, formats=[name for name in IMAGE_FORMATS if name in PIL.Image.OPEN])
-
-
-def turn_of(image: PIL.Image.Image) -> PIL.Image.Transpose | None:
-    """Return what turns an image upright by its EXIF orientation; None if it is upright or its metadata is damaged."""
-    try:
-        return TURNS.get(image.getexif().get(PIL.ExifTags.Base.Orientation, 1))
-    except Exception:  # damaged metadata raises errors of many types, and the pixels do not depend on it
-        return None
-
-
-def upright(image: PIL.Image.Image) -> PIL.Image.Image:
-    """Decode an image and turn it upright by its EXIF orientation; a turned one has no EXIF and XMP metadata."""
-    image.load()
-    turn = turn_of(image)
-    if turn is not None:
-        image = image.transpose(turn)
-        image.info = {name: value for name, value in image.info.items() if name not in METADATA}
-    return image
-
-
-class TooLargeError(ValueError):
-    """A server sends more bytes than the limit."""
-
-
-class TimedStream(io.RawIOBase):
-    """The bytes of a connection until a deadline, however slowly they arrive.
-
-    Args:
-        connection: an open connection.
-        deadline: value of `time.monotonic()` after which reading raises TimeoutError.
-    """
-
-    def __init__(self, connection: socket.socket, deadline: float) -> None:
-        self.connection, self.deadline = connection, deadline
-        self.stream = connection.makefile("rb", buffering=0)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        """Return the buffered stream; `http.client` calls it."""
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        """Read what has arrived, and wait at most until the deadline."""
-        left = self.deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        self.connection.settimeout(left)
-        return self.stream.readinto(buffer)
-
-    def close(self) -> None:
-        """Close the stream."""
-        self.stream.close()
-        super().close()
-
-
-def web_opener(deadline: float) -> urllib.request.OpenerDirector:
-    """Return an opener of `http(s)` addresses, also after redirects, that reads until a deadline."""
-
-    def connect(kind: Any, host: str, **options: Any) -> http.client.HTTPConnection:
-        options["timeout"] = max(deadline - time.monotonic(), 1e-3)
-        connection = kind(host, **options)
-        connection.response_class = lambda sock, *more, **named: http.client.HTTPResponse(
-            TimedStream(sock, deadline),  # type: ignore[arg-type]
-            *more,
-            **named,
-        )
-        return connection
-
-    class Plain(urllib.request.HTTPHandler):
-        def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-            return self.do_open(partial(connect, http.client.HTTPConnection), req)  # type: ignore[arg-type]
-
-    class Encrypted(urllib.request.HTTPSHandler):
-        def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-            return self.do_open(partial(connect, http.client.HTTPSConnection), req)  # type: ignore[arg-type]
-
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        urllib.request.ProxyHandler,
-        urllib.request.UnknownHandler,  # refuses file:, data: and ftp:
-        urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPRedirectHandler,
-        urllib.request.HTTPErrorProcessor,
-        Plain,
-        Encrypted,
-    ):
-        opener.add_handler(handler())
-    return opener
-
-
-def web_content(url: str, seconds: float, max_bytes: float, user_agent: str = USER_AGENT) -> bytes:
-    """Return the bytes at an `http(s)` address.
-
-    Args:
-        url: the address.
-        seconds: limit of the whole download.
-        max_bytes: limit of the size.
-        user_agent: the `User-Agent` header.
-
-    Raises:
-        TooLargeError: the content is larger than `max_bytes`.
-        TimeoutError: the download takes longer than `seconds`; it may be the reason of an URLError.
-        OSError, http.client.HTTPException, ValueError: other errors of `urllib`.
-    """
-    deadline = time.monotonic() + min(seconds, 1e6)  # sockets do not take infinity
-    request = urllib.request.Request(url, headers={"User-Agent": user_agent})
-    with web_opener(deadline).open(request, timeout=min(seconds, 1e6)) as response:
-        parts, size = [], 0
-        # read1 returns what has arrived, so a slow server cannot exceed the deadline.
-        while (response.length or 0) <= max_bytes and (part := response.read1(2**16)):
-            size += len(part)
-            if size > max_bytes:
-                break
-            parts.append(part)
-        if max(size, response.length or 0) > max_bytes:
-            raise TooLargeError(f"it is larger than {max_bytes:,.0f} bytes")
-        return b"".join(parts)
-
-
-def download_image(url: str, timeout: float | None = None, max_bytes: float | None = None) -> bytes:
-    """Return the bytes at an `http(s)` address, or an error that names it.
-
-    Args:
-        url: the address.
-        timeout: seconds for the whole download; None: 60; `float("inf")`: no limit.
-        max_bytes: limit of the size; None: 64 MiB; `float("inf")`: no limit.
-
-    Raises:
-        FileNotFoundError: the server answers with an error.
-        TimeoutError: the download takes longer.
-        ConnectionError: the server cannot be reached, or the connection breaks.
-        ValueError: the content is too large, or this is no address.
-    """
-    seconds = DOWNLOAD_SECONDS if timeout is None else timeout
-    limit = DOWNLOAD_BYTES if max_bytes is None else max_bytes
-    if not (seconds > 0 and limit > 0):
-        raise ValueError(f"`timeout` is {seconds} and `max_bytes` {limit}, expected more than 0.")
-    what = f"The image {url} cannot be downloaded"
-    try:
-        return web_content(url, seconds, limit)
-    except TooLargeError as error:
-        raise ValueError(f"{what}: {error}. Pass a larger `max_bytes`, or leave it out.") from error
-    except urllib.error.HTTPError as error:
-        raise FileNotFoundError(f"{what}: the server answers {error.code} {error.reason}.") from error
-    except (OSError, http.client.HTTPException) as error:
-        if isinstance(error, TimeoutError) or isinstance(getattr(error, "reason", None), TimeoutError):
-            reason = f"timed out after {seconds:g} seconds. Pass a larger `timeout`, or leave it out"
-            raise TimeoutError(f"{what}: {reason}.") from error
-        raise ConnectionError(f"{what}: {getattr(error, 'reason', error)}. Try again, or leave it out.") from error
-    except ValueError as error:
-        raise ValueError(f"{what}: it is no address ({error}). Correct it, or leave it out.") from error
-
-
 def _column_of_images(rows: Any) -> Iterator[Any]:
     """Iterate over the column `image` (or `images`, several views) of a `datasets.Dataset`."""
     names = ["image"] if rows.column_names is None else [n for n in ("image", "images") if n in rows.column_names]
@@ -619,8 +432,10 @@ def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
         directory: directory with config.json.
     """
     source, folder = Path(__file__), Path(directory)
-    if source.resolve() != (folder / source.name).resolve():
-        shutil.copyfile(source, folder / source.name)
+    for file in (source, Path(inspect.getfile(open_image))):
+        if file.resolve() != (folder / file.name).resolve():
+            code = LIBRARY_IMPORT.sub("from .", file.read_text(encoding="utf-8"))
+            (folder / file.name).write_text(code, encoding="utf-8")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     reference = f"{source.stem}.{ImageCaptioningPipeline.__name__}"
     config["custom_pipelines"] = {
