@@ -30,6 +30,12 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
         "--metrics", nargs="+", default=["bleu", "rouge_l", "cider_d"], help="default: bleu rouge_l cider_d"
     )
     parser.add_argument(
+        "--shuffled_control",
+        "--shuffled-control",
+        action="store_true",
+        help="add cider_d_shuffled: the same captions against the references of the next image",
+    )
+    parser.add_argument(
         "--tokenizer", choices=("ptb", "none"), default="ptb", help="none: words are separated by blanks already"
     )
     parser.add_argument(
@@ -52,9 +58,10 @@ def metric_settings(args: argparse.Namespace) -> "MetricSettings":
         PermissionError, NotADirectoryError: a file cannot be written.
     """
     from hf_captioners.captioning.scoring import MetricSettings
+    from hf_captioners.metrics.compute import with_control
 
     settings = MetricSettings(
-        args.metrics,
+        with_control(args.metrics, args.shuffled_control),
         args.tokenizer,
         args.document_frequency,
         args.meteor_stages,

@@ -153,19 +153,17 @@ def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: P
     trainer.train()
     captions = trainer.caption(parts.unseen, num_beams=3)
     references = parts.unseen["captions"]
-    figures = compute_caption_metrics(captions, references, metrics=("bleu", "cider_d"))
-    shuffled = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
+    figures = compute_caption_metrics(captions, references, metrics=("bleu", "cider_d", "cider_d_shuffled"))
     curve = [
         (entry["epoch"] / scale.epochs, entry["eval_cider_d"])
         for entry in trainer.state.log_history
         if "eval_cider_d" in entry
     ]
-    say(f"  CIDEr-D {figures['cider_d']:.3f}, shuffled control {shuffled['cider_d']:.3f}")
+    say(f"  CIDEr-D {figures['cider_d']:.3f}, shuffled control {figures['cider_d_shuffled']:.3f}")
     if pretrained:
         trainer.save_model()
-    return Run(
-        pretrained, seed, captions, figures["cider_d"], figures["bleu_4"], shuffled["cider_d"], curve, trainer.model
-    )
+    cider_d, bleu_4, shuffled = (figures[name] for name in ("cider_d", "bleu_4", "cider_d_shuffled"))
+    return Run(pretrained, seed, captions, cider_d, bleu_4, shuffled, curve, trainer.model)
 
 
 def mean(values: list[float]) -> float:

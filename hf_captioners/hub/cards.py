@@ -29,6 +29,7 @@ from .card_merging import merge_cards, new_card
 CARD = "README.md"
 FIGURE_NAMES = {
     "cider_d": "CIDEr-D",
+    "cider_d_shuffled": "CIDEr-D, shuffled control",
     "rouge_l": "ROUGE-L",
     "meteor": "METEOR",
     "spice": "SPICE",

@@ -17,6 +17,7 @@ from .module_folders import module_path as module_path
 from .ngrams import cut_at_end as cut_at_end
 from .ptb_tokenizer import PTBTokenizer as PTBTokenizer
 from .rouge import rouge_l as rouge_l
+from .shuffled_control import shuffled_cider_d as shuffled_cider_d
 from .significance import compare_systems as compare_systems
 from .spice import OriginalSpice as OriginalSpice
 from .spice import score_scenes as score_scenes

@@ -15,10 +15,13 @@ from .meteor_tables import MeteorTables
 from .ngrams import ORDERS
 from .ptb_tokenizer import PTBTokenizer
 from .rouge import rouge_l
+from .shuffled_control import shuffled_cider_d
 from .spice import OriginalSpice
 
 TOKENIZERS = ("ptb", "none")
 """The names of the tokenizers."""
+SHUFFLED_CONTROL = "cider_d_shuffled"
+"""The metric of `shuffled_cider_d`."""
 
 
 class _Job(NamedTuple):
@@ -124,6 +127,11 @@ def warn_of_wordless(references: Sequence[Sequence[str]]) -> None:
         )
 
 
+def with_control(metrics: Sequence[str], shuffled_control: bool) -> list[str]:
+    """Return the names of metrics, with that of the shuffled control if it is asked for."""
+    return [*metrics, *([SHUFFLED_CONTROL] if shuffled_control and SHUFFLED_CONTROL not in metrics else [])]
+
+
 def check_choice(metrics: Sequence[str], tokenizer: str) -> None:
     """Check the names of the metrics and of the tokenizer.
 
@@ -159,13 +167,22 @@ def _rouge_l(job: _Job) -> Iterator[_Figure]:
 
 def _cider(name: str, kind: type[CiderD] | type[CiderOriginal], variant: str) -> Callable[[_Job], Iterator[_Figure]]:
     def run(job: _Job) -> Iterator[_Figure]:
-        scorer = kind(job.references, job.document_frequency)
-        scores = scorer.score(job.predictions)
-        origin = "the references of this set" if job.document_frequency is None else "a given corpus"
-        source = f"{origin}: {scorer.document_frequency.source}"
-        yield _Figure(name, scores.mean(), variant, scores, source)
+        scores = kind(job.references, job.document_frequency).score(job.predictions)
+        yield _Figure(name, scores.mean(), variant, scores, _source_of_frequencies(job))
 
     return run
+
+
+def _cider_d_shuffled(job: _Job) -> Iterator[_Figure]:
+    scores = shuffled_cider_d(job.predictions, job.references, job.document_frequency)
+    variant = "CIDEr-D of the same captions against the references of the next image (shuffled control)"
+    yield _Figure(SHUFFLED_CONTROL, scores.mean(), variant, scores, _source_of_frequencies(job))
+
+
+def _source_of_frequencies(job: _Job) -> str:
+    if job.document_frequency is None:
+        return f"the references of this set: {len(job.references)} images"
+    return f"a given corpus: {job.document_frequency.source}"
 
 
 def _meteor(job: _Job) -> Iterator[_Figure]:
@@ -193,6 +210,7 @@ METRICS: dict[str, Callable[[_Job], Iterator[_Figure]]] = {
     "rouge_l": _rouge_l,
     "cider_d": _cider("cider_d", CiderD, "CIDEr-D (clipped, sigma 6)"),
     "cider": _cider("cider", CiderD, "CIDEr-D (clipped, sigma 6), reported as CIDEr by papers and coco-caption"),
+    SHUFFLED_CONTROL: _cider_d_shuffled,
     "cider_original": _cider("cider_original", CiderOriginal, "original CIDEr (no clipping, no length penalty)"),
     "meteor": _meteor,
     "spice": _spice,

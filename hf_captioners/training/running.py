@@ -10,6 +10,7 @@ from transformers import set_seed
 
 from hf_captioners.hub.card_facts import PublishedFacts
 from hf_captioners.metrics import compute_caption_metrics
+from hf_captioners.metrics.compute import with_control
 from hf_captioners.output_files import as_json, explain_write_errors, only_run_in, require_writable_folder, write_text
 
 from .arguments import CaptioningTrainingArguments
@@ -39,6 +40,7 @@ class TestArguments:
     Args:
         test_split: split to caption. None: no test.
         test_metrics: names of metrics, see `compute_caption_metrics`.
+        shuffled_control: add `cider_d_shuffled` to the metrics, see `shuffled_cider_d`.
         test_tokenizer: `"ptb"`, or `"none"` if words are separated by blanks already.
     """
 
@@ -51,10 +53,21 @@ class TestArguments:
         default_factory=lambda: ["bleu", "rouge_l", "cider_d"],
         metadata={"help": "Metrics of the test; default: bleu rouge_l cider_d."},
     )
+    shuffled_control: bool = field(
+        default=False,
+        metadata={
+            "help": "Add cider_d_shuffled to the test: the same captions against the references of the next image."
+        },
+    )
     test_tokenizer: Literal["ptb", "none"] = field(
         default="ptb",
         metadata={"help": "Tokenizer of the test; none: words are separated by blanks already (radiology reports)."},
     )
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of all metrics of the test."""
+        return with_control(self.test_metrics, self.shuffled_control)
 
 
 @dataclass
@@ -134,7 +147,7 @@ def train_captioner(
     is_main = training_arguments.process_index == 0
     if test.test_split:
         # Before any work: can these metrics be computed here? METEOR, for example, needs tables.
-        compute_caption_metrics(["a dog", "a cat"], [["a dog"], ["a cat"]], test.test_metrics, test.test_tokenizer)
+        compute_caption_metrics(["a dog", "a cat"], [["a dog"], ["a cat"]], test.metrics, test.test_tokenizer)
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
         checkpoint = checkpoint_to_resume(training_arguments, resume)
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
@@ -189,7 +202,7 @@ def known_test_metrics(output: Path, test: TestArguments) -> MetricResult | None
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
     names = content.get("variants", {})
-    has_all = all(any(f"{name}_".startswith(f"{asked}_") for name in names) for asked in test.test_metrics)
+    has_all = all(any(f"{name}_".startswith(f"{asked}_") for name in names) for asked in test.metrics)
     if not has_all or (content.get("split"), content.get("tokenizer")) != (test.test_split, test.test_tokenizer):
         return None
     conditions = {name: content[name] for name in CONDITIONS if name in content}
@@ -209,7 +222,7 @@ def test_captioner(
         test: metrics and tokenizer.
         reproduces: see `train_captioner`.
     """
-    metrics = trainer.test(rows, test.test_metrics, test.test_tokenizer)
+    metrics = trainer.test(rows, test.metrics, test.test_tokenizer)
     if reproduces is not None:
         trainer.card.reproduces = reproduces({trainer.args.seed: metrics})
     if trainer.is_world_process_zero():

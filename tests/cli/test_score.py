@@ -51,6 +51,16 @@ def test_json_and_files(files, capsys, tmp_path):
     assert sum(row["cider_d"] for row in rows) / 3 == pytest.approx(figures["cider_d"])
 
 
+def test_shuffled_control(files, capsys):
+    predictions, references = list(PREDICTIONS.values()), list(REFERENCES.values())
+    expected = compute_caption_metrics(predictions, references, ["cider_d_shuffled"])
+    for asked in (["rouge_l"], ["rouge_l", "cider_d_shuffled"]):
+        assert score(*files, "--metrics", *asked, "--shuffled_control", "--format", "json") == 0
+        figures = json.loads(capsys.readouterr().out)
+        assert list(figures["variants"]) == ["rouge_l", "cider_d_shuffled"]
+        assert figures["cider_d_shuffled"] == expected["cider_d_shuffled"] < 0.1
+
+
 def test_images_of_one_file_only_are_reported(files, capsys):
     predictions, references = files
     predictions.write_text(json.dumps([{"image_id": 1, "caption": "a man"}, {"image_id": 9, "caption": "a"}]))

@@ -87,13 +87,14 @@ def test_the_end_of_a_run_is_tested(scenes, parts, tmp_path, capsys):
     assert main(["train", *folder, *parts, *TWO_STEPS, *output, "--test_split", "nowhere"]) == 2
     assert "--test_split nowhere" in capsys.readouterr().err
     more = ["--test_split", "validation", "--test_metrics", "rouge_l", "cider_d", "--test_tokenizer", "none"]
+    more += ["--shuffled_control"]
     assert main(["train", *folder, *parts, *TWO_STEPS, *output, *more]) == 0
     figures = json.loads((tmp_path / "run" / "test_results.json").read_text())
     assert figures["images"] == 2
-    assert {"rouge_l", "cider_d"} <= figures.keys()
+    assert {"rouge_l", "cider_d", "cider_d_shuffled"} <= figures.keys()
     assert figures["tokenizer"] == "none"
     card = (tmp_path / "run" / "README.md").read_text()
-    for name in ("rouge_l", "cider_d"):
+    for name in ("rouge_l", "cider_d", "cider_d_shuffled"):
         assert f"| {FIGURE_NAMES[name]} | {figures[name]:.4f} |" in card
     assert "Tokenizer: `none`" in card
 
