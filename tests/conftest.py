@@ -1,10 +1,12 @@
-"""Location of the real data sets, and the report of what was compared with the authors' figures."""
+"""Location of the real data sets, and the reports of CPU seconds and of what was compared with the authors' figures."""
 
 import os
 import re
 from pathlib import Path
 
 import pytest
+
+from tests.cpu_time import CpuTime
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -20,6 +22,16 @@ def material() -> Path:
     if not shared_dir().is_dir():
         pytest.skip(f"no real data at {shared_dir()} (set HF_CAPTIONERS_DATA_DIR)")
     return shared_dir()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for the CPU seconds of every test."""
+    parser.addoption("--cpu-times", metavar="FILE", help="write the CPU seconds of every test to a JSON file")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure the CPU seconds of the tests."""
+    config.pluginmanager.register(CpuTime(config))
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
