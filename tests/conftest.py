@@ -1,4 +1,4 @@
-"""Location of the real data sets, and the reports of CPU seconds and of what was compared with the authors' figures."""
+"""Location of the real data sets; reports of CPU seconds and of what was compared with the authors' figures."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Measure the CPU seconds of the tests."""
-    config.pluginmanager.register(CpuTime(config))
+    config.pluginmanager.register(CpuTime(config), "cpu_time")
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
