@@ -31,7 +31,8 @@ from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
 from hf_captioners.modeling.layers_attention import BeamFoldingCrossAttention
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
-from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
+from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer
+from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor
 from hf_captioners.training import SCSTArguments, SCSTTrainer
 
 BEAMS, TOKENS, REGIONS, FEATURES = 5, 20, 50, 2048

@@ -3,14 +3,12 @@ Models for Image Captioning")."""
 
 from typing import Any
 
-from transformers import AutoConfig, PreTrainedConfig
-
-from .configuration_captioning import CaptioningConfig, build_sub_config, require_choice, require_range
+from .configuration_captioning import GPT2CaptioningConfig, require_choice, require_range
 
 FUSIONS = ("srau", "residual", "add_norm", "meshed")
 
 
-class VisualGPTConfig(CaptioningConfig):
+class VisualGPTConfig(GPT2CaptioningConfig):
     """Configuration of VisualGPT.
 
     Every row of Tables 1, 5 and 8 of the paper, and every point where paper and released code differ, is a field.
@@ -69,88 +67,31 @@ class VisualGPTConfig(CaptioningConfig):
     """
 
     model_type = "captioning_visualgpt"
-    sub_configs = {"text_config": AutoConfig, "vision_config": AutoConfig}
 
-    text_config: PreTrainedConfig | dict | None = None
-    encoder_layers: int = 3
-    encoder_attention_heads: int | None = None
     encoder_ffn_dim: int = 2048
-    encoder_key_dim: int | None = None
-    encoder_value_dim: int | None = None
-    encoder_dropout: float | int = 0.1
     identity_map_reordering: bool = False
     use_region_boxes: bool = False
     fusion: str = "srau"
-    cross_levels: list[int] | None = None
     srau_threshold: float | int = 0.2
     normalize_srau: bool = False
     gate_input: str = "learned"
     gate_on: str = "language"
     attention_on_attention: bool = False
-    cross_attention_dropout: float | int = 0.2
-    aoa_dropout: float | int = 0.2
-    residual_dropout_on: str = "stream"
-    bos_token_id: int | None = 50256
-    eos_token_id: int | list[int] | None = 50256
-    pad_token_id: int | None = 50256
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Build the language model's configuration, resolve the levels and check ranges."""
-        # GPT2Config has ids of its own; those of the captioner hold for both, unless `text_config` gives others.
-        special = {key: getattr(self, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        if self.text_config is None:
-            self.text_config = {"embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        if isinstance(self.text_config, dict):
-            self.text_config = special | self.text_config
-        self.text_config = build_sub_config(self.text_config, "gpt2")
-        if self.text_config.model_type != "gpt2":
-            raise ValueError(f"`text_config` is a {self.text_config.model_type!r} configuration, expected 'gpt2'.")
-        if self.encoder_attention_heads is None:
-            self.encoder_attention_heads = self.text_config.num_attention_heads
-        if self.cross_levels is None:  # plain cross-attention reads one level, the last
-            multi_level = self.fusion in ("srau", "meshed")
-            self.cross_levels = list(range(self.encoder_layers)) if multi_level else [self.encoder_layers - 1]
-        self._check_choices()
-        self._check_sizes()
-        super().__post_init__(**kwargs)
-
-    def _check_choices(self) -> None:
+        """Check choices and ranges."""
         require_choice("fusion", self.fusion, FUSIONS)
         require_choice("gate_input", self.gate_input, ("learned", "hidden"))
         require_choice("gate_on", self.gate_on, ("language", "visual"))
-        require_choice("residual_dropout_on", self.residual_dropout_on, ("stream", "branch"))
         require_range("srau_threshold", self.srau_threshold, 0.0, 0.5, high_open=True)
-        for field in ("encoder_dropout", "cross_attention_dropout", "aoa_dropout"):
-            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
+        super().__post_init__(**kwargs)
 
-    def _check_sizes(self) -> None:
-        if self.encoder_layers < 1:
-            raise ValueError(f"`encoder_layers` is {self.encoder_layers}, expected at least 1.")
-        outside = [level for level in self.cross_levels if not 0 <= level < self.encoder_layers]
-        if outside or not self.cross_levels:
-            raise ValueError(
-                f"`cross_levels` is {self.cross_levels}, expected levels between 0 and {self.encoder_layers - 1}: "
-                f"the encoder has `encoder_layers={self.encoder_layers}`."
-            )
-        if self.fusion in ("residual", "add_norm") and len(self.cross_levels) > 1:
-            raise ValueError(f"`fusion={self.fusion!r}` reads one level, got `cross_levels={self.cross_levels}`.")
-        if self.encoder_key_dim is None and self.hidden_size % self.encoder_attention_heads:
-            raise ValueError(
-                f"hidden size {self.hidden_size} is not a multiple of `encoder_attention_heads="
-                f"{self.encoder_attention_heads}`; choose a different number of heads or set `encoder_key_dim`."
-            )
+    @property
+    def reads_all_levels(self) -> bool:
+        """Whether the fusion mixes several encoder levels."""
+        return self.fusion in ("srau", "meshed")
 
     @property
     def needs_region_boxes(self) -> str | None:
         """The projection of boxes needs them."""
         return "`config.use_region_boxes` is set" if self.use_region_boxes else None
-
-    @property
-    def hidden_size(self) -> int:
-        """D, width of the decoder's stream and of the visual encoder."""
-        return self.text_config.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        """V, size of the vocabulary."""
-        return self.text_config.vocab_size

@@ -13,7 +13,13 @@ from transformers.utils import can_return_tuple
 
 from .generation_captioning import CaptionCache, visible_tokens
 from .layers_attention import MultiHeadAttention, create_region_mask
-from .modeling_captioning import CaptioningDecoderOutput, CaptioningEncoderOutput, CaptioningPreTrainedModel
+from .layers_vision import RegionFeatures
+from .modeling_captioning import (
+    CaptioningDecoderOutput,
+    CaptioningEncoder,
+    CaptioningEncoderOutput,
+    CaptioningPreTrainedModel,
+)
 
 
 class UnbiasedLayerNorm(nn.Module):
@@ -196,6 +202,45 @@ def encode_levels(
         hidden_states=tuple(states) if output_hidden_states else None,
         attentions=tuple(weights) if output_attentions else None,
     )
+
+
+class RegionEncoder(CaptioningEncoder):
+    """Encoder of M2 and VisualGPT: `LN(dropout(f(W x)))` of the region features, and layers that are all returned.
+
+    The configuration has `hidden_size`, `encoder_layers`, `encoder_dropout` and `region_mask_rule`. A subclass sets
+    `activation` and `make_layer`, and ends its `__init__` with `self.post_init()`.
+
+    Attributes:
+        activation: f.
+        make_layer: returns a new layer, which is called with regions `[B, R, D]` and their mask.
+    """
+
+    activation: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(torch.relu)
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.input_projection = nn.Linear(config.region_feature_size, config.hidden_size)
+        self.input_norm = nn.LayerNorm(config.hidden_size, eps=1e-5)
+        self.dropout = nn.Dropout(config.encoder_dropout)
+        self.layers = nn.ModuleList([self.make_layer(config) for _ in range(config.encoder_layers)])
+        self.gradient_checkpointing = False
+
+    @staticmethod
+    def make_layer(config: Any) -> nn.Module:
+        """Return a new layer; implemented by the architecture."""
+        raise NotImplementedError
+
+    def linear(self, regions: RegionFeatures) -> Tensor:
+        """Project region features `[B, R, D_in]` to `[B, R, D]`, before activation and norm."""
+        return self.input_projection(regions.region_features)
+
+    def encode_regions(
+        self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool, output_gates: bool
+    ) -> CaptioningEncoderOutput:
+        """Encode regions with every layer; return all levels."""
+        hidden = self.input_norm(self.dropout(self.activation(self.linear(regions))))
+        visible = visible_regions(self.config, hidden, regions.region_mask)
+        return encode_levels(self.config, self.layers, hidden, visible, output_attentions, output_hidden_states)
 
 
 class LevelGates(nn.Module):

@@ -1,4 +1,4 @@
-"""Vision backbones of timm and transformers that map images to grids of region features, and their loading."""
+"""Regions of images: their checks, and the vision backbones of timm and transformers that compute them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,8 @@ from transformers.utils import ModelOutput
 
 NORMALISATIONS = (nn.modules.batchnorm._BatchNorm,)
 TIMM_PREFIX = "timm:"
+# How far a box may lie outside of the image before it is an error; smaller excess is rounding and is clamped.
+BOX_TOLERANCE = 0.01
 
 
 @dataclass
@@ -29,6 +31,105 @@ class RegionFeatures(ModelOutput):
     region_boxes: Tensor | None = None
     region_mask: Tensor | None = None
     region_views: Tensor | None = None
+
+
+def check_regions(regions: RegionFeatures, feature_size: int) -> RegionFeatures:
+    """Check region features, masks, boxes and views, and clamp boxes that leave the image by rounding.
+
+    Args:
+        regions: see `RegionFeatures`.
+        feature_size: the width of features that the model reads.
+
+    Returns:
+        The regions, with boxes in float32 and within 0..1.
+
+    Raises:
+        ValueError: a shape or a value is wrong. In a compiled graph only shapes are checked.
+    """
+    check_shapes(regions, feature_size)
+    boxes = regions.region_boxes
+    if boxes is not None:
+        boxes = boxes.float()
+    if not torch.compiler.is_compiling():  # a compiled graph cannot branch on values
+        check_values(regions, boxes)
+    if boxes is None:
+        return regions
+    return RegionFeatures(**dict(regions.items()) | {"region_boxes": boxes.clamp(0.0, 1.0)})
+
+
+def check_shapes(regions: RegionFeatures, feature_size: int) -> None:
+    """Raise a `ValueError` if a shape of the regions is wrong."""
+    features, mask, boxes = regions.region_features, regions.region_mask, regions.region_boxes
+    if features.ndim != 3:
+        raise ValueError(
+            f"`region_features` has the shape {tuple(features.shape)}, expected [images, regions, features]."
+        )
+    if features.shape[-1] != feature_size:
+        raise ValueError(
+            f"`region_features` has {features.shape[-1]} features per region, the checkpoint was trained on "
+            f"{feature_size} (`config.region_feature_size`). Extract features with the same backbone, or build the "
+            f"model with `region_feature_size={features.shape[-1]}`."
+        )
+    if features.shape[1] == 0:
+        raise ValueError(f"`region_features` has zero regions (shape {tuple(features.shape)}); an image needs one.")
+    if mask is not None and mask.shape != features.shape[:2]:
+        raise ValueError(
+            f"`region_mask` has the shape {tuple(mask.shape)}, expected {tuple(features.shape[:2])} "
+            "(images, regions; True = a real region)."
+        )
+    if boxes is not None and boxes.shape != (*features.shape[:2], 4):
+        raise ValueError(
+            f"`region_boxes` has the shape {tuple(boxes.shape)}, expected {(*features.shape[:2], 4)} "
+            "(normalised xyxy)."
+        )
+    views = regions.region_views
+    if views is not None and views.shape != features.shape[:2]:
+        raise ValueError(
+            f"`region_views` has the shape {tuple(views.shape)}, expected {tuple(features.shape[:2])} "
+            "(images, regions; the number of the view that a region is in)."
+        )
+
+
+def check_values(regions: RegionFeatures, boxes: Tensor | None) -> None:
+    """Raise a `ValueError` if features are not finite, a mask hides everything, or a visible region's box is wrong."""
+    features, mask = regions.region_features, regions.region_mask
+    if not torch.isfinite(features).all():
+        raise ValueError(
+            "`region_features` holds NaN or infinite values in row(s) "
+            f"{_rows(~torch.isfinite(features))} of the batch."
+        )
+    if mask is not None and not mask.any(dim=1).all():
+        raise ValueError(
+            f"`region_mask` hides every region of row(s) {_rows(~mask.any(dim=1))} of the batch; an image needs one."
+        )
+    if boxes is None:
+        return
+    visible = boxes.new_ones(boxes.shape[:2], dtype=torch.bool) if mask is None else mask
+    broken = visible & ~torch.isfinite(boxes).all(-1)
+    if broken.any():
+        raise ValueError(f"`region_boxes` holds NaN or infinite values in row(s) {_rows(broken)} of the batch.")
+    outside = visible & ((boxes < -BOX_TOLERANCE) | (boxes > 1 + BOX_TOLERANCE)).any(-1)
+    if outside.any():
+        raise ValueError(
+            f"`region_boxes` leaves the image in row(s) {_rows(outside)} of the batch: {_first(boxes, outside)}, "
+            "expected x1, y1, x2, y2 in 0..1. Divide boxes in pixels by the image's size: "
+            "boxes / [width, height, width, height]."
+        )
+    turned = visible & (boxes[..., 2:] < boxes[..., :2]).any(-1)
+    if turned.any():
+        raise ValueError(
+            f"`region_boxes` has x2 < x1 or y2 < y1 in row(s) {_rows(turned)} of the batch: {_first(boxes, turned)}. "
+            "If your boxes are x, y, width, height, add the first two to the last two."
+        )
+
+
+def _rows(wrong: Tensor) -> list[int]:
+    """Return the first rows of a batch in which an entry of `wrong` `[B, ...]` is True."""
+    return wrong.reshape(len(wrong), -1).any(1).nonzero().flatten().tolist()[:10]
+
+
+def _first(boxes: Tensor, wrong: Tensor) -> list[float]:
+    return [round(value, 4) for value in boxes[wrong][0].tolist()]
 
 
 def vision_tower_config(config: PreTrainedConfig) -> PreTrainedConfig:

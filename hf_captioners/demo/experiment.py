@@ -90,7 +90,8 @@ def prepare(scale: Scale, seed: int) -> Parts:
     from hf_captioners.data import load_captions
     from hf_captioners.data.scenes import caption_texts
     from hf_captioners.demo.models import image_preparation, train_backbone, train_language_model
-    from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
+    from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer
+    from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor
 
     say(f"Drawing {scale.images} images for fine-tuning and {scale.unseen} for evaluation")
     counts = {"train": scale.images, "test": scale.unseen}

@@ -35,6 +35,8 @@ class CaptionerCase:
 
     # Package that registers the architecture when it is imported.
     package = "hf_captioners"
+    # Keys of encoder attention after the regions that are no regions, such as the memory slots of M2.
+    encoder_slots = 0
 
     def make_config(self, **fields: Any) -> Any:
         """Return a tiny configuration; `fields` take precedence over its own values."""

@@ -57,7 +57,7 @@ class OutputChecks(CaptionerCase):
         assert_close(model.lm_head(outputs.decoder_hidden_states[-1]), outputs.logits)
         hidden = ~inputs["region_mask"]
         for recorded, keys in (
-            (outputs.encoder_attentions, regions),
+            (outputs.encoder_attentions, regions + self.encoder_slots),
             (outputs.decoder_attentions, TOKENS),
             (outputs.cross_attentions, regions),
         ):
@@ -65,7 +65,9 @@ class OutputChecks(CaptionerCase):
                 assert weights.shape[0] == IMAGES and weights.shape[-1] == keys
                 assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
         for weights in (*(outputs.encoder_attentions or ()), *outputs.cross_attentions):
-            assert weights.movedim(-1, 1)[hidden].abs().max() < 1e-6
+            assert weights[..., :regions].movedim(-1, 1)[hidden].abs().max() < 1e-6
+        for weights in outputs.encoder_attentions or ():
+            assert (weights[..., regions:] > 0).all(), "slots that are no regions are never hidden"
         for weights in outputs.decoder_attentions or ():
             assert weights.triu(1).abs().max() < 1e-6, "a token attends to a later one"
 

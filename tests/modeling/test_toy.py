@@ -19,6 +19,7 @@ class ToyCase(CaptionerCase):
     """A toy captioner with a vocabulary of words."""
 
     package = "tests.modeling.toy"
+    encoder_slots = 2
 
     def make_config(self, **fields):
         return ToyConfig(**{"vocab_size": VOCABULARY} | fields)

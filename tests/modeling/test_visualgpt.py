@@ -7,7 +7,8 @@ from transformers import AutoModelForImageTextToText, BertConfig, BertModel, GPT
 from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
 from hf_captioners.modeling.modeling_visualgpt import SRAUGates, VisualGPTForConditionalGeneration
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
-from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
+from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer
+from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor
 from tests.comparisons import assert_computed_alike
 
 from .common import CaptionerChecks

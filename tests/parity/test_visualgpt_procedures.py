@@ -10,14 +10,14 @@ from transformers import AutoTokenizer
 from hf_captioners.metrics import DocumentFrequency, PTBTokenizer
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_captioning import without_repetitions
-from hf_captioners.processing.processing_visualgpt import (
-    VisualGPTProcessor,
+from hf_captioners.processing.processing_gpt2 import (
     prepare_gpt2_tokenizer,
     released_caption_words,
     released_rows,
     released_text,
     released_words,
 )
+from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor
 from hf_captioners.training.rewards import RewardSum, TrainingReferences, named_reward
 from hf_captioners.training.schedules import RunLength, noam
 from hf_captioners.training.scst_loss import sample_baseline

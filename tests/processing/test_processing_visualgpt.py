@@ -9,12 +9,8 @@ import transformers
 
 import hf_captioners  # noqa: F401  registers the classes
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor, CaptioningImageProcessorFast
-from hf_captioners.processing.processing_visualgpt import (
-    VisualGPTProcessor,
-    prepare_gpt2_tokenizer,
-    released_rows,
-    released_words,
-)
+from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer, released_rows, released_words
+from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor
 
 LETTERS = ["Ġ", *"abcdefghijklmnopqrstuvwxyz"]
 
@@ -120,6 +116,7 @@ class TestProcessor:
             "image_processing_captioning.py",
             "image_reading.py",
             "processing_captioning.py",
+            "processing_gpt2.py",
             "processing_visualgpt.py",
         }
 

@@ -8,7 +8,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, V
 from hf_captioners.data import load_captions
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
-from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
+from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer
+from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments
 
 SIDE = 32

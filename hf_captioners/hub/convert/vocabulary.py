@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from hf_captioners.architectures import get_architecture
 from hf_captioners.hub.safe_unpickling import program_dictionary
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
-from hf_captioners.processing.processing_visualgpt import prepare_gpt2_tokenizer
+from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer
 from hf_captioners.processing.word_tokenizer import LAYOUTS, word_tokenizer
 
 from .released import Released

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from hf_captioners.modeling.layers_attention import BeamFoldingCrossAttention
+from hf_captioners.modeling.layers_attention import BeamFoldingCrossAttention, MultiHeadAttention, create_region_mask
 from hf_captioners.modeling.layers_transformer import (
     CachedSelfAttention,
     DecoderStep,
@@ -54,12 +54,13 @@ def inside(boxes: Tensor | None, views: Tensor | None, features: Tensor) -> Tens
 
 
 class ToyEncoder(ToyPreTrainedModel, CaptioningEncoder):
-    """Regions that read the regions around them, and embedded attributes."""
+    """Regions that read each other, two memory slots and the regions around them, and embedded attributes."""
 
     def __init__(self, config: ToyConfig) -> None:
         super().__init__(config)
         self.projection = nn.Linear(config.region_feature_size, config.hidden_size)
         self.related = nn.Linear(config.hidden_size, config.hidden_size)
+        self.self_attn = MultiHeadAttention(config, config.hidden_size, config.num_heads, memory_slots=2)
         self.norm = nn.LayerNorm(config.hidden_size)
         self.attributes = nn.Embedding(config.num_attributes + 1, config.hidden_size)  # the last one: no attribute
         self.post_init()
@@ -82,13 +83,16 @@ class ToyEncoder(ToyPreTrainedModel, CaptioningEncoder):
         relations = relations.to(projected.dtype)
         if regions.region_mask is not None:
             relations = relations * regions.region_mask[:, None]
-        hidden = self.norm(projected + self.related(relations @ projected))
+        mask = create_region_mask(self.config, projected, projected, regions.region_mask)
+        attended, weights = self.self_attn(projected, projected, mask)
+        hidden = self.norm(projected + attended + self.related(relations @ projected))
         if attribute_ids is None:
             attribute_ids = torch.full((len(hidden), 1), self.config.num_attributes, device=hidden.device)
         return ToyEncoderOutput(
             last_hidden_state=hidden,
             region_mask=regions.region_mask,
             hidden_states=(projected, hidden) if output_hidden_states else None,
+            attentions=(weights,) if output_attentions else None,
             relations=relations if output_gates else None,
             attribute_states=self.attributes(attribute_ids),
             attribute_mask=attribute_mask,
