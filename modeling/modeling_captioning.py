@@ -242,6 +242,13 @@ class CaptioningPreTrainedModel(PreTrainedModel):
         if names and "inputs" in inspect.signature(cls.forward).parameters:
             cls.forward = declare_inputs(cls.forward, names)  # type: ignore[method-assign]
 
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise as transformers does, and parameters that are not layers of PyTorch."""
+        super()._init_weights(module)
+        if getattr(module, "memory_slots", 0):  # of `MultiHeadAttention`
+            module.reset_memory()
+
     @classmethod
     def declared_inputs(cls) -> dict[str, str]:
         """Return the inputs that the configuration declares, name to layout: those of all parts."""
