@@ -1,11 +1,9 @@
 """Base classes of captioners: models from images or region features to logits over caption tokens."""
 
-import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, ClassVar
 
 import torch
@@ -14,87 +12,23 @@ from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
-from .configuration_captioning import CaptioningConfig, input_names, mask_name
+from .configuration_captioning import CaptioningConfig, input_names
 from .generation_captioning import SEARCH_OPTIONS, CaptionGenerationMixin
 from .layers_vision import (
     RegionFeatures,
     VisionBackbone,
+    check_inputs,
     check_regions,
+    declare_inputs,
     load_vision_model,
     native_image_size,
+    read_inputs,
     supported_attention,
 )
 
 logger = logging.get_logger(__name__)
 
-# Names without effect on a captioner that callers pass along: `transformers` asks for outputs by this one.
-IGNORED_NAMES = ("return_dict",)
 IGNORED_LABEL = -100  # the default `ignore_index` of PyTorch's cross-entropy
-
-
-def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    """Return a forward method whose signature names further inputs, which it receives in its `**inputs`.
-
-    `generate()` and the Trainer of transformers read the signature of `forward` to find out which inputs a model has.
-
-    Args:
-        function: a method with a parameter `**inputs`.
-        names: keyword arguments to add to its signature, each with the default None.
-    """
-
-    @functools.wraps(function)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    signature = inspect.signature(function)
-    *listed, rest = signature.parameters.values()
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Tensor | None)
-        for name in names
-        if name not in signature.parameters
-    ]
-    forward.__signature__ = signature.replace(parameters=[*listed, *added, rest])  # type: ignore[attr-defined]
-    return forward
-
-
-def read_inputs(given: Mapping[str, Any], declared: Mapping[str, str], owner: Any) -> dict[str, Any]:
-    """Return the declared inputs among the keyword arguments that a forward method got.
-
-    Args:
-        given: keyword arguments that are not in the method's own signature.
-        declared: names and layouts, as in `CaptioningConfig.encoder_inputs`.
-        owner: the module that was called, for the message.
-
-    Raises:
-        TypeError: a name is unknown and its value is not None; the message has the nearest name.
-    """
-    names = input_names(declared)
-    unknown = [
-        name for name, value in given.items() if name not in names and name not in IGNORED_NAMES and value is not None
-    ]
-    if unknown:
-        known = [name for name in inspect.signature(owner.forward).parameters if name != "inputs"]
-        nearest = get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean `{nearest[0]}`?" if nearest else f"it reads {', '.join(f'`{name}`' for name in known)}."
-        raise TypeError(f"`{unknown[0]}` is not an input of {type(owner).__name__}; {hint}")
-    return {name: given[name] for name in names if given.get(name) is not None}
-
-
-def check_inputs(inputs: Mapping[str, Tensor], declared: Mapping[str, str], regions: RegionFeatures) -> None:
-    """Raise a `ValueError` if a declared input has another number of images or regions than the regions."""
-    assert regions.region_features is not None
-    images, count = regions.region_features.shape[:2]
-    leading = {"ids": (images,), "vector": (images,), "region": (images, count), "relation": (images, count, count)}
-    for name, layout in declared.items():
-        for keyword in (name, mask_name(name)) if layout == "ids" else (name,):
-            value, expected = inputs.get(keyword), leading.get(layout, ())
-            if value is not None and tuple(value.shape[: len(expected)]) != expected:
-                axes = ", ".join(("images", "regions", "regions")[: len(expected)])
-                raise ValueError(
-                    f"`{keyword}` has the shape {tuple(value.shape)}, expected {expected} ({axes}) as its first axes."
-                )
-            if layout == "ids" and keyword == name and value is not None and value.is_floating_point():
-                raise ValueError(f"`{name}` has the type {value.dtype}, expected integer ids.")
 
 
 @dataclass
