@@ -1,5 +1,6 @@
 """Decoding of captions without repeating encoder states, with the beam searches of captioning papers."""
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,14 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.utils import ModelOutput
 
 from .configuration_captioning import input_names, require_choice
-from .search_captioning import BOOKKEEPINGS, CaptionBeams, GroupedPoolBeams, caption_logits_processors
+from .search_captioning import (
+    BOOKKEEPINGS,
+    CaptionBeams,
+    GroupPoolBeams,
+    Hypotheses,
+    best_of_groups,
+    caption_logits_processors,
+)
 
 # What belongs to images, not to rows of text; inputs that a configuration declares for images are added.
 IMAGE_INPUTS = (
@@ -292,7 +300,7 @@ class CaptionGenerationMixin(GenerationMixin):
       VisualGPT), `"pool"` (the ImageCaptioning.pytorch family), `"shrinking"` or `"shrinking_finished"` (Show, Attend
       and Tell: its program, its re-implementation).
     - `pool_length_penalty` (None, `"avg"` or `"wu"`) with `pool_length_alpha`, `pool_groups` with `pool_diversity`:
-      see `PoolBeams` and `GroupedPoolBeams`. `pool_temperature` divides the log-probabilities of every step but the
+      see `PoolBeams` and `GroupPoolBeams`. `pool_temperature` divides the log-probabilities of every step but the
       first. They need `bookkeeping="pool"`.
     - `no_immediate_repetition`, `bad_ending_ids` and `trigram_penalty`: see `NoImmediateRepetition`, `NoBadEndings`
       and `TrigramPenalty`.
@@ -443,12 +451,31 @@ class CaptionGenerationMixin(GenerationMixin):
         **model_kwargs: Any,
     ) -> Any:
         """Beam search whose bookkeeping is an object: the loop runs the model, `CaptionBeams` decides."""
-        kind = GroupedPoolBeams if generation_config.pool_groups > 1 else BOOKKEEPINGS[generation_config.bookkeeping]
-        beams: CaptionBeams = kind(input_ids, generation_config)
-        record = StepRecord(generation_config)
+        search = (logits_processor, stopping_criteria, generation_config, synced_gpus)
+        if generation_config.pool_groups > 1:
+            result, record = self._search_in_groups(input_ids, *search, model_kwargs)
+        else:
+            beams = BOOKKEEPINGS[generation_config.bookkeeping](input_ids, generation_config)
+            record = self._search(beams, *search, model_kwargs)
+            result = beams.finish(generation_config.num_return_sequences)
+        if not generation_config.return_dict_in_generate:
+            return result.sequences
+        return self._beam_output(result, record, generation_config, model_kwargs)
+
+    def _search(
+        self,
+        beams: CaptionBeams,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        synced_gpus: bool,
+        model_kwargs: dict[str, Any],
+    ) -> "StepRecord":
+        """Run the model until the search is done; `model_kwargs` are updated."""
+        record, input_ids = StepRecord(generation_config), beams.rows()
         outputs, is_first = self._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=True), True
         while True:
-            model_kwargs = self._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
+            model_kwargs |= self._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
             logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32)
             log_probs = logits.log_softmax(-1)
             if not is_first and generation_config.pool_temperature != 1:
@@ -459,16 +486,45 @@ class CaptionGenerationMixin(GenerationMixin):
             parents = beams.step(log_probs)  # [B * K]
             beams.end_rows(stopping_criteria(beams.rows(), record.scores))
             if not self._has_unfinished_sequences(beams.is_done(), synced_gpus, device=input_ids.device):
-                break
+                return record
             self._continue_rows(model_kwargs, parents)
             model_inputs = self.prepare_inputs_for_generation(
                 beams.rows(), next_sequence_length=1 if model_kwargs["use_cache"] else None, **model_kwargs
             )
             outputs = self(**model_inputs, return_dict=True)
-        result = beams.finish(generation_config.num_return_sequences)
-        if not generation_config.return_dict_in_generate:
-            return result.sequences
-        return self._beam_output(result, record, generation_config, model_kwargs)
+
+    def _search_in_groups(
+        self,
+        input_ids: Tensor,
+        logits_processor: Any,
+        stopping_criteria: Any,
+        generation_config: Any,
+        synced_gpus: bool,
+        model_kwargs: dict[str, Any],
+    ) -> tuple[Hypotheses, "StepRecord"]:
+        """Search with one group of beams after the other, each with its own copy of the cache."""
+        rows, groups = input_ids.shape[0], generation_config.pool_groups
+        of_images, cache = set(self.image_input_names()), model_kwargs.pop("past_key_values", None)
+        members = torch.arange(rows, device=input_ids.device).view(-1, groups, generation_config.num_beams // groups)
+        done: list[GroupPoolBeams] = []
+        records = []
+        for index in members.unbind(1):  # rows of the group, [B, K / groups]
+            own = {
+                name: value[index.flatten()] if isinstance(value, Tensor) and value.shape[:1] == (rows,) else value
+                for name, value in model_kwargs.items()
+                if name not in of_images
+            }
+            own |= {name: value for name, value in model_kwargs.items() if name in of_images}
+            own["past_key_values"] = copy.deepcopy(cache)
+            if cache is not None and cache.get_seq_length():
+                own["past_key_values"].batch_select_indices(index.flatten())
+            beams = GroupPoolBeams(input_ids[index.flatten()], generation_config, list(done))
+            records.append(
+                self._search(beams, logits_processor, stopping_criteria, generation_config, synced_gpus, own)
+            )
+            done.append(beams)
+        result = best_of_groups(done, generation_config.num_return_sequences)
+        return result, StepRecord.joined(records, members.shape[0])
 
     @staticmethod
     def _continue_rows(model_kwargs: dict[str, Any], parents: Tensor) -> None:
@@ -511,6 +567,15 @@ def _repeated(value: Any, repeats: int) -> Any:
     return value.repeat_interleave(repeats, dim=0) if isinstance(value, Tensor) else value
 
 
+def _join_rows(parts: list[Any], images: int) -> Any:
+    """Join tensors `[B * n, ...]` side by side to `[B * sum of n, ...]`, also those of nested tuples."""
+    if isinstance(parts[0], Tensor):
+        return torch.cat([part.unflatten(0, (images, -1)) for part in parts], dim=1).flatten(0, 1)
+    if isinstance(parts[0], tuple):
+        return tuple(_join_rows(list(entries), images) for entries in zip(*parts, strict=True))
+    return parts[0]
+
+
 class StepRecord:
     """Records of every step for `return_dict_in_generate`: tuples over steps, or None if not requested."""
 
@@ -523,6 +588,20 @@ class StepRecord:
         self.decoder_attentions = wanted(generation_config.output_attentions)
         self.cross_attentions = wanted(generation_config.output_attentions)
         self.decoder_hidden_states = wanted(generation_config.output_hidden_states)
+
+    @classmethod
+    def joined(cls, records: list["StepRecord"], images: int) -> "StepRecord":
+        """Return one record of groups of beams: their rows `[B * K / groups, ...]` as `[B * K, ...]`.
+
+        Args:
+            records: of every group, equally long.
+            images: B.
+        """
+        record = copy.copy(records[0])
+        for name, first in vars(record).items():
+            if first is not None:
+                setattr(record, name, _join_rows([getattr(one, name) for one in records], images))
+        return record
 
     def add(self, outputs: Any, logits: Tensor, log_probs: Tensor) -> None:
         """Append the records of this step."""

@@ -247,74 +247,68 @@ class PoolBeams(RecordingBeams):
         return bool((self.record.scores.min(dim=-1).values >= reachable).all())
 
 
-class GroupedPoolBeams(CaptionBeams):
-    """Diverse beam search of the ImageCaptioning.pytorch family (Vijayakumar et al., 2018): `pool_groups` searches
-    with K / groups beams each, of which the later ones avoid the words that the earlier ones chose at the same step.
+class GroupPoolBeams(PoolBeams):
+    """One group of the diverse beam search of the ImageCaptioning.pytorch family (Vijayakumar et al., 2018).
 
-    A word loses `pool_diversity` for each beam of an earlier group that chose it. The answer has the best beams of the
-    first group first, then those of the second, and so on.
+    The `pool_groups` groups have K / groups beams each and search one after the other. Later groups avoid the words of
+    the earlier ones: a word loses `pool_diversity` for each beam of an earlier group that has it at the same step. As
+    in the released code, in which each group follows the one before it at a distance of one step, these are the beams
+    that the earlier group keeps later: one step later for the group before, two for the one before that.
+
+    Args:
+        input_ids: `[B * K / groups, prompt]`, rows of this group.
+        generation_config: see `CaptionBeams`; `num_beams` is K, over all groups.
+        earlier: the groups before this one, when they are done.
     """
 
-    def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
-        super().__init__(input_ids, generation_config)
-        self.diversity = generation_config.pool_diversity
-        groups = generation_config.pool_groups
+    def __init__(self, input_ids: Tensor, generation_config: Any, earlier: list["GroupPoolBeams"]) -> None:
         own = copy.copy(generation_config)
-        own.num_beams = self.num_beams // groups
-        rows = input_ids.unflatten(0, (-1, groups, own.num_beams))  # [B, G, K / G, prompt]
-        self.groups = [PoolBeams(rows[:, group].flatten(0, 1), own) for group in range(groups)]
+        own.num_beams = generation_config.num_beams // generation_config.pool_groups
+        super().__init__(input_ids, own)
+        self.diversity = generation_config.pool_diversity
+        self.earlier = earlier
+        self.history: list[Tensor] = []  # tokens of the rows after each step, [B, K / groups, prompt + t]
 
-    def rows(self) -> Tensor:
-        """Return all running rows `[B * K, prompt + t]`."""
-        return self._join([group.rows() for group in self.groups])
-
-    def _join(self, parts: list[Tensor]) -> Tensor:
-        """Put the rows `[B * K / G, ...]` of the groups side by side, `[B * K, ...]`."""
-        width = self.num_beams // len(self.groups)
-        return torch.stack([part.unflatten(0, (-1, width)) for part in parts], dim=1).flatten(0, 2)
-
-    def step(self, log_probs: Tensor) -> Tensor:
-        """Choose the next hypotheses of every group, one group after the other."""
-        width, size = self.num_beams // len(self.groups), log_probs.shape[-1]
-        of_groups = log_probs.unflatten(0, (-1, len(self.groups), width))  # [B, G, K / G, V]
-        chosen = log_probs.new_zeros(of_groups.shape[0], size)  # how often a word was chosen at this step, [B, V]
-        first = torch.arange(of_groups.shape[0], device=log_probs.device)[:, None]
-        parents = []
-        for index, group in enumerate(self.groups):
-            lowered = of_groups[:, index] - self.diversity * chosen[:, None]
-            own = group.step(lowered.flatten(0, 1), of_groups[:, index].flatten(0, 1))
-            words = group.rows_held.tokens[..., -1]  # [B, K / G]
+    def step(self, log_probs: Tensor, reported: Tensor | None = None) -> Tensor:
+        """Choose the next hypotheses of the group by lowered log-probabilities; see `CaptionBeams.step`."""
+        position, images = self.rows_held.tokens.shape[-1], self.rows_held.tokens.shape[0]
+        chosen = log_probs.new_zeros(images, log_probs.shape[-1])  # how many beams have a word at this step, [B, V]
+        for distance, group in enumerate(reversed(self.earlier), 1):
+            kept = group.history[min(len(self.history) + distance, len(group.history) - 1)]
+            words = kept[..., position]  # [B, K / groups]
             chosen = chosen.scatter_add(1, words, torch.ones_like(words, dtype=chosen.dtype))
-            within = own.view(-1, width) - first * width  # which of the group's rows each one extends
-            parents.append((first * self.num_beams + index * width + within).flatten())
-        return self._join(parents)
-
-    def end_rows(self, ended: Tensor) -> None:
-        """Record what ended in its group."""
-        of_groups = ended.unflatten(0, (-1, len(self.groups), self.num_beams // len(self.groups)))
-        for index, group in enumerate(self.groups):
-            group.end_rows(of_groups[:, index].flatten())
+        lowered = log_probs - self.diversity * chosen.repeat_interleave(self.num_beams, dim=0)
+        parents = super().step(lowered, log_probs)
+        self.history.append(self.rows_held.tokens)
+        return parents
 
     def is_done(self) -> bool:
-        """Whether no group can change its record; groups avoid each other's words, so all go on until then."""
-        return all(group.is_done() for group in self.groups)
+        """Whether captions have their longest length: later groups read how this one goes on until then."""
+        return self.rows_held.parents.shape[-1] >= self.max_new_tokens
 
-    def finish(self, num_return_sequences: int) -> Hypotheses:
-        """Return the best hypotheses, group after group."""
-        width = self.num_beams // len(self.groups)
-        offset = torch.arange(len(self.alive), device=self.alive.device)[:, None, None] * self.num_beams
-        parts = []
-        for index, group in enumerate(self.groups):
-            found = group.finish(width)
-            by_image = Hypotheses(*(values.unflatten(0, (-1, width)) for values in vars(found).values()))
-            own = by_image.parents % width + index * width + offset  # rows of all groups instead of the group's own
-            by_image.parents = torch.where(by_image.parents < 0, -1, own)
-            parts.append(by_image)
-        joined = parts[0]
-        for part in parts[1:]:
-            joined = joined.join(part)
-        kept = torch.arange(num_return_sequences, device=self.alive.device).expand(len(self.alive), -1)
-        return joined.select(kept).flatten()
+
+def best_of_groups(groups: list[GroupPoolBeams], num_return_sequences: int) -> Hypotheses:
+    """Return the hypotheses of every image, the best ones of the first group first, then those of the second.
+
+    Args:
+        groups: the groups, in the order in which they searched.
+        num_return_sequences: hypotheses per image.
+    """
+    images, width = groups[0].alive.shape
+    first = torch.arange(images, device=groups[0].alive.device)[:, None, None]
+    parts = []
+    for index, group in enumerate(groups):
+        found = group.finish(width)
+        by_image = Hypotheses(*(values.unflatten(0, (images, width)) for values in vars(found).values()))
+        # Rows of all groups instead of the group's own.
+        own = by_image.parents % width + index * width + first * width * len(groups)
+        by_image.parents = torch.where(by_image.parents < 0, -1, own)
+        parts.append(by_image)
+    joined = parts[0]
+    for part in parts[1:]:
+        joined = joined.join(part)
+    kept = torch.arange(num_return_sequences, device=first.device).expand(images, -1)
+    return joined.select(kept).flatten()
 
 
 class ShrinkingBeams(RecordingBeams):

@@ -70,6 +70,21 @@ class SearchChecks(CaptionerCase):
         favoured = self.search(model, inputs, bookkeeping, logits_processor=[Favour(9)])
         assert (favoured.sequences == 9).sum() > (every.sequences == 9).sum()
 
+    def test_groups_of_beams(self, model):
+        """Groups that do not avoid others find what a search with fewer beams finds; with diversity they differ."""
+        inputs, options = self.inputs("regions"), {"num_beams": 2, "num_return_sequences": 2}
+        alone = self.search(model, inputs, "pool", **options)
+        out = self.search(model, inputs, "pool", pool_groups=2, pool_diversity=0.0)
+        length = alone.sequences.shape[1]
+        for group in out.sequences.view(IMAGES, 2, 2, -1).unbind(1):
+            assert torch.equal(group.flatten(0, 1)[:, :length], alone.sequences)
+        logprobs, _ = rescored(model, inputs, out.sequences)
+        assert_close(out.token_logprobs, logprobs.where(out.beam_indices >= 0, 0.0), atol=1e-4)
+        assert {scores.shape[0] for scores in out.scores} == {IMAGES * BEAMS}
+        diverse = self.search(model, inputs, "pool", pool_groups=2, pool_diversity=100.0).sequences
+        first, second = diverse.view(IMAGES, 2, 2, -1).unbind(1)
+        assert (first != second).any(-1).all()
+
     @bookkeepings
     def test_search_alone_equals_in_batch(self, model, bookkeeping):
         inputs = self.inputs("regions")

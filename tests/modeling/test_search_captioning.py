@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS
 from hf_captioners.modeling.search_captioning import (
     BOOKKEEPINGS,
-    GroupedPoolBeams,
+    CaptionBeams,
+    GroupPoolBeams,
     Hypotheses,
     NoBadEndings,
     NoImmediateRepetition,
     TrigramPenalty,
+    best_of_groups,
 )
 
 END, PAD, BEGIN, WORDS = 0, 1, 2, 7
@@ -46,8 +48,20 @@ def search(
         _eos_token_tensor=torch.tensor([END]),
         **(SEARCH_OPTIONS | options),
     )
-    bookkeeping = GroupedPoolBeams if config.pool_groups > 1 else BOOKKEEPINGS[kind]
-    held = bookkeeping(torch.full((images * beams, 1), BEGIN), config)
+    if config.pool_groups == 1:
+        held = BOOKKEEPINGS[kind](torch.full((images * beams, 1), BEGIN), config)
+        advance(held, score, beams, steps)
+        return held.finish(beams)
+    groups: list[GroupPoolBeams] = []
+    for _ in range(config.pool_groups):
+        width = beams // config.pool_groups
+        groups.append(GroupPoolBeams(torch.full((images * width, 1), BEGIN), config, list(groups)))
+        advance(groups[-1], score, width, steps)
+    return best_of_groups(groups, beams)
+
+
+def advance(held: CaptionBeams, score: Scorer, beams: int, steps: int) -> None:
+    """Run a search until it is done."""
     for _ in range(steps):
         rows = held.rows()[:, 1:].tolist()
         scores = [score(index // beams, tuple(tokens)) for index, tokens in enumerate(rows)]
@@ -56,7 +70,6 @@ def search(
         held.end_rows((rows[:, -1] == END) | (rows.shape[1] == 1 + steps))
         if held.is_done():
             break
-    return held.finish(beams)
 
 
 def live_reference(score: Scorer, image: int, beams: int, steps: int, length_penalty: float) -> list:
@@ -182,13 +195,19 @@ def released_penalty(kind: str | None, alpha: float, length: int, total: float) 
 def groups_reference(
     score: Scorer, image: int, beams: int, steps: int, groups: int, diversity: float, kind: str | None, alpha: float
 ) -> list:
-    """Groups of beams, one after the other at each step; `(tokens, score, log-probabilities)`, group after group."""
+    """Groups of beams, each one step after the one before; `(tokens, score, log-probabilities)`, group after group.
+
+    A group reads the words of the earlier ones off the beams that those have kept by then.
+    """
     width = beams // groups
     held = [[((), 0.0, ())] for _ in range(groups)]
     recorded: list[list] = [[] for _ in range(groups)]
-    for step in range(1, steps + 1):
-        chosen: list[int] = []
+    for time in range(1, steps + groups):
         for group in range(groups):
+            step = time - group
+            if not 1 <= step <= steps:
+                continue
+            chosen = [tokens[step - 1] for earlier in held[:group] for tokens, _, _ in earlier]
             candidates = []
             for tokens, total, logprobs in held[group]:
                 own = score(image, tokens)
@@ -196,7 +215,6 @@ def groups_reference(
                 best = sorted(range(WORDS), key=lambda word, values=lowered: -values[word])[:width]
                 candidates += [((*tokens, word), total + lowered[word], (*logprobs, own[word])) for word in best]
             held[group] = sorted(candidates, key=lambda one: -one[1])[:width]
-            chosen += [tokens[-1] for tokens, _, _ in held[group]]
             for index, (tokens, total, logprobs) in enumerate(held[group]):
                 if tokens[-1] == END or step == steps:
                     recorded[group].append((tokens, released_penalty(kind, alpha, step, total), logprobs))
