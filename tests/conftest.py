@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cpu_time import CpuTime
+from tests.fork_server import ForkServer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -22,6 +23,15 @@ def material() -> Path:
     if not shared_dir().is_dir():
         pytest.skip(f"no real data at {shared_dir()} (set HF_CAPTIONERS_DATA_DIR)")
     return shared_dir()
+
+
+@pytest.fixture(scope="session")
+def fork_server(tmp_path_factory) -> ForkServer:
+    """Server of Python processes that do not wait for imports, one for all processes of a run."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return ForkServer(folder.parent, os.getppid())
+    return ForkServer(folder, os.getpid())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

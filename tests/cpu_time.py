@@ -13,6 +13,8 @@ import pytest
 
 from hf_captioners.architectures import ARCHITECTURES
 
+from . import fork_server
+
 SHARED = "shared"
 BUDGETS = {SHARED: 600}
 BUDGET_OF_AN_ARCHITECTURE = 70
@@ -39,9 +41,10 @@ def owner_of(nodeid: str) -> str:
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds that this process and its finished children have taken."""
+    """Return the CPU seconds that this process and its finished children have taken, forked for it ones included."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    own = times.user + times.system + times.children_user + times.children_system
+    return own + fork_server.spent["children"]
 
 
 class CpuTime:
@@ -85,7 +88,7 @@ class CpuTime:
     def pytest_sessionfinish(self) -> None:
         """Send the seconds of the start to the process that prints."""
         if hasattr(self.config, "workeroutput"):
-            self.config.workeroutput["cpu_seconds_of_start"] = self.start
+            self.config.workeroutput["cpu_seconds_of_start"] = self.start + fork_server.spent["servers"]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -95,7 +98,7 @@ class CpuTime:
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Print the sums beside their budgets. A sum above its budget is a defect, but fails no run."""
         in_processes = terminalreporter.config.pluginmanager.hasplugin("dsession")
-        self.add(SHARED, sum(os.times()[:2]) if in_processes else self.start)
+        self.add(SHARED, sum(os.times()[:2]) if in_processes else self.start + fork_server.spent["servers"])
         terminalreporter.section("CPU seconds")
         for owner in sorted(self.sums, key=lambda name: (name != SHARED, name)):
             budget = BUDGETS.get(owner, BUDGET_OF_AN_ARCHITECTURE)

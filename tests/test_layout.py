@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import os
 import subprocess
 import sys
 import tomllib
@@ -258,6 +257,7 @@ def test_no_local_paths_or_hosts():
 
 FRESH = """
 import sys
+assert "transformers" not in sys.modules
 ORDER
 assert "modeling" not in sys.modules
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
@@ -278,8 +278,8 @@ print("registered")
         "from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig",
     ],
 )
-def test_registration_in_any_order(order):
-    ran = subprocess.run([sys.executable, "-c", FRESH.replace("ORDER", order)], capture_output=True, text=True)
+def test_registration_in_any_order(order, fork_server):
+    ran = fork_server.run(["-c", FRESH.replace("ORDER", order)], libraries="torch")
     assert ran.stdout.strip() == "registered", ran.stderr
 
 
@@ -318,32 +318,27 @@ def test_public_names_resolve(package):
 
 
 FIRST = """
-import importlib, os, sys, traceback
-import accelerate, datasets, timm, torch, torchvision  # slow imports that do not import transformers
-failed = []
-for name in sys.argv[1:]:
-    child = os.fork()
-    if not child:
-        try:
-            assert "transformers" not in sys.modules
-            importlib.import_module(name)
-            from transformers import AutoConfig
-            AutoConfig.for_model("captioning_visualgpt")
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    if os.waitpid(child, 0)[1]:
-        failed.append(name)
-print("failed:", failed)
+import importlib, sys
+assert "transformers" not in sys.modules
+importlib.import_module(sys.argv[1])
+from transformers import AutoConfig
+AutoConfig.for_model("captioning_visualgpt")
+print("registered")
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork, to share slow imports")
-def test_any_module_may_be_imported_first():
+@pytest.mark.parametrize(
+    "module",
+    [
+        "hf_captioners.data",
+        "hf_captioners.hub.bundling",
+        "hf_captioners.modeling.modeling_visualgpt",
+        "hf_captioners.pipelines.image_captioning",
+        "hf_captioners.processing.processing_visualgpt",
+        "hf_captioners.training.trainer",
+    ],
+)
+def test_any_module_may_be_imported_first(module, fork_server):
     """Registration follows the first import of transformers from any module of this package."""
-    modules = ["hf_captioners.data", "hf_captioners.hub.bundling", "hf_captioners.modeling.modeling_visualgpt"]
-    modules += ["hf_captioners.pipelines.image_captioning", "hf_captioners.processing.processing_visualgpt"]
-    modules += ["hf_captioners.training.trainer"]
-    ran = subprocess.run([sys.executable, "-c", FIRST, *modules], capture_output=True, text=True)
-    assert ran.stdout.strip() == "failed: []", ran.stdout + ran.stderr
+    ran = fork_server.run(["-c", FIRST, module], libraries="torch")
+    assert ran.stdout.strip() == "registered", ran.stderr

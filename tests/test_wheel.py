@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from .fork_server import ForkServer
+
 ROOT = Path(__file__).parents[1]
 MAPPED = {"modeling": "hf_captioners/modeling", "processing": "hf_captioners/processing"} | {
     "hub_cards": "hf_captioners/hub_cards"
@@ -71,38 +73,38 @@ def installed(wheel, tmp_path_factory) -> Path:
     return target
 
 
-def run_installed(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
+def run_installed(
+    fork_server: ForkServer, installed: Path, folder: Path, *arguments: str, libraries: str = "transformers"
+) -> subprocess.CompletedProcess:
     environment = os.environ | {"PYTHONPATH": str(installed), "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=3600
-    )
+    return fork_server.run(arguments, cwd=folder, env=environment, libraries=libraries)
 
 
-def test_wheel_works_in_an_empty_folder(installed, tmp_path):
-    ran = run_installed(installed, tmp_path, "-c", PROBE, str(installed))
+def test_wheel_works_in_an_empty_folder(fork_server, installed, tmp_path):
+    ran = run_installed(fork_server, installed, tmp_path, "-c", PROBE, str(installed), libraries="torch")
     assert ran.returncode == 0, ran.stderr
     module, files = ran.stdout.strip().splitlines()[-1].split()
     assert module == "hf_captioners.modeling.modeling_visualgpt"
     assert 8 <= int(files) <= 14, "code files in a checkpoint"
 
 
-def test_wheel_has_the_recipes(installed, tmp_path):
+def test_wheel_has_the_recipes(fork_server, installed, tmp_path):
     """From an empty folder: the commands of a table, and a recipe that is named by its path in the package."""
     typed = ["-m", "hf_captioners.cli", "reproduce", "visualgpt", "--table", "1", "--dry_run"]
-    ran = run_installed(installed, tmp_path, *typed)
+    ran = run_installed(fork_server, installed, tmp_path, *typed)
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()
     assert len(lines) == 2 * 3 * 4, "two rows, three regimes, four seeds"
     assert all(line.startswith("hf-captioners train --dataset coco --architecture visualgpt") for line in lines)
     assert not list(tmp_path.iterdir()), "a dry run writes nothing"
     typed = ["train", "show_attend_tell/flickr8k_soft.yaml", "--use_cpu", "--train_dir", "missing"]
-    ran = run_installed(installed, tmp_path, "-m", "hf_captioners.cli", *typed, "--output_dir", "run")
+    ran = run_installed(fork_server, installed, tmp_path, "-m", "hf_captioners.cli", *typed, "--output_dir", "run")
     assert (ran.returncode, "no folder missing" in ran.stderr) == (2, True), ran.stderr
 
 
 @pytest.mark.slow
-def test_wheel_runs_the_demonstration(installed, tmp_path):
-    ran = run_installed(installed, tmp_path, "-m", "hf_captioners.cli", "demo", "--quick")
+def test_wheel_runs_the_demonstration(fork_server, installed, tmp_path):
+    ran = run_installed(fork_server, installed, tmp_path, "-m", "hf_captioners.cli", "demo", "--quick")
     assert ran.returncode == 0, ran.stderr
     page = (tmp_path / "demo" / "index.html").read_text()
     assert page.count("data:image/png") == 10 and "Does the language model help?" in page

@@ -3,7 +3,6 @@
 import re
 import runpy
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,7 @@ def test_an_unknown_reference_is_refused(capsys):
 
 
 @pytest.mark.slow
-def test_a_dry_run_trains_and_pushes(language_model, vision_model, tmp_path):
+def test_a_dry_run_trains_and_pushes(language_model, vision_model, fork_server, tmp_path):
     """Two seeds of a row on drawn scenes; the first is pushed, and its card has both beside the published metrics."""
     (tmp_path / "recipes").mkdir()
     (tmp_path / "recipes" / "row.yaml").write_text(
@@ -46,7 +45,7 @@ def test_a_dry_run_trains_and_pushes(language_model, vision_model, tmp_path):
     (tmp_path / "machine.yaml").write_text("max_steps: 1\nuse_cpu: true\ngeneration_max_new_tokens: 5\n")
     typed = ["visualgpt-coco-1-percent", "--owner", "me", "--dry-run", "--with", str(tmp_path / "machine.yaml")]
     places = ["--recipes", str(tmp_path / "recipes"), "--output_dir", str(tmp_path / "runs")]
-    done = subprocess.run([sys.executable, str(SCRIPT), *typed, *places], capture_output=True, text=True)
+    done = fork_server.run([SCRIPT, *typed, *places])
     assert done.returncode == 0, done.stderr[-3000:]
     (pushed,) = re.findall(r"^model (.*?): (.*)$", done.stdout, re.MULTILINE)
     assert pushed[0] == "tester/visualgpt-coco-1-percent"

@@ -3,8 +3,6 @@
 import json
 import os
 import pickle
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -108,7 +106,7 @@ def test_every_architecture_with_figures_has_a_converter():
 
 
 @pytest.fixture(scope="module")
-def converted(tmp_path_factory):
+def converted(fork_server, tmp_path_factory):
     """All checkpoints converted by the command line, and scored in one process without the package."""
     root = tmp_path_factory.mktemp("released")
     for index, name in enumerate(FOLDERS):
@@ -119,9 +117,7 @@ def converted(tmp_path_factory):
         assert main(["convert", *arguments, "--output", str(folder / "captioner")]) == 0, name
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(root / "modules")}
     folders = [str(root / name.replace("/", "-")) for name in FOLDERS]
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), *folders], cwd=root, env=environment, capture_output=True, text=True
-    )
+    done = fork_server.run([SCRIPT, *folders], cwd=root, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     return root
 

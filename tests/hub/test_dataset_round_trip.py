@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import numpy as np
 import PIL.Image
@@ -51,11 +49,10 @@ def draw(path, number, mode="RGB"):
 
 
 @pytest.fixture
-def round_trip(loopback_hub, tmp_path):
+def round_trip(loopback_hub, fork_server, tmp_path):
     def run(name, folder, **options):
-        command = [sys.executable, "-c", ROUND_TRIP, name, str(folder), json.dumps(options)]
         environment = os.environ | loopback_hub.environment(tmp_path / "home")
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+        ran = fork_server.run(["-c", ROUND_TRIP, name, folder, json.dumps(options)], env=environment)
         assert ran.returncode == 0, ran.stderr[-3000:]
         return json.loads(ran.stdout.splitlines()[-1])
 

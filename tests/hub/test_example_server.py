@@ -5,7 +5,6 @@ import io
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 import tomllib
@@ -48,7 +47,7 @@ def test_its_dependencies_are_what_it_imports():
     assert others == {"aiohttp", "PIL", "transformers"} and packages >= {"aiohttp", "pillow", "transformers", "torch"}
 
 
-def test_it_serves_a_pushed_captioner(hub, tmp_path):
+def test_it_serves_a_pushed_captioner(hub, fork_server, tmp_path):
     case, model = save_captioner("visualgpt", tmp_path / "captioner")
     model.generation_config.max_new_tokens = 6
     model.save_pretrained(tmp_path / "captioner")
@@ -56,20 +55,10 @@ def test_it_serves_a_pushed_captioner(hub, tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-c",
-        RUN,
-        str(SERVER),
-        "tester/captioner",
-        "--revision",
-        commit.oid,
-        "--port",
-        str(port),
-    ]
+    command = ["-c", RUN, SERVER, "tester/captioner", "--revision", commit.oid, "--port", port]
     environment = os.environ | hub.environment(tmp_path / "home")
     with open(tmp_path / "log.txt", "w") as log:
-        server = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+        server = fork_server.start(command, log, log, cwd=tmp_path, env=environment)
     try:
         address, body = f"http://127.0.0.1:{port}/caption", io.BytesIO()
         image = Image.linear_gradient("L").resize((32, 32)).convert("RGB")

@@ -1,8 +1,6 @@
 """The loopback Hub answers huggingface_hub, transformers' cache and datasets as the Hub does."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -120,8 +118,8 @@ assert again["train"].to_dict() == rows.to_dict() == again["test"].to_dict()
 """
 
 
-def test_data_sets_make_the_round_trip(loopback_hub, tmp_path):
+def test_data_sets_make_the_round_trip(loopback_hub, fork_server, tmp_path):
     environment = os.environ | loopback_hub.environment(tmp_path)
-    ran = subprocess.run([sys.executable, "-c", DATA_SET], env=environment, capture_output=True, text=True)
+    ran = fork_server.run(["-c", DATA_SET], env=environment)
     assert ran.returncode == 0, ran.stderr
     assert "data/train-00000-of-00001.parquet" in loopback_hub.repository("tester/rows", "dataset").files()

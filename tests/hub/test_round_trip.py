@@ -14,7 +14,7 @@ MOST_FILES_OF_CODE = 16
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_push_and_pull(name, loopback_hub, monkeypatch, tmp_path):
+def test_push_and_pull(name, loopback_hub, fork_server, monkeypatch, tmp_path):
     loopback_hub.use_here(monkeypatch, tmp_path / "home")
     case, model = save_captioner(name, tmp_path / "captioner")
     push_checkpoint(tmp_path / "captioner", "tester/captioner")
@@ -23,7 +23,8 @@ def test_push_and_pull(name, loopback_hub, monkeypatch, tmp_path):
     assert {"model.safetensors", "config.json", "generation_config.json", "README.md"} <= pushed.files().keys()
     assert len([path for path in pushed.files() if path.endswith(".py")]) <= MOST_FILES_OF_CODE
 
-    found = run_fresh_process(case, model, "tester/captioner", tmp_path, loopback_hub.environment(tmp_path / "fresh"))
+    environment = loopback_hub.environment(tmp_path / "fresh")
+    found = run_fresh_process(fork_server, case, model, "tester/captioner", tmp_path, environment)
     assert "No module named 'hf_captioners'" in found["import_error"] and found["imported"] == []
     with torch.no_grad():
         captions = model.generate(**case.inputs("regions"), num_beams=3, max_new_tokens=6)

@@ -1,8 +1,6 @@
 """Checks of saving and loading, in this process and in a fresh one, with the package and without."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from safetensors import safe_open
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
 from tests.comparisons import assert_computed_alike, assert_same_weights
+from tests.fork_server import ForkServer
 
 from .common_case import FEATURE_SIZE, IMAGE_SIZE, WAYS_IN, CaptionerCase, assert_close, both_inputs
 
@@ -22,11 +21,17 @@ LARGE = 64  # elements from which the spread of a tensor is compared
 
 
 def run_fresh_process(
-    case: CaptionerCase, model: Any, checkpoint: Path | str, folder: Path, variables: dict[str, str] | None = None
+    fork_server: ForkServer,
+    case: CaptionerCase,
+    model: Any,
+    checkpoint: Path | str,
+    folder: Path,
+    variables: dict[str, str] | None = None,
 ) -> dict[str, Any]:
     """Run `fresh_process.py`, in which the package cannot be imported at first, and return its results.
 
     Args:
+        fork_server: where the process comes from: it has not imported this project.
         case: source of the inputs.
         model: source of the captions.
         checkpoint: a directory, or a name on the Hub.
@@ -38,23 +43,8 @@ def run_fresh_process(
     inputs = {way_in: case.inputs(way_in) for way_in in WAYS_IN}
     torch.save({"inputs": inputs, "captions": case.captions(model), "image": str(image)}, folder / "inputs.pt")
     environment = os.environ | (variables or {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(folder / "modules")})
-    done = subprocess.run(
-        [
-            sys.executable,
-            SCRIPT,
-            checkpoint,
-            folder / "inputs.pt",
-            folder / "results.pt",
-            SCRIPT.parents[2],
-            case.package,
-        ],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=3600,
-        check=False,
-    )
+    arguments = [SCRIPT, checkpoint, folder / "inputs.pt", folder / "results.pt", SCRIPT.parents[2], case.package]
+    done = fork_server.run(arguments, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
     return torch.load(folder / "results.pt") | {"image": image}
 

@@ -27,6 +27,6 @@ def checkpoint(request, model, tmp_path_factory):
 
 
 @pytest.fixture(scope="class")
-def fresh_process(request, model, checkpoint, tmp_path_factory):
-    """Return the results of a fresh process with the checkpoint; one process serves many checks, to save imports."""
-    return run_fresh_process(request.cls(), model, checkpoint, tmp_path_factory.mktemp("fresh"))
+def fresh_process(request, model, checkpoint, fork_server, tmp_path_factory):
+    """Return the results of a fresh process with the checkpoint; one process serves many checks."""
+    return run_fresh_process(fork_server, request.cls(), model, checkpoint, tmp_path_factory.mktemp("fresh"))

@@ -4,8 +4,6 @@ import dataclasses
 import json
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -128,15 +126,16 @@ def test_the_sweep(place, capsys):
     assert saved["srau_threshold"] == 0.1
 
 
-def test_the_language_model_example(place):
+def test_the_language_model_example(place, fork_server):
     (command,) = [shlex.split(line) for block in blocks("bash") for line in block.splitlines() if "examples" in line]
     import gzip
 
     with gzip.open("novels.txt.gz", "wt") as file:
         file.write("It was a bright cold day.\n\nThe dog ran over the hill.\n" * 40)
-    command[0], command[1] = sys.executable, str(REPOSITORY / command[1])
+    assert command[0] == "python"
+    command[1] = str(REPOSITORY / command[1])
     command[command.index("4000")] = "400"
-    subprocess.run([*command, "--use_cpu", "--bf16", "--block_size", "32"], check=True, capture_output=True)
+    fork_server.run([*command[1:], "--use_cpu", "--bf16", "--block_size", "32"], check=True)
     model = GPT2LMHeadModel.from_pretrained("my_language_model")
     assert (model.config.n_embd, model.config.n_layer) == (128, 3)
     assert model.config.vocab_size <= 400
