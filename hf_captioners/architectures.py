@@ -78,6 +78,13 @@ ARCHITECTURES = {
             tokenizer="words",
             paper="Xu et al., Show, Attend and Tell: Neural Image Caption Generation with Visual Attention, ICML 2015",
         ),
+        Architecture(
+            name="transformer",
+            model_type="captioning_transformer",
+            prefix="CaptioningTransformer",
+            tokenizer="words",
+            paper="Vaswani et al., Attention Is All You Need, NeurIPS 2017",
+        ),
     )
 }
 

@@ -7,12 +7,13 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
+from transformers import initialization as init
 from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
 from .generation_captioning import CaptionCache, visible_tokens
-from .layers_attention import MultiHeadAttention, create_region_mask
+from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention, create_region_mask
 from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     CaptioningDecoderOutput,
@@ -109,6 +110,94 @@ class Residual(nn.Module):
         return added if self.norm_first else self.norm(added)
 
 
+class RegionBatchNorm(nn.BatchNorm1d):
+    """Batch normalisation of regions `[B, R, D]`, whose statistics are those of the real regions of a batch."""
+
+    def forward(self, regions: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        """Normalise `[B, R, D]`.
+
+        Args:
+            mask: `[B, R]`, True = a real region; the others become 0 in training. None: all are real.
+        """
+        if mask is None or not self.training:  # the stored statistics do not depend on the batch
+            return super().forward(regions.flatten(0, 1)).unflatten(0, regions.shape[:2])
+        return torch.zeros_like(regions).masked_scatter(mask[..., None], super().forward(regions[mask]))
+
+
+REGION_NORMS = ("none", "layer", "batch_input", "batch")
+
+
+class RegionProjection(nn.Module):
+    """Projection of region features to the width of the model: linear, activation, dropout, and norms around them.
+
+    Args:
+        feature_size: D_in of the regions.
+        hidden_size: D.
+        norm: `"none"`; `"layer"`: layer norm after the dropout (M2, VisualGPT); `"batch_input"`: batch norm of the
+            features; `"batch"`: that and another one after the dropout (`use_bn` 1 and 2 of the
+            ImageCaptioning.pytorch family).
+        dropout: rate after the activation.
+        activation: function of the linear projection.
+    """
+
+    def __init__(
+        self,
+        feature_size: int,
+        hidden_size: int,
+        norm: str = "none",
+        dropout: float = 0.0,
+        activation: Callable[[Tensor], Tensor] = torch.relu,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.input_norm = RegionBatchNorm(feature_size) if norm.startswith("batch") else None
+        self.linear = nn.Linear(feature_size, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+        self.norm: nn.Module | None = None
+        if norm == "layer":
+            self.norm = nn.LayerNorm(hidden_size, eps=1e-5)
+        elif norm == "batch":
+            self.norm = RegionBatchNorm(hidden_size)
+
+    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Project `[B, R, D_in]` to `[B, R, D]`.
+
+        Args:
+            mask: `[B, R]`, True = a real region; None: all are.
+        """
+        if self.input_norm is not None:
+            features = self.input_norm(features, mask)
+        projected = self.dropout(self.activation(self.linear(features)))
+        if isinstance(self.norm, RegionBatchNorm):
+            return self.norm(projected, mask)
+        return projected if self.norm is None else self.norm(projected)
+
+
+class TransformerEncoderLayer(GradientCheckpointingLayer):
+    """Encoder layer of a Transformer: self-attention over regions and a feed-forward layer, with their residuals.
+
+    Args:
+        self_attn: called with queries, memory and mask; returns the attended regions, and what else is recorded.
+        feed_forward: position-wise layer, such as `FeedForward`.
+        residual: makes a `Residual` for each of the two, which decides on the place of the norm.
+    """
+
+    def __init__(self, self_attn: nn.Module, feed_forward: nn.Module, residual: Callable[[], Residual]) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.self_attn_residual = residual()
+        self.feed_forward = feed_forward
+        self.feed_forward_residual = residual()
+
+    def forward(self, regions: Tensor, mask: Any) -> tuple[Any, ...]:
+        """Return encoded regions `[B, R, D]`, and what the attention records: its weights `[B, H, R, R]` first."""
+        states = self.self_attn_residual.before(regions)
+        attended, *records = self.self_attn(states, states, mask)
+        regions = self.self_attn_residual.after(regions, attended)
+        branch = self.feed_forward(self.feed_forward_residual.before(regions))
+        return self.feed_forward_residual.after(regions, branch), *records
+
+
 class RegionEncoderLayer(GradientCheckpointingLayer):
     """Self-attention over regions and a feed-forward layer, as in the encoders of M2 and VisualGPT.
 
@@ -180,14 +269,16 @@ def encode_levels(
     visible: Tensor | None,
     output_attentions: bool,
     output_hidden_states: bool,
+    final_norm: nn.Module | None = None,
 ) -> CaptioningEncoderOutput:
-    """Encode projected regions with every layer and return all levels.
+    """Encode projected regions with every layer and return all levels; without layers, the regions themselves.
 
     Args:
         config: selects the attention implementation.
         layers: called with regions `[B, R, D]` and the mask; they return regions and attention weights.
         hidden: `[B, R, D]`, the projected regions.
         visible: `[B, R]`, True = a region to attend to; None: all.
+        final_norm: applied to the last level (pre-norm layers).
     """
     mask = create_region_mask(config, hidden, hidden, visible)
     states, weights = [hidden], []
@@ -195,9 +286,11 @@ def encode_levels(
         hidden, layer_weights = layer(hidden, mask)
         states.append(hidden)
         weights.append(layer_weights)
+    if final_norm is not None:
+        hidden = states[-1] = final_norm(hidden)
     return CaptioningEncoderOutput(
         last_hidden_state=hidden,
-        level_states=torch.stack(states[1:], dim=1),  # [B, N, R, D]
+        level_states=torch.stack(states[1:] or states, dim=1),  # [B, N, R, D]
         region_mask=visible,
         hidden_states=tuple(states) if output_hidden_states else None,
         attentions=tuple(weights) if output_attentions else None,
@@ -307,6 +400,40 @@ def sinusoids(num_positions: int, hidden_size: int) -> Tensor:
     return table
 
 
+class PositionTable(nn.Module):
+    """Table of positions `[P, D]` that is saved with the model.
+
+    Args:
+        num_positions: P.
+        hidden_size: D.
+        kind: `"sinusoidal"`: fixed sinusoids; `"noise"`: fixed values that are drawn once, as the M2 code leaves them,
+            whose initialisation overwrites its sinusoids; `"learned"`: trained, from the same values.
+    """
+
+    KINDS = ("sinusoidal", "noise", "learned")
+
+    def __init__(self, num_positions: int, hidden_size: int, kind: str = "sinusoidal") -> None:
+        super().__init__()
+        self.num_embeddings, self.kind = num_positions, kind
+        table = torch.zeros(num_positions, hidden_size)
+        if kind == "learned":
+            self.weight = nn.Parameter(table)
+        else:
+            self.register_buffer("weight", table)
+        self.reset()
+
+    def reset(self) -> None:
+        """Fill the table: sinusoids, or values from the uniform law of Xavier."""
+        if self.kind == "sinusoidal":
+            init.copy_(self.weight, sinusoids(*self.weight.shape))
+        else:
+            init.xavier_uniform_(self.weight)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Return the entries `[..., D]` of positions `[...]`."""
+        return nn.functional.embedding(positions, self.weight)
+
+
 class DecoderStep(NamedTuple):
     """What all layers of a text decoder read beside the stream.
 
@@ -329,6 +456,65 @@ class DecoderStep(NamedTuple):
     def without_hidden(self, stream: Tensor) -> Tensor:
         """Zero the stream `[B * K, T, D]` at hidden tokens, if the rule says so."""
         return stream * self.token_mask if self.zeroes_hidden and self.token_mask is not None else stream
+
+
+class TransformerDecoderLayer(GradientCheckpointingLayer):
+    """Decoder layer of a Transformer: self-attention, attention to the last encoder level, and a feed-forward layer.
+
+    Args:
+        self_attn: called with the stream, the causal mask and the cache, such as `CachedSelfAttention`.
+        cross_attn: called as `BeamFoldingCrossAttention`.
+        feed_forward: position-wise layer, such as `FeedForward`.
+        residual: makes a `Residual` for each of the three, which decides on the place of the norm.
+    """
+
+    def __init__(
+        self,
+        self_attn: nn.Module,
+        cross_attn: BeamFoldingCrossAttention,
+        feed_forward: nn.Module,
+        residual: Callable[[], Residual],
+    ) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.self_attn_residual = residual()
+        self.cross_attn = cross_attn
+        self.cross_attn_residual = residual()
+        self.feed_forward = feed_forward
+        self.feed_forward_residual = residual()
+
+    def attend_regions(
+        self, stream: Tensor, levels: Tensor, step: "DecoderStep"
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Add what is attended in the last level to the stream `[B * K, T, D]`.
+
+        Returns:
+            The stream, the weights `[B * K, 1, H, T, R]` and gates (here none).
+        """
+        query = self.cross_attn_residual.before(stream)
+        attended, weights = self.cross_attn(query, lambda: levels[:, -1:], 1, step.memory_masks["region"], step.cache)
+        return self.cross_attn_residual.after(stream, attended[:, :, 0]), weights, None
+
+    def forward(
+        self, hidden: Tensor, levels: Tensor, step: "DecoderStep"
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
+        """Run the layer.
+
+        Args:
+            hidden: `[B * K, T, D]`.
+            levels: `[B, N, R, D]`, the encoder levels.
+            step: masks and cache of this step.
+
+        Returns:
+            The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
+        """
+        branch, self_weights = self.self_attn(self.self_attn_residual.before(hidden), step.causal_mask, step.cache)
+        stream = step.without_hidden(self.self_attn_residual.after(hidden, branch))
+        stream, cross_weights, gates = self.attend_regions(stream, levels, step)
+        stream = step.without_hidden(stream)
+        branch = self.feed_forward(self.feed_forward_residual.before(stream))
+        stream = step.without_hidden(self.feed_forward_residual.after(stream, branch))
+        return stream, self_weights, cross_weights, gates
 
 
 class TextDecoder(CaptioningPreTrainedModel):

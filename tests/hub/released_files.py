@@ -1,5 +1,6 @@
 """Write weights into files of the form of the authors' programs."""
 
+import argparse
 import pickle
 import random
 import string
@@ -80,6 +81,22 @@ def write_modules(path: Path, weights: dict[str, Tensor], sizes: dict, new_forma
             "decoder_optimizer": torch.optim.Adam(decoder.parameters()),
         }
         torch.save(state, path, _use_new_zipfile_serialization=new_format)
+
+
+def write_model_and_infos(
+    folder: Path, weights: dict[str, Tensor], options: dict, vocabulary: dict[str, str], new_format: bool = True
+) -> None:
+    """Write `model.pth` and `infos_NAME.pkl` as the ImageCaptioning.pytorch family."""
+    torch.save(OrderedDict(weights), folder / "model.pth", _use_new_zipfile_serialization=new_format)
+    infos = {
+        "iter": 30000,
+        "epoch": 5,
+        "loader_state_dict": {"train": {"index_list": list(range(7)), "iter_counter": 3}},
+        "vocab": vocabulary,
+        "opt": argparse.Namespace(**options, id="test", learning_rate=5e-4),
+        "best_val_score": np.float64(1.1),
+    }
+    (folder / "infos_test.pkl").write_bytes(pickle.dumps(infos, 2))
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from hf_captioners.hub.convert.parity_report import compare_figures, sha256_of
 from tests.modeling.gpt2_parts import tiny_gpt2_tokenizer
 from tests.parity.figures import Figures, variants
 
-from .released_files import words, write_modules, write_program, write_visualgpt
+from .released_files import words, write_model_and_infos, write_modules, write_program, write_visualgpt
 
 SCRIPT = Path(__file__).with_name("scoring_process.py")
 FORMATS = {True: "zip", False: "legacy"}
@@ -88,21 +88,47 @@ def compare_modules(figures, logits):
     return logits.log_softmax(-1)[:, : expected.shape[1]][real], expected[real]
 
 
+def convert_infos_transformer(figures, folder, new_format):
+    sizes = figures.config
+    options = {"num_att_heads": sizes["num_att_heads"], "max_length": sizes["max_length"], "use_bn": sizes["use_bn"]}
+    weights = figures.weights | {"model.tgt_embed.1.pe": torch.zeros(1, 5000, sizes["d_model"])}
+    write_model_and_infos(folder, weights, options, sizes["ix_to_word"], new_format)
+    inputs = {"region_features": figures.inputs["att_feats"], "region_mask": figures.inputs["att_masks"].bool()}
+    captions = figures.inputs["labels"].flatten(0, 1).long()
+    torch.save(inputs | {"decoder_input_ids": captions[:, :-1]}, folder / "inputs.pt")
+    return ["transformer", str(folder / "model.pth")]
+
+
+def compare_infos_transformer(figures, logits):
+    real = figures.inputs["masks"].flatten(0, 1)[:, 1:].bool()
+    return logits.log_softmax(-1)[real], figures.expected["logprobs"][real]
+
+
+# The architecture, and functions that write a checkpoint and compare its logits, by the beginning of a folder's name.
 FAMILIES = {
-    "visualgpt": (convert_visualgpt, compare_visualgpt),
-    "show_attend_tell_arctic": (convert_program, compare_program),
-    "show_attend_tell": (convert_modules, compare_modules),
+    "visualgpt/": ("visualgpt", convert_visualgpt, compare_visualgpt),
+    "show_attend_tell_arctic/": ("show_attend_tell", convert_program, compare_program),
+    "show_attend_tell/": ("show_attend_tell", convert_modules, compare_modules),
+    "zodiac_transformer/baseline_transformer": (
+        "transformer",
+        convert_infos_transformer,
+        compare_infos_transformer,
+    ),
 }
 FOLDERS = [
     name
-    for family in FAMILIES
-    for name in variants(family)
+    for family, _, start in (beginning.partition("/") for beginning in FAMILIES)
+    for name in variants(family, start=start)
     if not name.endswith(("_lstmenc", "/optimizers"))  # refused, see below; not a model
 ]
 
 
+def family_of(name):
+    return next(functions for beginning, functions in FAMILIES.items() if name.startswith(beginning))
+
+
 def test_every_architecture_with_figures_has_a_converter():
-    assert list_converters() == ["show_attend_tell", "visualgpt"]
+    assert list_converters() == sorted({architecture for architecture, *_ in FAMILIES.values()})
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +139,7 @@ def converted(fork_server, tmp_path_factory):
         folder = root / name.replace("/", "-")
         folder.mkdir()
         figures = Figures.load(name)
-        arguments = FAMILIES[name.split("/")[0]][0](figures, folder, bool(index % 2))
+        arguments = family_of(name)[1](figures, folder, bool(index % 2))
         assert main(["convert", *arguments, "--output", str(folder / "captioner")]) == 0, name
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(root / "modules")}
     folders = [str(root / name.replace("/", "-")) for name in FOLDERS]
@@ -127,7 +153,7 @@ def converted(fork_server, tmp_path_factory):
 def test_the_authors_numbers_are_reproduced(converted, name):
     figures = Figures.load(name)
     logits = torch.load(converted / name.replace("/", "-") / "logits.pt")
-    found, expected = FAMILIES[name.split("/")[0]][1](figures, logits)
+    found, expected = family_of(name)[2](figures, logits)
     assert expected.numel() > 100
     torch.testing.assert_close(found, expected.float(), atol=1e-4, rtol=0)
 
@@ -138,6 +164,9 @@ def test_vocabularies_become_tokenizers(converted):
     modules = AutoProcessor.from_pretrained(converted / "show_attend_tell-main" / "captioner")
     assert modules.tokenizer.convert_ids_to_tokens([0, 1, 57, 58, 59]) == ["<pad>", "aa", "<unk>", "<start>", "<end>"]
     assert modules.tokenizer.bos_token_id == 58 and modules.tokenizer.eos_token_id == 59
+    infos = AutoProcessor.from_pretrained(converted / "zodiac_transformer-baseline_transformer" / "captioner")
+    assert infos.tokenizer.convert_ids_to_tokens([0, 1, 2, 49]) == ["<eos>", "a", "man", "UNK"]
+    assert {infos.tokenizer.bos_token_id, infos.tokenizer.eos_token_id, infos.tokenizer.pad_token_id} == {0}
 
 
 def test_the_card_states_the_source(converted):

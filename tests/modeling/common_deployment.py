@@ -53,7 +53,7 @@ class PlacementChecks(CaptionerCase):
         unsplittable = {
             name: "disk" for name, module in model.named_modules() if type(module).__name__ in model._no_split_modules
         }
-        owners = {name.rpartition(".")[0] for name in (*dict(model.named_parameters()), "lm_head.weight")}
+        owners = {name.rpartition(".")[0] or name for name in model.state_dict()}
         owners |= dict(model.named_buffers(recurse=False)).keys()
         others = {name: "cpu" for name in owners if not name.startswith(tuple(f"{one}." for one in unsplittable))}
         loaded = AutoModelForImageTextToText.from_pretrained(

@@ -64,7 +64,8 @@ def convert_checkpoint(
         checkpoint: file of the authors' program.
         output: new directory of the captioner. It appears only when it is complete.
         vocabulary: vocabulary of the checkpoint: a word map (`.json`), a pickled dictionary (`.pkl`) or one word per
-            line (`.txt`); for VisualGPT the name or directory of GPT-2's tokenizer. Without it no processor is saved.
+            line (`.txt`); for VisualGPT the name or directory of GPT-2's tokenizer. Default: the words that the
+            checkpoint has (an infos file of ImageCaptioning.pytorch); without any no processor is saved.
         settings: values that the file does not contain, such as `n_head` or `srau_threshold`.
         report: JSON file to write the comparison to, see `parity_report`.
         expected: `.safetensors` file with log-probabilities of the authors' program, for the report.
@@ -87,7 +88,9 @@ def convert_checkpoint(
     require_new(Path(output))
     released = read_released(architecture, checkpoint, settings or {})
     model = build_captioner(released, checkpoint)
-    processor = None if vocabulary is None else make_processor(architecture, released, os.fspath(vocabulary))
+    source = None if vocabulary is None else os.fspath(vocabulary)
+    has_words = source is not None or released.words is not None
+    processor = make_processor(architecture, released, source) if has_words else None
     save_captioner(model, processor, checkpoint, output)
     comparison = None
     if report:

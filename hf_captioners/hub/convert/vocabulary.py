@@ -7,30 +7,39 @@ from typing import Any
 from transformers import AutoTokenizer
 
 from hf_captioners.architectures import get_architecture
-from hf_captioners.hub.safe_unpickling import program_dictionary
+from hf_captioners.hub.safe_unpickling import Record, read_pickle
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer
 from hf_captioners.processing.word_tokenizer import LAYOUTS, word_tokenizer
 
+from .infos_files import words_by_id
 from .released import Released
 
+# Names in a pickled vocabulary of the M2 code.
+M2_VOCABULARY = frozenset({("data.vocab", "Vocab"), ("data.vocab", "_default_unk_index")})
 
-def make_processor(architecture: str, released: Released, vocabulary: str) -> Any:
+
+def make_processor(architecture: str, released: Released, vocabulary: str | None) -> Any:
     """Build the processor of a converted captioner.
 
     Args:
         architecture: name of the architecture.
         released: what was read from the checkpoint.
-        vocabulary: file of the vocabulary, or name of GPT-2's tokenizer.
+        vocabulary: file of the vocabulary, or name of GPT-2's tokenizer; None: the checkpoint has the words.
 
     Raises:
         ValueError: size or order of the vocabulary differ from those of the checkpoint.
         OSError: it cannot be read.
     """
-    if released.vocabulary == "gpt2":
+    layout, size = released.vocabulary, released.config.vocab_size
+    if vocabulary is None:
+        assert released.words is not None
+        tokenizer = tokenizer_of_words(released.words, "the checkpoint", layout, size)
+    elif layout == "gpt2":
         tokenizer = gpt2_tokenizer(vocabulary, released.config)
     else:
-        tokenizer = tokenizer_of_words(vocabulary, released.vocabulary, released.config.vocab_size)
+        words = read_words(Path(vocabulary), len(LAYOUTS[layout].before))
+        tokenizer = tokenizer_of_words(words, vocabulary, layout, size)
     processor_class = get_architecture(architecture).load("Processor")
     return processor_class(CaptioningImageProcessor(), tokenizer, **released.processor)
 
@@ -57,11 +66,12 @@ def gpt2_tokenizer(vocabulary: str, config: Any) -> Any:
     return prepare_gpt2_tokenizer(tokenizer, **ids)
 
 
-def tokenizer_of_words(vocabulary: str, layout: str, size: int) -> Any:
+def tokenizer_of_words(words: dict[int, str], source: str, layout: str, size: int) -> Any:
     """Build a word-level tokenizer with the ids of a checkpoint.
 
     Args:
-        vocabulary: file with the words.
+        words: the words by id.
+        source: where they come from, for messages.
         layout: a layout of `hf_captioners.processing.word_tokenizer`.
         size: vocabulary size of the checkpoint.
 
@@ -70,11 +80,10 @@ def tokenizer_of_words(vocabulary: str, layout: str, size: int) -> Any:
     """
     chosen = LAYOUTS[layout]
     first, count = len(chosen.before), size - len(chosen.before) - len(chosen.after)
-    words = read_words(Path(vocabulary), first)
     kept = [words.get(first + index) for index in range(count)]
     if None in kept:
         raise ValueError(
-            f"{vocabulary} has no word for id {first + kept.index(None)}; the checkpoint has words from {first} to "
+            f"{source} has no word for id {first + kept.index(None)}; the checkpoint has words from {first} to "
             f"{first + count - 1}. Pass the vocabulary that it was trained with."
         )
     tokenizer = word_tokenizer([str(word) for word in kept], layout)
@@ -85,7 +94,7 @@ def tokenizer_of_words(vocabulary: str, layout: str, size: int) -> Any:
     if moved:
         word, index = moved[0]
         raise ValueError(
-            f"{vocabulary} has {word!r} at id {index}, expected {special[word]}. It belongs to a different program."
+            f"{source} has {word!r} at id {index}, expected {special[word]}. It belongs to a different program."
         )
     return tokenizer
 
@@ -94,7 +103,8 @@ def read_words(path: Path, first: int) -> dict[int, str]:
     """Read words by id.
 
     Args:
-        path: `.json` with `{word: id}`, `.pkl` with such a dictionary, or a text file with one word per line.
+        path: `.json` with `{word: id}`; `.pkl` with such a dictionary, a vocabulary of the M2 code or an infos file of
+            ImageCaptioning.pytorch; or a text file with one word per line.
         first: id of the first line of a text file.
 
     Raises:
@@ -102,11 +112,31 @@ def read_words(path: Path, first: int) -> dict[int, str]:
         OSError: it cannot be read.
     """
     if path.suffix == ".pkl":
-        ids: Any = program_dictionary(path)
-    elif path.suffix == ".json":
-        ids = json.loads(path.read_text(encoding="utf-8"))
+        return pickled_words(path)
+    if path.suffix == ".json":
+        ids: Any = json.loads(path.read_text(encoding="utf-8"))
     else:
         ids = {word: first + index for index, word in enumerate(path.read_text(encoding="utf-8").splitlines())}
     if not isinstance(ids, dict) or not all(isinstance(index, int) for index in ids.values()):
         raise ValueError(f"{path} is not of the form {{word: id}}.")
     return {index: str(word) for word, index in ids.items()}
+
+
+def pickled_words(path: Path) -> dict[int, str]:
+    """Read words by id from a pickle, without running code in it: a dictionary, an infos file or an M2 vocabulary.
+
+    Raises:
+        ValueError: the file has a different form.
+        OSError: it cannot be read.
+    """
+    content = read_pickle(path, records=M2_VOCABULARY)
+    if isinstance(content, Record):  # an object with `itos`, the words in the order of their ids
+        words = content.state.get("itos") if isinstance(content.state, dict) else None
+        if not isinstance(words, list):
+            raise ValueError(f"{path} contains a {content.source} without a list `itos` of words.")
+        return {index: str(word) for index, word in enumerate(words)}
+    if isinstance(content, dict) and isinstance(content.get("vocab"), dict):
+        return words_by_id(path, content["vocab"])
+    if not isinstance(content, dict) or not all(isinstance(index, int) for index in content.values()):
+        raise ValueError(f"{path} is not of the form {{word: id}}.")
+    return {index: str(word) for word, index in content.items()}

@@ -1,0 +1,105 @@
+"""Reading of `infos*.pkl`, which the ImageCaptioning.pytorch family saves beside `model.pth`: options and vocabulary.
+
+The family: ImageCaptioning.pytorch, AoANet, Image Transformer, ZoDIAC. The file is a pickled dictionary with `opt` (an
+`argparse.Namespace`) and `vocab` (from the id as text to the word). Nothing in it is executed.
+"""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from hf_captioners.hub.safe_unpickling import Record, program_dictionary
+
+
+@dataclass(frozen=True)
+class Infos:
+    """What a conversion reads from an infos file.
+
+    Attributes:
+        path: the file.
+        options: the options of the training script, by name.
+        words: the vocabulary by id; ids begin with 1, and 0 begins, ends and pads a caption.
+    """
+
+    path: Path
+    options: dict[str, Any]
+    words: dict[int, str]
+
+    def option(self, *names: str) -> Any:
+        """Return the first option of these names that the file has.
+
+        Raises:
+            ValueError: it has none of them.
+        """
+        for name in names:
+            if self.options.get(name) is not None:
+                return self.options[name]
+        near = get_close_matches(names[0], [name for name in self.options if isinstance(name, str)], n=1)
+        found = f"; the nearest one is `{near[0]}`" if near else ""
+        raise ValueError(f"{self.path} has no option `{'` or `'.join(names)}`{found}.")
+
+
+def find_infos(checkpoint: Path, given: str | None = None) -> Path:
+    """Return the infos file of a checkpoint: the given one, or the only one in the folder of the checkpoint.
+
+    `infos_NAME-best.pkl` belongs to `model-best.pth`, and the other ones to `model.pth`.
+
+    Args:
+        checkpoint: the file with the weights.
+        given: the infos file, as set by `--set infos=FILE`.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: there are several.
+    """
+    if given is not None:
+        if not Path(given).is_file():
+            raise FileNotFoundError(f"There is no file {given} (`--set infos={given}`).")
+        return Path(given)
+    found = sorted(checkpoint.parent.glob("infos*.pkl"))
+    is_best = checkpoint.stem.endswith("-best")
+    fitting = [path for path in found if path.stem.endswith("-best") == is_best] or found
+    if not fitting:
+        raise FileNotFoundError(
+            f"There is no infos*.pkl beside {checkpoint}; it has the options and the vocabulary. Pass it: "
+            "--set infos=FILE"
+        )
+    if len(fitting) > 1:
+        names = ", ".join(path.name for path in fitting)
+        raise ValueError(f"There are several infos files beside {checkpoint}: {names}. Choose one: --set infos=FILE")
+    return fitting[0]
+
+
+def read_infos(path: Path) -> Infos:
+    """Read an infos file.
+
+    Raises:
+        UnsafePickleError: it names an object that is not on the list.
+        ValueError: it has no options or vocabulary, or they have another form.
+        OSError: it cannot be read.
+    """
+    content = program_dictionary(path)
+    options, vocabulary = content.get("opt"), content.get("vocab")
+    if isinstance(options, Record):
+        options = options.state or {}
+    if not isinstance(options, dict) or not isinstance(vocabulary, dict):
+        raise ValueError(
+            f"{path} has the entries {', '.join(map(str, content)) or 'none'}, expected `opt` (an argparse.Namespace) "
+            "and `vocab` (a dictionary)."
+        )
+    return Infos(path, dict(options), words_by_id(path, vocabulary))
+
+
+def words_by_id(path: Path, vocabulary: dict[Any, Any]) -> dict[int, str]:
+    """Return the vocabulary of an infos file with integer ids.
+
+    Raises:
+        ValueError: an entry is not of the form `{"1": "a"}`.
+    """
+    words = {}
+    for index, word in vocabulary.items():
+        if not str(index).isdecimal() or not isinstance(word, str):
+            raise ValueError(f'{path}: the vocabulary has the entry {index!r}: {word!r}, expected the form "1": "a".')
+        words[int(index)] = word
+    return words

@@ -1,0 +1,67 @@
+"""Renaming of released weights by patterns, and names that several code bases share."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class KeyMap:
+    """From released names to those of this library.
+
+    Args:
+        program: name of the code base, for messages.
+        renames: (pattern, replacement) pairs; the first pattern that matches the whole name applies.
+        unused: patterns of names that no forward pass reads.
+    """
+
+    program: str
+    renames: tuple[tuple[str, str], ...]
+    unused: tuple[str, ...] = ()
+
+    def __call__(self, key: str) -> str | None:
+        """Return the name in this library of a released name; None if no forward pass reads it.
+
+        Raises:
+            KeyError: the code base has no such name.
+        """
+        if any(re.fullmatch(pattern, key) for pattern in self.unused):
+            return None
+        for pattern, replacement in self.renames:
+            if re.fullmatch(pattern, key):
+                return re.sub(pattern, replacement, key)
+        raise KeyError(f"`{key}` is not a weight of {self.program}.")
+
+    def rename(self, released: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Rename released weights, without those that are not read.
+
+        Raises:
+            KeyError: the code base has no such name.
+        """
+        return {name: tensor for key, tensor in released.items() if (name := self(key)) is not None}
+
+    def sort(self, keys: Iterable[str]) -> tuple[list[str], list[str], list[str]]:
+        """Sort names into those that are read, those that are not, and those that the code base does not have."""
+        used: list[str] = []
+        unused: list[str] = []
+        unknown: list[str] = []
+        for key in keys:
+            try:
+                (unused if self(key) is None else used).append(key)
+            except KeyError:
+                unknown.append(key)
+        return used, unused, unknown
+
+
+def count_layers(keys: Iterable[str], pattern: str) -> int:
+    """Return the number of layers: 1 + the largest number that the group of `pattern` finds; 0 without any."""
+    return max((1 + int(found[1]) for key in keys if (found := re.match(pattern, key))), default=0)
+
+
+# Decoding state in checkpoints of the M2 code.
+M2_STATE = (
+    r"decoder\.(running_mask_self_attention|running_seq)",
+    r"decoder\.layers\.\d+\.self_att\.running_(keys|values)",
+)

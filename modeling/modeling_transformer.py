@@ -1,0 +1,182 @@
+"""The Transformer (Vaswani et al., 2017, "Attention Is All You Need") that captions image regions.
+
+Regions take the place of source words and have no positions. Captioning papers compare with it under different
+settings, see `CaptioningTransformerConfig`.
+"""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .configuration_transformer import CaptioningTransformerConfig
+from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention
+from .layers_transformer import (
+    CachedSelfAttention,
+    DecoderStep,
+    FeedForward,
+    PositionTable,
+    RegionProjection,
+    Residual,
+    TextDecoder,
+    TransformerDecoderLayer,
+    TransformerEncoderLayer,
+    UnbiasedLayerNorm,
+    encode_levels,
+    visible_regions,
+)
+from .layers_vision import RegionFeatures
+from .modeling_captioning import (
+    CaptioningEncoder,
+    CaptioningEncoderOutput,
+    CaptioningForConditionalGeneration,
+    CaptioningModel,
+    CaptioningPreTrainedModel,
+)
+
+
+class CaptioningTransformerPreTrainedModel(CaptioningPreTrainedModel):
+    """Initialisation and split rules of the captioning Transformer."""
+
+    config: CaptioningTransformerConfig
+    _no_split_modules = ["TransformerEncoderLayer", "TransformerDecoderLayer", "VisionBackbone"]
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise matrices by Xavier's uniform law, as the released code; biases are 0."""
+        super()._init_weights(module)
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            init.xavier_uniform_(module.weight)
+            if getattr(module, "bias", None) is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, UnbiasedLayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, PositionTable):
+            module.reset()
+
+
+def make_norm(config: CaptioningTransformerConfig) -> partial:
+    """Return the class of the norms with their epsilon; it is called with the width."""
+    kind, eps = (UnbiasedLayerNorm, 1e-6) if config.norm_type == "unbiased" else (nn.LayerNorm, 1e-5)
+    return partial(kind, eps=eps if config.norm_eps is None else config.norm_eps)
+
+
+def make_residual(config: CaptioningTransformerConfig) -> Residual:
+    """Return a new residual connection."""
+    norm = make_norm(config)
+    return Residual(config.hidden_size, config.norm_first, config.dropout, norm.func, norm.keywords["eps"])
+
+
+def final_norm(config: CaptioningTransformerConfig) -> nn.Module:
+    """Return the norm after the last layer, which pre-norm layers need."""
+    return make_norm(config)(config.hidden_size) if config.norm_first else nn.Identity()
+
+
+class CaptioningTransformerEncoder(CaptioningTransformerPreTrainedModel, CaptioningEncoder):
+    """Projected regions and self-attention layers over them; without layers with `use_encoder=False`."""
+
+    def __init__(self, config: CaptioningTransformerConfig) -> None:
+        super().__init__(config)
+        self.projection = RegionProjection(
+            config.region_feature_size, config.hidden_size, config.region_norm, config.region_dropout
+        )
+        layers = config.encoder_layers if config.use_encoder else 0
+        self.layers = nn.ModuleList([self.make_layer(config) for _ in range(layers)])
+        self.final_norm = final_norm(config) if config.use_encoder else nn.Identity()
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @staticmethod
+    def make_layer(config: CaptioningTransformerConfig) -> TransformerEncoderLayer:
+        """Return a new layer."""
+        attention = MultiHeadAttention(
+            config,
+            config.hidden_size,
+            config.num_attention_heads,
+            config.key_dim,
+            config.value_dim,
+            dropout=config.attention_dropout,
+        )
+        feed_forward = FeedForward(config.hidden_size, config.ffn_dim, dropout=config.dropout)
+        return TransformerEncoderLayer(attention, feed_forward, partial(make_residual, config))
+
+    def encode_regions(
+        self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool, output_gates: bool
+    ) -> CaptioningEncoderOutput:
+        """Encode regions `[B, R, D_in]` with every layer."""
+        hidden = self.projection(regions.region_features, regions.region_mask)
+        visible = visible_regions(self.config, hidden, regions.region_mask)
+        return encode_levels(
+            self.config, self.layers, hidden, visible, output_attentions, output_hidden_states, self.final_norm
+        )
+
+
+class CaptioningTransformerDecoder(CaptioningTransformerPreTrainedModel, TextDecoder):
+    """Embedded words and positions, and decoder layers.
+
+    `cross_attentions` of its output are `[B * K, 1, H, T, R]` per layer.
+    """
+
+    def __init__(self, config: CaptioningTransformerConfig) -> None:
+        super().__init__(config)
+        self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position_embedding = PositionTable(
+            config.max_position_embeddings, config.hidden_size, config.position_embedding
+        )
+        self.first_position = config.first_position
+        self.embedding_scale = math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
+        self.dropout = nn.Dropout(config.embedding_dropout)
+        self.decoder_layers = nn.ModuleList([self.make_layer(config, i) for i in range(config.decoder_layers)])
+        self.final_norm = final_norm(config)
+        self.post_init()
+
+    @staticmethod
+    def make_layer(config: CaptioningTransformerConfig, index: int) -> TransformerDecoderLayer:
+        """Return a new layer, number `index` in the cache."""
+        sizes = (config, config.hidden_size, config.num_attention_heads, config.key_dim, config.value_dim)
+        options = {"dropout": config.attention_dropout, "layer_idx": index}
+        return TransformerDecoderLayer(
+            CachedSelfAttention(*sizes, **options),
+            BeamFoldingCrossAttention(*sizes, **options),
+            FeedForward(config.hidden_size, config.ffn_dim, dropout=config.dropout),
+            partial(make_residual, config),
+        )
+
+    def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
+        """Compute scaled word embeddings plus positions, `[B * K, T, D]`, with dropout."""
+        words = self.token_embedding(input_ids) * self.embedding_scale
+        return self.dropout(words + self.position_embedding(self.positions(input_ids, attention_mask, past_length)))
+
+    def run_layer(
+        self, index: int, hidden: Tensor, step: DecoderStep
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
+        """Run layer `index` on the encoder levels."""
+        return self.decoder_layers[index](hidden, step.encoder_outputs.level_states, step)
+
+
+class CaptioningTransformerModel(CaptioningTransformerPreTrainedModel, CaptioningModel):
+    """Encoder and decoder without the projection to the vocabulary."""
+
+    def __init__(self, config: CaptioningTransformerConfig) -> None:
+        super().__init__(config)
+        self.encoder = CaptioningTransformerEncoder(config)
+        self.decoder = CaptioningTransformerDecoder(config)
+        self.post_init()
+
+
+class CaptioningTransformerForConditionalGeneration(
+    CaptioningTransformerPreTrainedModel, CaptioningForConditionalGeneration
+):
+    """Captioning Transformer with the projection to the vocabulary."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.token_embedding.weight"}
+
+    def __init__(self, config: CaptioningTransformerConfig) -> None:
+        super().__init__(config)
+        self.model = CaptioningTransformerModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)
+        self.post_init()
