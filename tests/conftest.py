@@ -1,15 +1,21 @@
-"""Location of the real data sets; reports of CPU seconds and of what was compared with the authors' figures."""
+"""What all tests share: real data, fresh processes, files made once a run; reports of CPU seconds and parity."""
 
 import os
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.cpu_time import CpuTime
 from tests.fork_server import ForkServer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+# As in the Makefile, and before torch is imported: threads make tiny tensors ten times slower where other processes
+# use the cores, because they wait actively for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def shared_dir() -> Path:
@@ -26,12 +32,38 @@ def material() -> Path:
 
 
 @pytest.fixture(scope="session")
-def fork_server(tmp_path_factory) -> ForkServer:
-    """Server of Python processes that do not wait for imports, one for all processes of a run."""
+def run_folder(tmp_path_factory) -> Path:
+    """Temporary folder that all processes of a run share."""
     folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return ForkServer(folder.parent, os.getppid())
-    return ForkServer(folder, os.getpid())
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+
+@pytest.fixture(scope="session")
+def fork_server(run_folder) -> ForkServer:
+    """Server of Python processes that do not wait for imports, one for all processes of a run."""
+    return ForkServer(run_folder, os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid())
+
+
+@pytest.fixture(scope="session")
+def once_a_run(run_folder) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Return a function that fills a folder once, by the first process of a run that asks for it, for all of them.
+
+    Its arguments are a name and a function that fills the empty folder that it is given. Nothing changes the folder
+    afterwards.
+    """
+
+    def folder_of(name: str, fill: Callable[[Path], object]) -> Path:
+        folder = run_folder / "once" / name
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):
+            if not folder.with_name(f"{folder.name}.filled").exists():
+                shutil.rmtree(folder, ignore_errors=True)  # an earlier attempt failed
+                folder.mkdir()
+                fill(folder)
+                folder.with_name(f"{folder.name}.filled").touch()
+        return folder
+
+    return folder_of
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

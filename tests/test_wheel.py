@@ -43,18 +43,20 @@ def source_files() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
+def wheel(once_a_run) -> Path:
     """Build a wheel from a copy of the sources, without stale build folders."""
-    work = tmp_path_factory.mktemp("wheel")
-    tree = work / "tree"
-    tree.mkdir()
-    for name in ("hf_captioners", *MAPPED):
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree / name)
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(work), str(tree)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return next(work.glob("*.whl"))
+
+    def fill(work):
+        tree = work / "tree"
+        tree.mkdir()
+        for name in ("hf_captioners", *MAPPED):
+            shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(ROOT / name, tree / name)
+        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(work), str(tree)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+
+    return next(once_a_run("wheel", fill).glob("*.whl"))
 
 
 def test_wheel_holds_every_file(wheel):
@@ -65,12 +67,14 @@ def test_wheel_holds_every_file(wheel):
 
 
 @pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory) -> Path:
+def installed(wheel, once_a_run) -> Path:
     """Install the wheel alone into a folder; its dependencies come from this environment."""
-    target = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(target), str(wheel)]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    return target
+
+    def fill(target):
+        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--target", str(target), str(wheel)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+
+    return once_a_run("site", fill)
 
 
 def run_installed(

@@ -1,3 +1,3 @@
 """The images and the captioner of the tests of the command line."""
 
-from tests.cli.conftest import captioner, images, language_model, made, offline, scenes, vision_model  # noqa: F401
+from tests.cli.conftest import captioner, images, language_model, offline, scenes, vision_model  # noqa: F401

@@ -14,17 +14,20 @@ from hf_captioners.word_values import word_means
 
 
 @pytest.fixture(scope="module")
-def word_captioner(made, scenes, vision_model):
+def word_captioner(once_a_run, scenes, vision_model):
     """An untrained Show, Attend and Tell with hard attention, saved."""
-    torch.manual_seed(3)
-    fields = ["embedding_size=12", "hidden_size=12", "attention_size=8", "attention_type=hard"]
-    parts = ModelArguments(
-        architecture="show_attend_tell", vision_model=vision_model, min_word_count=1, model_config=fields
-    )
-    model, processor = start_captioner(parts, [caption for captions in scenes["captions"] for caption in captions])
-    model.save_pretrained(made / "word_captioner")
-    processor.save_pretrained(made / "word_captioner")
-    return str(made / "word_captioner")
+
+    def fill(folder):
+        torch.manual_seed(3)
+        fields = ["embedding_size=12", "hidden_size=12", "attention_size=8", "attention_type=hard"]
+        parts = ModelArguments(
+            architecture="show_attend_tell", vision_model=vision_model, min_word_count=1, model_config=fields
+        )
+        model, processor = start_captioner(parts, [caption for captions in scenes["captions"] for caption in captions])
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
+
+    return str(once_a_run("word_captioner", fill))
 
 
 @pytest.mark.parametrize("kind", ["captioner", "word_captioner"])

@@ -5,22 +5,23 @@ import shutil
 import pytest
 
 from tests.comparisons import place  # noqa: F401
-from tests.modeling.one_thread import one_thread  # noqa: F401
 
 from .captioner_cases import save_captioner
 from .loopback_hub import loopback_hub  # noqa: F401
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory):
+def saved(once_a_run):
     """A captioner as training leaves it, with files that must not be pushed."""
-    directory = tmp_path_factory.mktemp("saved") / "captioner"
-    save_captioner("visualgpt", directory)
-    for name in ("training_args.bin", "optimizer.pt", "my_script.py", "notes.txt", ".env"):
-        (directory / name).write_text("secret")
-    (directory / "features").mkdir()
-    (directory / "features" / "regions.safetensors").write_bytes(b"much")
-    return directory
+
+    def fill(folder):
+        save_captioner("visualgpt", folder)
+        for name in ("training_args.bin", "optimizer.pt", "my_script.py", "notes.txt", ".env"):
+            (folder / name).write_text("secret")
+        (folder / "features").mkdir()
+        (folder / "features" / "regions.safetensors").write_bytes(b"much")
+
+    return once_a_run("trained_captioner", fill)
 
 
 @pytest.fixture

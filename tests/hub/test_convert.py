@@ -132,45 +132,53 @@ def test_every_architecture_with_figures_has_a_converter():
 
 
 @pytest.fixture(scope="module")
-def converted(fork_server, tmp_path_factory):
-    """All checkpoints converted by the command line, and scored in one process without the package."""
-    root = tmp_path_factory.mktemp("released")
-    for index, name in enumerate(FOLDERS):
-        folder = root / name.replace("/", "-")
-        folder.mkdir()
-        figures = Figures.load(name)
-        arguments = family_of(name)[1](figures, folder, bool(index % 2))
-        assert main(["convert", *arguments, "--output", str(folder / "captioner")]) == 0, name
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(root / "modules")}
-    folders = [str(root / name.replace("/", "-")) for name in FOLDERS]
-    done = fork_server.run([SCRIPT, *folders], cwd=root, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return root
+def converted(fork_server, once_a_run):
+    """The folder of a checkpoint; those of its architecture are converted by the command line, and scored in one
+    process without the package."""
+
+    def folder_of(name):
+        architecture = family_of(name)[0]
+
+        def fill(root):
+            folders = []
+            for index, other in enumerate(other for other in FOLDERS if family_of(other)[0] == architecture):
+                folder = root / other.replace("/", "-")
+                folder.mkdir()
+                arguments = family_of(other)[1](Figures.load(other), folder, bool(index % 2))
+                assert main(["convert", *arguments, "--output", str(folder / "captioner")]) == 0, other
+                folders.append(folder)
+            environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(root / "modules")}
+            done = fork_server.run([SCRIPT, *folders], cwd=root, env=environment)
+            assert done.returncode == 0, done.stderr[-3000:]
+
+        return once_a_run(f"released_{architecture}", fill) / name.replace("/", "-")
+
+    return folder_of
 
 
 @pytest.mark.parity
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_authors_numbers_are_reproduced(converted, name):
     figures = Figures.load(name)
-    logits = torch.load(converted / name.replace("/", "-") / "logits.pt")
+    logits = torch.load(converted(name) / "logits.pt")
     found, expected = family_of(name)[2](figures, logits)
     assert expected.numel() > 100
     torch.testing.assert_close(found, expected.float(), atol=1e-4, rtol=0)
 
 
 def test_vocabularies_become_tokenizers(converted):
-    program = AutoProcessor.from_pretrained(converted / "show_attend_tell_arctic-soft_main" / "captioner")
+    program = AutoProcessor.from_pretrained(converted("show_attend_tell_arctic/soft_main") / "captioner")
     assert program.tokenizer.convert_ids_to_tokens([0, 1, 2, 59, 60]) == ["<eos>", "UNK", "aa", "cf", "<bos>"]
-    modules = AutoProcessor.from_pretrained(converted / "show_attend_tell-main" / "captioner")
+    modules = AutoProcessor.from_pretrained(converted("show_attend_tell/main") / "captioner")
     assert modules.tokenizer.convert_ids_to_tokens([0, 1, 57, 58, 59]) == ["<pad>", "aa", "<unk>", "<start>", "<end>"]
     assert modules.tokenizer.bos_token_id == 58 and modules.tokenizer.eos_token_id == 59
-    infos = AutoProcessor.from_pretrained(converted / "zodiac_transformer-baseline_transformer" / "captioner")
+    infos = AutoProcessor.from_pretrained(converted("zodiac_transformer/baseline_transformer") / "captioner")
     assert infos.tokenizer.convert_ids_to_tokens([0, 1, 2, 49]) == ["<eos>", "a", "man", "UNK"]
     assert {infos.tokenizer.bos_token_id, infos.tokenizer.eos_token_id, infos.tokenizer.pad_token_id} == {0}
 
 
 def test_the_card_states_the_source(converted):
-    folder = converted / "visualgpt-main"
+    folder = converted("visualgpt/main")
     source = TrainingFacts.load(folder / "captioner").converted_from
     assert source == f"best.pth (SHA-256 {sha256_of(folder / 'best.pth')})"
     card = (folder / "captioner" / "README.md").read_text()

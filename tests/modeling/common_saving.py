@@ -28,7 +28,7 @@ def run_fresh_process(
     folder: Path,
     variables: dict[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run `fresh_process.py`, in which the package cannot be imported at first, and return its results.
+    """Run `fresh_process.py`, in which the package cannot be imported at first, and return `results_of(folder)`.
 
     Args:
         fork_server: where the process comes from: it has not imported this project.
@@ -46,7 +46,12 @@ def run_fresh_process(
     arguments = [SCRIPT, checkpoint, folder / "inputs.pt", folder / "results.pt", SCRIPT.parents[2], case.package]
     done = fork_server.run(arguments, cwd=folder, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
-    return torch.load(folder / "results.pt") | {"image": image}
+    return results_of(folder)
+
+
+def results_of(folder: Path) -> dict[str, Any]:
+    """Return what `fresh_process.py` stored, and the path of its image."""
+    return torch.load(folder / "results.pt") | {"image": folder / "image.png"}
 
 
 def names_in(directory: Path) -> set[str]:

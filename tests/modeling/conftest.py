@@ -7,8 +7,7 @@ pytest.register_assert_rewrite("tests.comparisons", *(f"tests.modeling.common_{t
 
 from tests.comparisons import place  # noqa: E402, F401
 
-from .common_saving import run_fresh_process  # noqa: E402
-from .one_thread import one_thread  # noqa: E402, F401
+from .common_saving import results_of, run_fresh_process  # noqa: E402
 
 
 @pytest.fixture(scope="class")
@@ -18,15 +17,21 @@ def model(request):
 
 
 @pytest.fixture(scope="class")
-def checkpoint(request, model, tmp_path_factory):
+def checkpoint(request, model, once_a_run):
     """Return a directory with the saved model and its processor."""
-    directory = tmp_path_factory.mktemp("checkpoint")
-    model.save_pretrained(directory)
-    request.cls().make_processor().save_pretrained(directory)
-    return directory
+
+    def fill(folder):
+        model.save_pretrained(folder)
+        request.cls().make_processor().save_pretrained(folder)
+
+    return once_a_run(f"{request.module.__name__}.{request.cls.__name__}", fill)
 
 
 @pytest.fixture(scope="class")
-def fresh_process(request, model, checkpoint, fork_server, tmp_path_factory):
+def fresh_process(request, model, checkpoint, fork_server, once_a_run):
     """Return the results of a fresh process with the checkpoint; one process serves many checks."""
-    return run_fresh_process(fork_server, request.cls(), model, checkpoint, tmp_path_factory.mktemp("fresh"))
+
+    def fill(folder):
+        run_fresh_process(fork_server, request.cls(), model, checkpoint, folder)
+
+    return results_of(once_a_run(f"{request.module.__name__}.{request.cls.__name__}.fresh", fill))
