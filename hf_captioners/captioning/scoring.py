@@ -16,6 +16,7 @@ from hf_captioners.metrics import (
 )
 from hf_captioners.metrics.caption_files import MatchedCaptions, match_captions, read_captions
 from hf_captioners.metrics.compute import check_choice
+from hf_captioners.metrics.registry import DEFAULT_METRICS
 
 PathLike = str | os.PathLike[str]
 
@@ -25,7 +26,7 @@ class MetricSettings:
     """Which metrics are computed, and the files that they need.
 
     Args:
-        metrics: names of metrics, see `compute_caption_metrics`.
+        metrics: names of metrics or `module:function`, see `compute_caption_metrics`.
         tokenizer: `"ptb"`, or `"none"` if words are separated by blanks already.
         document_frequency: file of `DocumentFrequency.save` for CIDEr. None: counted in the references.
         meteor_stages: stages of METEOR, for example `("exact", "stem")`. None: all of them.
@@ -37,7 +38,7 @@ class MetricSettings:
         ValueError: a metric or the tokenizer is unknown.
     """
 
-    metrics: Sequence[str] = ("bleu", "rouge_l", "cider_d")
+    metrics: Sequence[str] = DEFAULT_METRICS
     tokenizer: str = "ptb"
     document_frequency: PathLike | None = None
     meteor_stages: Sequence[str] | None = None

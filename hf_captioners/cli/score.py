@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS
 from hf_captioners.output_files import as_json, require_writable_folder, write_text
 
 if TYPE_CHECKING:
@@ -27,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of metrics, their tables and the output."""
     parser.add_argument(
-        "--metrics", nargs="+", default=["bleu", "rouge_l", "cider_d"], help="default: bleu rouge_l cider_d"
+        "--metrics",
+        nargs="+",
+        default=list(DEFAULT_METRICS),
+        metavar="METRIC",
+        help=f"among {', '.join(METRICS)}, or module:function of your own; default: {' '.join(DEFAULT_METRICS)}",
     )
     parser.add_argument(
         "--shuffled_control",

@@ -13,6 +13,7 @@ from huggingface_hub import EvalResult
 from huggingface_hub.repocard_data import eval_results_to_model_index
 
 from hf_captioners.inert_text import code_span, inert_text, one_line
+from hf_captioners.metrics.registry import hub_names, score_titles
 from hf_captioners.output_files import atomic_file
 
 from .card_facts import (
@@ -27,12 +28,8 @@ from .card_facts import (
 from .card_merging import merge_cards, new_card
 
 CARD = "README.md"
-FIGURE_NAMES = {
-    "cider_d": "CIDEr-D",
-    "cider_d_shuffled": "CIDEr-D, shuffled control",
-    "rouge_l": "ROUGE-L",
-    "meteor": "METEOR",
-    "spice": "SPICE",
+# Titles of what a card shows besides metrics.
+STATISTIC_NAMES = {
     "loss": "loss",
     "train_loss": "training loss",
     "distinct": "distinct captions",
@@ -40,8 +37,6 @@ FIGURE_NAMES = {
     "length_ratio": "length ratio",
     "bad_endings": "truncated captions",
 }
-FIGURE_NAMES |= {f"bleu_{order}": f"BLEU-{order}" for order in range(1, 5)}
-FIGURE_NAMES |= {f"bleu_{order}_no_penalty": f"BLEU-{order} without brevity penalty" for order in range(1, 5)}
 # Definitions of metrics for which an evaluation has no variant.
 MEANINGS = {
     "loss": "mean negative log-likelihood of the tokens of all references",
@@ -50,8 +45,6 @@ MEANINGS = {
     "length_ratio": "mean caption length divided by that of the references",
     "bad_endings": "share of captions that end in a word such as `a` or `with`",
 }
-# Names of the metrics on the Hub.
-HUB_METRICS = {"cider_d": "cider", "rouge_l": "rouge"} | {f"bleu_{order}": "bleu" for order in range(1, 5)}
 LOG_COLUMNS = ("train_loss", "loss", "bleu_4", "cider_d")
 NO_BRACKETS = str.maketrans("[]", "()")
 
@@ -164,7 +157,7 @@ def render_card(
         deviating=with_deviation,
         duration=_duration,
         figure=lambda value, digits=4: f"{value:.{digits}f}",
-        figure_name=lambda figure: FIGURE_NAMES.get(figure, figure),
+        figure_name=figure_name,
         meanings=MEANINGS,
         number=lambda value: f"{value:,}",
         settings=_settings,
@@ -262,10 +255,16 @@ def _is_hub_name(source: str) -> bool:
     return not Path(source).exists() and 1 <= len(source.split("/")) <= 2 and not source.startswith(("timm:", "."))
 
 
+def figure_name(figure: str) -> str:
+    """Return the title of a metric or statistic; those of one's own are shown by their names."""
+    return (STATISTIC_NAMES | score_titles()).get(figure, figure)
+
+
 def _results(evaluation: EvaluationFacts) -> list[EvalResult]:
     data, frequency = evaluation.data, {"document_frequency": _one_line_each(evaluation.document_frequency)}
     if data.name is None:
         return []
+    types = hub_names()
     conditions = {
         "scale": "natural units",
         "tokenizer": _one_line_each(evaluation.tokenizer),
@@ -280,13 +279,13 @@ def _results(evaluation: EvaluationFacts) -> list[EvalResult]:
             dataset_type=one_line(data.name),
             dataset_name=one_line(data.name),
             dataset_split=_one_line_each(data.split),
-            metric_type=HUB_METRICS[figure],
-            metric_name=one_line(evaluation.variants.get(figure) or FIGURE_NAMES[figure]),
+            metric_type=types[figure],
+            metric_name=one_line(evaluation.variants.get(figure) or figure_name(figure)),
             metric_value=round(value, 6),
             metric_args=_known(conditions | (frequency if figure.startswith("cider") else {})),
         )
         for figure, value in evaluation.figures.items()
-        if figure in HUB_METRICS
+        if figure in types
     ]
 
 

@@ -1,6 +1,6 @@
 """BLEU-1 to BLEU-4, computed as in coco-caption."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from .integer_map import Integers
 from .ngrams import ORDERS, Caption, NGramTable, count, split_captions
+from .registry import Score
 
 _CHUNK = 1_000  # images per pass: the n-grams of one pass fit into the CPU cache
 _TINY, _SMALL = 1e-15, 1e-9  # smoothing constants of the original program; they are visible in published digits
@@ -136,3 +137,23 @@ def corpus_bleu(counts: BleuCounts, brevity_penalty: bool = True) -> NDArray[np.
     """
     sums = BleuCounts(*(part.sum(axis=0, keepdims=True) for part in counts))
     return bleu_from_counts(sums, brevity_penalty)[:, 0]
+
+
+def score_bleu(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Iterator[Score]:
+    """Compute the metric `bleu`."""
+    return _scores(predictions, references, True, "", "closest reference length")
+
+
+def score_bleu_without_penalty(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Iterator[Score]:
+    """Compute the metric `bleu_no_penalty`."""
+    return _scores(predictions, references, False, "_no_penalty", "without brevity penalty")
+
+
+def _scores(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], brevity_penalty: bool, suffix: str, variant: str
+) -> Iterator[Score]:
+    counts = bleu_counts(predictions, references)
+    corpus, per_image = corpus_bleu(counts, brevity_penalty), bleu_from_counts(counts, brevity_penalty)
+    for order in range(ORDERS):
+        name = f"bleu_{order + 1}{suffix}"
+        yield Score(name, corpus[order], f"BLEU-{order + 1}, {variant}", per_image[order].tolist())

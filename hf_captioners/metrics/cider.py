@@ -196,3 +196,21 @@ class CiderOriginal(_Cider):
 
     def _length_penalty(self, difference: Integers) -> float:
         return 1.0
+
+
+def cider_d(
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    document_frequency: DocumentFrequency | None = None,
+) -> Floats:
+    """Compute the metric `cider_d`, see `CiderD`."""
+    return CiderD(references, document_frequency).score(predictions)
+
+
+def cider_original(
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    document_frequency: DocumentFrequency | None = None,
+) -> Floats:
+    """Compute the metric `cider_original`, see `CiderOriginal`."""
+    return CiderOriginal(references, document_frequency).score(predictions)

@@ -13,6 +13,7 @@ from .meteor_alignment import Match, align, count_chunks
 from .meteor_normalizer import MeteorNormalizer
 from .meteor_tables import FUNCTION_WORDS, MeteorTables
 from .paraphrases import PhraseMatch
+from .registry import Score
 from .snowball_english import stem
 
 STAGES = ("exact", "stem", "synonym", "paraphrase")
@@ -199,3 +200,16 @@ def _corpus_score(statistics: Statistics) -> float:
     summed = statistics.copy()
     summed[_perfect(statistics), 20] = 0.0
     return float(_scores(summed.sum(axis=0, keepdims=True))[0])
+
+
+def score_meteor(
+    predictions: Sequence[str],
+    references: Sequence[Sequence[str]],
+    meteor: Meteor | None = None,
+    tables: MeteorTables | None = None,
+) -> list[Score]:
+    """Compute the metric `meteor`."""
+    scorer = meteor or Meteor(STAGES, tables)
+    result = scorer.score(predictions, references)
+    variant = f"METEOR 1.5, English, stages {', '.join(scorer.stages)}"
+    return [Score("meteor", result.corpus, variant, result.per_image.tolist())]

@@ -102,7 +102,7 @@ class MeteorTables:
         for file in (self.jar, self._table):
             if not file.is_file():
                 raise FileNotFoundError(f"There is no file {file}. {_INSTALL}")
-        self._cache = Path(cache_dir) if cache_dir is not None else _default_cache()
+        self._cache = Path(cache_dir) if cache_dir is not None else cache_folder()
 
     def _read(self, name: str) -> str:
         with zipfile.ZipFile(self.jar) as jar:
@@ -144,7 +144,8 @@ def find_tables() -> Path:
     raise FileNotFoundError(f"`pycocoevalcap` is not installed. {_INSTALL}")
 
 
-def _default_cache() -> Path:
+def cache_folder() -> Path:
+    """Return the folder of this library in the Hugging Face cache."""
     home = (
         os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     )

@@ -2,15 +2,37 @@
 
 from pathlib import Path
 
+from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.output_files import write_text
+
+from .meteor_tables import cache_folder
+from .registry import METRICS, Metric
+
+_MODULE = '''"""{about}."""
+
+from hf_captioners.metrics import evaluate_module
+
+
+class Module(evaluate_module.CaptionMetric):
+    """{about}."""
+
+    metric = {name!r}
+    bibtex = {bibtex!r}
+    returns = {returns!r}
+    example_figure = None
+'''
+
 
 def module_path(name: str) -> str:
     """Return the folder of a metric's `evaluate` module.
 
+    Metrics without a module of their own in this package get one in the cache folder.
+
     Args:
-        name: `bleu`, `rouge_l`, `cider_d`, `cider_original`, `meteor` or `spice`.
+        name: one of `METRICS`.
 
     Raises:
-        ValueError: there is no module of this name.
+        ValueError: there is no metric of this name; the message has the nearest one.
 
     Example:
         >>> from pathlib import Path
@@ -18,8 +40,20 @@ def module_path(name: str) -> str:
         >>> Path(module_path("cider_d")).name  # `evaluate.load(module_path("cider_d"))` loads the metric
         'cider_d'
     """
-    modules = Path(__file__).parent / "modules"
-    if not (modules / name / f"{name}.py").is_file():
-        names = sorted(folder.name for folder in modules.iterdir() if (folder / f"{folder.name}.py").is_file())
-        raise ValueError(f"There is no module {name!r}, expected one of {', '.join(names)}.")
-    return str(modules / name)
+    own = Path(__file__).parent / "modules" / name
+    if name not in METRICS:
+        raise ValueError(
+            f"There is no metric {name!r}, expected one of {', '.join(sorted(METRICS))}.{did_you_mean(name, METRICS)}"
+        )
+    return str(own if (own / f"{name}.py").is_file() else _written_module(name, METRICS[name]))
+
+
+def _written_module(name: str, metric: Metric) -> Path:
+    """Write the module of a metric, unless it is there already."""
+    file = cache_folder() / "modules" / name / f"{name}.py"
+    returns = ", ".join(metric.titles or [name]) + "."
+    content = _MODULE.format(about=metric.about, name=name, bibtex=metric.bibtex, returns=returns)
+    if not file.is_file() or file.read_text(encoding="utf-8") != content:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, content)
+    return file.parent

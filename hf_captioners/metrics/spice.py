@@ -8,13 +8,14 @@ import math
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .registry import Score
 from .scene_graph import CATEGORIES, CategoryScore, FindSynonyms, SceneTuple, compare
 
 ParseCaption = Callable[[str], Sequence[SceneTuple]]
@@ -181,3 +182,22 @@ def _read_scores(path: Path, n_images: int) -> SpiceResult:
 def _category(figures: Mapping[str, Any]) -> CategoryScore:
     f, precision, recall = (math.nan if figures[key] is None else float(figures[key]) for key in ("f", "pr", "re"))
     return CategoryScore(f, precision, recall, int(figures["tp"]), int(figures["fp"]), int(figures["fn"]))
+
+
+def score_spice(
+    predictions: Sequence[str], references: Sequence[Sequence[str]], spice: OriginalSpice | None = None
+) -> Iterator[Score]:
+    """Compute the metric `spice`.
+
+    Raises:
+        ValueError: the original program is missing.
+    """
+    if spice is None:
+        raise ValueError(
+            "The metric `spice` needs the original Java program: pass spice=OriginalSpice('.../spice-1.0.jar')."
+        )
+    result, variant = spice.score(predictions, references), "SPICE 1.0, original program"
+    yield Score("spice", result.corpus, variant, result.per_image.tolist())
+    for category, figure in result.categories.items():
+        if category != "All":
+            yield Score(f"spice_{category.lower()}", figure, f"{variant}; {category} only, images that have any")

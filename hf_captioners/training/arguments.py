@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS, find_metrics
+
 from .optimizers import OPTIMIZERS
 from .schedules import SCHEDULE_NAMES, SCHEDULES, sampling_probability
 
@@ -12,7 +14,7 @@ FEATURE_DTYPES = ("float16", "float32")
 
 # Arguments of transformers that evaluation by captions does not use, and what to set instead.
 _GENERATES = "evaluation always generates; set `generation_max_new_tokens` and `generation_num_beams`"
-_SCORES = "evaluation scores captions; pass other metrics to `CaptioningTrainer.test`"
+_SCORES = "evaluation scores captions; set `eval_metrics`"
 _PRECISION = "evaluation runs in the precision of training; set `bf16` or `fp16`"
 NOT_USED = {
     **dict.fromkeys(("predict_with_generate", "generation_max_length", "generation_config"), _GENERATES),
@@ -56,6 +58,8 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         feature_cache_dtype: `"float16"` (default, half the space) or `"float32"` (exactly what the model computed).
         generation_num_beams: number of beams in evaluation (published: 5).
         generation_max_new_tokens: maximum caption length in evaluation, in tokens (published: 20).
+        eval_metrics: names of the metrics of evaluations, or `module:function` of one's own, see
+            `compute_caption_metrics`.
         evaluate_loss: also report the loss on the evaluation captions (`eval_loss`).
         save_captions: write the captions of each evaluation to `OUTPUT_DIR/captions/`.
         diagnostic_examples: number of evaluation images to show with their captions in TensorBoard, trackio or
@@ -66,8 +70,8 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     With `eval_strategy="no"` there is no best model, so `load_best_model_at_end` becomes False.
 
     Raises:
-        ValueError: an argument of the base class is set that this library's evaluation replaces, or a value is
-            outside its range.
+        ValueError: an argument of the base class is set that this library's evaluation replaces, a metric is unknown,
+            or a value is outside its range.
     """
 
     learning_rate: float = field(default=1e-4, metadata={"help": "Initial learning rate (VisualGPT: 1e-4)."})
@@ -137,6 +141,13 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     generation_max_new_tokens: int = field(
         default=20, metadata={"help": "Maximum caption length in evaluation, in tokens (VisualGPT: 20)."}
     )
+    eval_metrics: list[str] = field(
+        default_factory=lambda: list(DEFAULT_METRICS),
+        metadata={
+            "help": f"Metrics of evaluations: {', '.join(METRICS)}, or module:function of your own; default: "
+            f"{' '.join(DEFAULT_METRICS)}."
+        },
+    )
     evaluate_loss: bool = field(default=True, metadata={"help": "Also report the loss in evaluation."})
     save_captions: bool = field(
         default=True, metadata={"help": "Write the captions of each evaluation to OUTPUT_DIR/captions."}
@@ -157,6 +168,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 "`remove_unused_columns=True` removes images and captions that the collator needs; leave it False."
             )
+        find_metrics(self.eval_metrics)
         if self.feature_cache_dtype not in FEATURE_DTYPES:
             raise ValueError(
                 f"`feature_cache_dtype` is {self.feature_cache_dtype!r}, expected one of {', '.join(FEATURE_DTYPES)}."

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel
 
+from hf_captioners.metrics.registry import DEFAULT_METRICS
 from hf_captioners.output_files import atomic_file
 
-METRICS = ("bleu", "cider_d")
 STATISTICS = ("distinct", "length", "bad_endings")
 
 
@@ -113,7 +113,7 @@ class MetricResult(dict[str, float]):
 def score_captions(
     captions: Sequence[str],
     references: Sequence[Sequence[str]],
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] = DEFAULT_METRICS,
     tokenizer: str = "ptb",
     tokenize: Callable[[Sequence[str]], list[str]] | None = None,
 ) -> MetricResult:

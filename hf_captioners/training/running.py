@@ -1,7 +1,7 @@
 """Train a captioner from arguments: load the data, build the model, train, test, save."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -39,7 +39,7 @@ class TestArguments:
 
     Args:
         test_split: split to caption. None: no test.
-        test_metrics: names of metrics, see `compute_caption_metrics`.
+        test_metrics: names of metrics, see `compute_caption_metrics`. None: those of evaluations (`eval_metrics`).
         shuffled_control: add `cider_d_shuffled` to the metrics, see `shuffled_cider_d`.
         test_tokenizer: `"ptb"`, or `"none"` if words are separated by blanks already.
     """
@@ -49,9 +49,8 @@ class TestArguments:
     test_split: str | None = field(
         default=None, metadata={"help": "Caption this split after training and write test_results.json."}
     )
-    test_metrics: list[str] = field(
-        default_factory=lambda: ["bleu", "rouge_l", "cider_d"],
-        metadata={"help": "Metrics of the test; default: bleu rouge_l cider_d."},
+    test_metrics: list[str] | None = field(
+        default=None, metadata={"help": "Metrics of the test; default: those of --eval_metrics."}
     )
     shuffled_control: bool = field(
         default=False,
@@ -64,10 +63,10 @@ class TestArguments:
         metadata={"help": "Tokenizer of the test; none: words are separated by blanks already (radiology reports)."},
     )
 
-    @property
-    def metrics(self) -> list[str]:
-        """The names of all metrics of the test."""
-        return with_control(self.test_metrics, self.shuffled_control)
+    def metrics(self, of_evaluations: Sequence[str]) -> list[str]:
+        """Return the names of all metrics of the test, given those of evaluations."""
+        asked = of_evaluations if self.test_metrics is None else self.test_metrics
+        return with_control(asked, self.shuffled_control)
 
 
 @dataclass
@@ -145,9 +144,12 @@ def train_captioner(
     output = Path(str(training_arguments.output_dir))
     require_writable_folder(output)
     is_main = training_arguments.process_index == 0
+    known = ["a dog", "a cat"]
+    compute_caption_metrics(known, [[text] for text in known], training_arguments.eval_metrics)
     if test.test_split:
+        asked = test.metrics(training_arguments.eval_metrics)
         # Before any work: can these metrics be computed here? METEOR, for example, needs tables.
-        compute_caption_metrics(["a dog", "a cat"], [["a dog"], ["a cat"]], test.metrics, test.test_tokenizer)
+        tried = compute_caption_metrics(known, [[text] for text in known], asked, test.test_tokenizer)
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
         checkpoint = checkpoint_to_resume(training_arguments, resume)
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
@@ -170,8 +172,8 @@ def train_captioner(
             trainer.check_evaluation(test_rows, "test")
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
-            known = known_test_metrics(output, test) if result.had_finished else None
-            result.test_metrics = known or test_captioner(trainer, test_rows, test, reproduces)
+            written = known_test_metrics(output, test, tried["variants"]) if result.had_finished else None
+            result.test_metrics = written or test_captioner(trainer, test_rows, test, reproduces)
     return result
 
 
@@ -191,8 +193,13 @@ def _train_and_save(trainer: CaptioningTrainer, checkpoint: str | None) -> Train
     return TrainingResult(trainer, metrics, resumed_from=checkpoint)
 
 
-def known_test_metrics(output: Path, test: TestArguments) -> MetricResult | None:
+def known_test_metrics(output: Path, test: TestArguments, scores: Collection[str]) -> MetricResult | None:
     """Return the metrics in `test_results.json` of a finished run.
+
+    Args:
+        output: folder of the run.
+        test: the test.
+        scores: names of the scores that the test has.
 
     Returns:
         None: they are missing, older than the final model, or of a different test.
@@ -201,9 +208,10 @@ def known_test_metrics(output: Path, test: TestArguments) -> MetricResult | None
     if not path.is_file() or path.stat().st_mtime_ns < (output / STATE).stat().st_mtime_ns:
         return None
     content = json.loads(path.read_text(encoding="utf-8"))
-    names = content.get("variants", {})
-    has_all = all(any(f"{name}_".startswith(f"{asked}_") for name in names) for asked in test.metrics)
-    if not has_all or (content.get("split"), content.get("tokenizer")) != (test.test_split, test.test_tokenizer):
+    if not set(scores) <= set(content.get("variants", {})) or (content.get("split"), content.get("tokenizer")) != (
+        test.test_split,
+        test.test_tokenizer,
+    ):
         return None
     conditions = {name: content[name] for name in CONDITIONS if name in content}
     metrics = MetricResult({name: value for name, value in content.items() if isinstance(value, float)})
@@ -222,7 +230,7 @@ def test_captioner(
         test: metrics and tokenizer.
         reproduces: see `train_captioner`.
     """
-    metrics = trainer.test(rows, test.metrics, test.test_tokenizer)
+    metrics = trainer.test(rows, test.metrics(trainer.args.eval_metrics), test.test_tokenizer)
     if reproduces is not None:
         trainer.card.reproduces = reproduces({trainer.args.seed: metrics})
     if trainer.is_world_process_zero():

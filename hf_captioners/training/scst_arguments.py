@@ -8,7 +8,7 @@ from typing import Any
 from transformers.trainer_utils import IntervalStrategy
 
 from .arguments import CaptioningTrainingArguments
-from .rewards import REWARDS
+from .rewards import check_rewards, reward_names
 from .schedules import SCHEDULE_NAMES
 
 SAMPLINGS = ("multinomial", "beams")
@@ -39,7 +39,8 @@ class SCSTArguments(CaptioningTrainingArguments):
             (Luo 2020, ZoDIAC); `"moving_average"`, the exponential moving average of earlier rewards. None:
             `beam_mean` with beams, `leave_one_out` otherwise.
         baseline_momentum: momentum of `"moving_average"`.
-        reward_funcs: names among cider_d, bleu_4, meteor, rouge_l; pass functions to the trainer.
+        reward_funcs: names among cider_d, bleu, rouge_l, meteor, self_retrieval and others of `reward_names`, or
+            `module:function` of one's own; functions can be passed to the trainer.
         reward_weights: one per reward; None gives each the weight 1.
         document_frequency: document frequencies of CIDEr-D: `"per_image"` or `"per_caption"`, counted in the training
             captions with images or captions as documents, or a file of `DocumentFrequency.save`. None:
@@ -81,7 +82,8 @@ class SCSTArguments(CaptioningTrainingArguments):
     )
     baseline_momentum: float = field(default=0.9, metadata={"help": "Momentum of the moving average."})
     reward_funcs: list[str] = field(
-        default_factory=lambda: ["cider_d"], metadata={"help": f"Rewards among {', '.join(REWARDS)}."}
+        default_factory=lambda: ["cider_d"],
+        metadata={"help": f"Rewards: {', '.join(reward_names())}, or module:function of your own."},
     )
     reward_weights: list[float] | None = field(
         default=None, metadata={"help": "One weight per reward; default: 1 each."}
@@ -134,6 +136,7 @@ class SCSTArguments(CaptioningTrainingArguments):
             self.document_frequency = "per_caption" if with_beams else "per_image"
         if self.end_token_in_reward is None:
             self.end_token_in_reward = not with_beams
+        check_rewards(self.reward_funcs)
         self._check_choices()
         self._check_numbers()
         super().__post_init__()

@@ -16,14 +16,14 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 
-from hf_captioners.data.schema import IMAGE_COLUMNS
-
 from .checkpoints import load_weights
 from .collator import CaptionCollator
 from .diagnostics import visual_gate_means
 from .evaluation import caption_statistics
 from .images import CaptionedImages
-from .rewards import Reward, RewardSum, TrainingReferences, named_reward
+from .reward_references import TrainingReferences
+from .reward_sum import RewardRows, RewardSum
+from .rewards import SELF_RETRIEVAL, Reward, named_reward
 from .scst_arguments import SCSTArguments
 from .scst_callbacks import CollapseWarning, InitialEvaluation, MovingAverage
 from .scst_loss import (
@@ -36,6 +36,7 @@ from .scst_loss import (
 )
 from .scst_sampling import CaptionSamples, CaptionSampling
 from .scst_start import START_FOLDER, check_is_of_scst, last_scst_checkpoint, phase_of, save_start
+from .self_retrieval import SelfRetrieval
 from .trainer import CaptioningTrainer
 
 
@@ -97,12 +98,12 @@ class SCSTTrainer(CaptioningTrainer):
         args: see `SCSTArguments`.
         train_dataset: captioned images as `load_captions` returns them. Rewards receive its other columns.
         eval_dataset, processing_class, callbacks: see `CaptioningTrainer`. Callbacks also run in cross-entropy epochs.
-        reward_funcs: names or functions `(completions, references, **columns) -> list[float]` instead of
-            `args.reward_funcs`.
+        reward_funcs: names, `module:function`, or functions `(completions, references, images=None, **columns) ->
+            list[float | None]`, instead of `args.reward_funcs`, see `hf_captioners.training.rewards`.
         optimizers: optimizer and schedule of self-critical training.
 
     Raises:
-        ValueError: see `CaptioningTrainer`, `RewardSum` and `CiderDReward`; or an image has no caption.
+        ValueError: see `CaptioningTrainer`, `RewardSum` and `MetricReward`; or an image has no caption.
 
     Example:
 
@@ -165,25 +166,23 @@ class SCSTTrainer(CaptioningTrainer):
 
     def _make_rewards(self, functions: Sequence[str | Reward]) -> RewardSum:
         images = self.train_dataset.images
-        captions = images.captions
         names = [name_of(function) for function in functions]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(
                 f"Several rewards are called {', '.join(sorted(repeated))}, so the log could not distinguish them: "
                 "give each function a `__name__` of its own."
             )
-        references = TrainingReferences(captions, bool(self.args.end_token_in_reward), self.ptb_tokenizer)
-        made = {
-            name_of(function): named_reward(function, references, str(self.args.document_frequency))
-            if isinstance(function, str)
-            else function
-            for function in functions
-        }
-        others = [name for name in self._rows.column_names if name not in (*IMAGE_COLUMNS, "captions")]
-        is_asked = bool(others) and not all(isinstance(function, str) for function in functions)
+        prepared = TrainingReferences(images.captions, bool(self.args.end_token_in_reward), self.ptb_tokenizer)
+        made = {name_of(function): self._make_reward(function, prepared) for function in functions}
         rows = self._rows if images.source is None else self._rows.with_format(None)  # no reward reads regions
-        columns = rows.select_columns(others) if is_asked else None
-        return RewardSum(made, self.args.reward_weights, captions, columns)
+        return RewardSum(made, self.args.reward_weights, RewardRows(rows, images.captions))
+
+    def _make_reward(self, function: str | Reward, prepared: TrainingReferences) -> Reward:
+        if not isinstance(function, str):
+            return function
+        if function == SELF_RETRIEVAL:
+            return SelfRetrieval(None, self.processing_class)
+        return named_reward(function, prepared, str(self.args.document_frequency))
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """Train, with cross-entropy first if the arguments ask for it.
@@ -205,8 +204,11 @@ class SCSTTrainer(CaptioningTrainer):
             self._make_start(resume, phase)
             # Random numbers must not depend on the cross-entropy part, nor on where it was interrupted.
             set_seed(self.args.seed, device_specific=True)
-        if self.args.kl_weight:
+        judges = [one for one in self.rewards.functions.values() if isinstance(one, SelfRetrieval) and one.is_open]
+        if self.args.kl_weight or judges:
             self._reference = self._load_reference()
+        for judge in judges:
+            judge.model = self._reference
         return super().train(resume_from_checkpoint=resume if phase == "scst" else None, **kwargs)
 
     def _make_start(self, resume: str | None, phase: str | None) -> None:
@@ -243,7 +245,10 @@ class SCSTTrainer(CaptioningTrainer):
 
     def _load_reference(self) -> PreTrainedModel:
         if not self._is_plain:
-            raise ValueError("`kl_weight` needs a whole model without adapters in each process; leave it 0.")
+            raise ValueError(
+                f"`kl_weight` and the reward {SELF_RETRIEVAL} need a whole model without adapters in each process; "
+                "leave them out."
+            )
         reference = copy.deepcopy(self.model).eval().requires_grad_(False)
         load_weights(reference, self.start_folder)
         return reference.to(self.args.device)
@@ -304,17 +309,22 @@ class SCSTTrainer(CaptioningTrainer):
         """Compute rewards minus baseline `[B, K]`, and record both for the log."""
         rewarded = rewards.result()
         total = self.rewards.total(rewarded.figures).view(-1, self.args.num_samples)  # [B, K]
+        scored = ~total.isnan()
+        # Captions that every reward skipped count as the mean of the image's others and have no advantage.
+        total = torch.where(scored, total, total.nanmean(1, keepdim=True).nan_to_num(0.0))
         if greedy is not None:
             baseline = self.rewards.total(greedy.result().figures)[:, None].expand_as(total)
+            scored, baseline = scored & ~baseline.isnan(), baseline.nan_to_num(0.0)
         elif self.args.baseline in SAMPLE_BASELINES:
             baseline = sample_baseline(str(self.args.baseline), total)
         else:
             baseline = torch.full_like(total, self.moving_average.value)
         mean = self.accelerator.reduce(total.mean().to(device), "mean")
         self.moving_average.update(float(mean))
-        advantages = total - baseline
+        advantages = (total - baseline) * scored
         for name, column in zip(self.rewards.functions, rewarded.figures.T, strict=True):
-            self._note(f"reward_{name}", float(column.mean()))
+            if not column.isnan().all():
+                self._note(f"reward_{name}", float(column.nanmean()))
         self._note("reward", float(total.mean()))
         self._note("baseline", float(baseline.mean()))
         self._note("advantage_std", float(advantages.std(correction=0)))
@@ -354,4 +364,6 @@ class SCSTTrainer(CaptioningTrainer):
 
 def name_of(function: str | Callable[..., Any]) -> str:
     """Return the name of a reward in the log."""
-    return function if isinstance(function, str) else getattr(function, "__name__", type(function).__name__)
+    if isinstance(function, str):
+        return function.rpartition(":")[2]
+    return getattr(function, "__name__", type(function).__name__)

@@ -38,7 +38,6 @@ from .collator import CaptionCollator
 from .diagnostics import CaptionedExample, scored_words, show_examples, visual_gate_means
 from .divergence import require_finite_loss, require_finite_weights, require_targets
 from .evaluation import (
-    METRICS,
     MetricResult,
     caption_batch,
     generation_config_for,
@@ -387,9 +386,9 @@ class CaptioningTrainer(HubTrainer):
             **gen_kwargs: generation settings of this evaluation.
 
         Returns:
-            `eval_bleu_1` to `eval_bleu_4`, `eval_cider_d` (natural units), `eval_loss` if it is evaluated, speed, and
-            statistics of the captions: `eval_distinct`, `eval_length` in words, `eval_length_ratio`,
-            `eval_bad_endings`.
+            The scores of `eval_metrics` in natural units (`eval_bleu_1` to `eval_bleu_4`, `eval_rouge_l`,
+            `eval_cider_d`), `eval_loss` if it is evaluated, speed, and statistics of the captions: `eval_distinct`,
+            `eval_length` in words, `eval_length_ratio`, `eval_bad_endings`.
 
         Raises:
             DivergenceError: the loss is not finite.
@@ -405,7 +404,7 @@ class CaptioningTrainer(HubTrainer):
             raise ValueError("There is no data set to evaluate on: pass `eval_dataset`.")
         started = time.time()
         images = self._images_of(rows)
-        captions, figures = self._measure(images, METRICS, "ptb", gen_kwargs)
+        captions, figures = self._measure(images, self.args.eval_metrics, "ptb", gen_kwargs)
         if self.args.diagnostic_examples:
             figures |= self._diagnose(images, captions)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
@@ -419,19 +418,21 @@ class CaptioningTrainer(HubTrainer):
         return metrics
 
     def test(
-        self, rows: Dataset, metrics: Sequence[str] = METRICS, tokenizer: str = "ptb", **gen_kwargs: Any
+        self, rows: Dataset, metrics: Sequence[str] | None = None, tokenizer: str = "ptb", **gen_kwargs: Any
     ) -> MetricResult:
         """Caption a data set with the trained captioner; the card of the next save reports the metrics.
 
         Args:
             rows: captioned images.
-            metrics, tokenizer: see `compute_caption_metrics`.
+            metrics: see `compute_caption_metrics`; default: those of `evaluate`, `args.eval_metrics`.
+            tokenizer: see `compute_caption_metrics`.
             **gen_kwargs: generation settings.
 
         Returns:
             The metrics and statistics of `evaluate`, without a prefix and without speed, and their `conditions`.
         """
-        captions, figures = self._measure(self._images_of(rows), metrics, tokenizer, gen_kwargs)
+        asked = self.args.eval_metrics if metrics is None else metrics
+        captions, figures = self._measure(self._images_of(rows), asked, tokenizer, gen_kwargs)
         self._note_on_card("test", rows, captions, figures, gen_kwargs)
         return figures
 

@@ -95,9 +95,11 @@ def test_metrics_that_cannot_be_computed_are_reported_before_training(images, pa
     def no_tables(*args, **kwargs):
         raise FileNotFoundError("METEOR needs tables")
 
-    monkeypatch.setattr("hf_captioners.metrics.compute.Meteor", no_tables)
+    monkeypatch.setattr("hf_captioners.metrics.meteor.Meteor", no_tables)
     arguments = ["train", "--train_dir", str(images), "--output_dir", str(tmp_path / "run"), *parts]
     assert main([*arguments, "--test_split", "train", "--test_metrics", "meteor"]) == 2
+    assert "METEOR needs tables" in capsys.readouterr().err
+    assert main([*arguments, "--eval_metrics", "cider_d", "meteor"]) == 2
     assert "METEOR needs tables" in capsys.readouterr().err
     assert not (tmp_path / "run" / "model.safetensors").exists()
 

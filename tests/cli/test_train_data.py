@@ -11,7 +11,7 @@ from hf_captioners.cli import main
 from hf_captioners.data import list_datasets, load_captions
 from hf_captioners.features.cache import image_keys
 from hf_captioners.features.feature_store import FeatureStore
-from hf_captioners.hub.cards import FIGURE_NAMES
+from hf_captioners.hub.cards import figure_name
 from hf_captioners.named_values import read_named_values
 
 FOLDERS = importlib.util.spec_from_file_location("dataset_folders", Path(__file__).with_name("dataset_folders.py"))
@@ -95,7 +95,7 @@ def test_the_end_of_a_run_is_tested(scenes, parts, tmp_path, capsys):
     assert figures["tokenizer"] == "none"
     card = (tmp_path / "run" / "README.md").read_text()
     for name in ("rouge_l", "cider_d", "cider_d_shuffled"):
-        assert f"| {FIGURE_NAMES[name]} | {figures[name]:.4f} |" in card
+        assert f"| {figure_name(name)} | {figures[name]:.4f} |" in card
     assert "Tokenizer: `none`" in card
 
 

@@ -38,6 +38,33 @@ def test_cross_entropy_then_rewards_in_one_command_and_resumed(command, tmp_path
     assert max(entry["epoch"] for entry in log_of(tmp_path / "run")) == 2
 
 
+def test_a_reward_and_a_metric_of_the_current_folder(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my_functions.py").write_text(
+        "def brevity(completions, references, **columns):\n    return [1 / (1 + len(text)) for text in completions]\n"
+        "def letters(predictions, references):\n    return [len(text) for text in predictions]\n"
+    )
+    settings = ["--scst", "--max_steps", "1", "--logging_steps", "1", "--num_samples", "2"]
+    settings += ["--eval_metrics", "cider_d", "my_functions:letters", "--test_split", "train"]
+    misspelt = {"my_functions:brevty": "`brevity`", "my_function:brevity": "`my_functions`", "cider": "`cider_d`"}
+    for typed, expected in misspelt.items():
+        assert main([*command, *settings, "--reward_funcs", typed]) == 2
+        assert f"Did you mean {expected}?" in capsys.readouterr().err
+    assert main([*command, *settings, "--reward_funcs", "cider_d", "my_functions:brevity"]) == 0
+    entry = next(entry for entry in log_of(tmp_path / "run") if "reward" in entry)
+    assert entry["reward"] == pytest.approx(entry["reward_cider_d"] + entry["reward_brevity"], abs=1e-6)
+    evaluated = [entry for entry in log_of(tmp_path / "run") if "eval_letters" in entry]
+    assert evaluated and "eval_bleu_4" not in evaluated[0]
+    tested = json.loads(Path("run", "test_results.json").read_text())
+    assert set(tested["variants"]) == {"cider_d", "letters"}  # the test has the metrics of evaluations
+    capsys.readouterr()
+    typed = ["evaluate", "run", command[2], "--split", "train", "--device", "cpu", "--format", "json"]
+    assert main([*typed, "--metrics", "my_functions:letters"]) == 0
+    assert "letters" in json.loads(capsys.readouterr().out)
+    assert main([*typed, "--metrics", "my_functions:leters"]) == 2
+    assert "Did you mean `letters`?" in capsys.readouterr().err
+
+
 def test_its_arguments_are_refused_without_it(command, capsys):
     assert main([*command, "--num_samples", "3"]) == 2
     assert "`--num_samples` belongs to self-critical training: pass --scst" in capsys.readouterr().err

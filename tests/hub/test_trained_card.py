@@ -55,7 +55,8 @@ If the library `hf_captioners` is installed, .* can be omitted\.
 \| metric \| value \| definition \|
 \|---\|---\|---\|
 (\| BLEU-\d \| \d\.\d{4} \| BLEU-\d, closest reference length \|
-){4}\| CIDEr-D \| \d\.\d{4} \| CIDEr-D \(clipped, sigma 6\) \|
+){4}\| ROUGE-L \| \d\.\d{4} \| ROUGE-L, beta 1\.2 \|
+\| CIDEr-D \| \d\.\d{4} \| CIDEr-D \(clipped, sigma 6\) \|
 \| distinct captions \| \d\.\d{4} \| share of distinct captions \|
 \| words per caption \| \d+\.\d{4} \| mean \|
 \| truncated captions \| \d\.\d{4} \| share of captions that end in a word such as `a` or `with` \|

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoTokenizer
 
 from hf_captioners.metrics import DocumentFrequency, PTBTokenizer
@@ -18,7 +19,9 @@ from hf_captioners.processing.processing_gpt2 import (
     released_words,
 )
 from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor
-from hf_captioners.training.rewards import RewardSum, TrainingReferences, named_reward
+from hf_captioners.training.reward_references import TrainingReferences
+from hf_captioners.training.reward_sum import RewardRows, RewardSum
+from hf_captioners.training.rewards import named_reward
 from hf_captioners.training.schedules import RunLength, noam
 from hf_captioners.training.scst_loss import sample_baseline
 
@@ -45,7 +48,8 @@ def test_visualgpt_procedures_scst_reward(procedures, tmp_path, report_compared)
     reward = named_reward("cider_d", TrainingReferences(captions, count_end=False), str(tmp_path / "corpus.npz"))
     completions = [text for texts in candidates for text in texts]
     row = [number for number, texts in enumerate(candidates) for _ in texts]
-    figures = RewardSum({"cider_d": reward}, None, captions, None)(completions, row, [True] * len(row))
+    rows = RewardRows(Dataset.from_dict({"captions": captions}))
+    figures = RewardSum({"cider_d": reward}, None, rows)(completions, row, [True] * len(row))
     rewards = torch.tensor(case["rewards"])
     torch.testing.assert_close(figures.view(rewards.shape), rewards, atol=1e-5, rtol=0)
     baseline = sample_baseline("beam_mean", figures.view(rewards.shape))[:, 0]

@@ -1,6 +1,8 @@
 """Diagnostics of evaluations: statistics of captions, gates, and images in logging tools."""
 
+import numpy as np
 import pytest
+from datasets import Dataset
 from transformers import TrainerCallback
 
 from hf_captioners.training import CaptioningTrainingArguments
@@ -58,6 +60,27 @@ def test_examples_are_logged_with_their_gates(make_trainer, scenes):
     (logged,) = weights._wandb.logged
     # trackio leaves out lists of images.
     assert [logged[f"evaluation/examples/{number}"][0] for number in range(2)] == [(32, 32), (32, 32)]
+
+
+def test_stored_regions_have_gates_and_no_images_to_show(make_captioner, make_trainer, scenes):
+    """There is nothing to draw, but the gates of the captions are measured."""
+
+    generator = np.random.default_rng(0)
+    rows = {
+        name: Dataset.from_dict(
+            {
+                "captions": part["captions"],
+                "regions": [{"features": generator.random((2, 3), np.float32)} for _ in range(len(part))],
+            }
+        )
+        for name, part in scenes.items()
+    }
+    board = Board()
+    model = make_captioner(vision_model=None, region_feature_size=3)
+    options = {"train_rows": rows["train"], "eval_rows": rows["validation"], "diagnostic_examples": 2}
+    metrics = make_trainer(model, callbacks=[board], **options).evaluate()
+    assert board.images == board.texts == []
+    assert all(0 < metrics[f"eval_visual_gate_{layer}"] < 1 for layer in range(2))
 
 
 def test_a_negative_number_of_examples_is_refused(tmp_path):

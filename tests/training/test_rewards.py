@@ -1,10 +1,15 @@
 """Rewards equal the metrics, and wrong rewards are refused with the reason."""
 
+import numpy as np
 import pytest
-import torch
+from datasets import Dataset
+from PIL import Image
 
 from hf_captioners.metrics import CiderD, DocumentFrequency, bleu_counts, bleu_from_counts, rouge_l
-from hf_captioners.training.rewards import END_WORD, RewardSum, TrainingReferences, named_reward
+from hf_captioners.metrics.meteor import MeteorResult
+from hf_captioners.training.reward_references import END_WORD, TrainingReferences
+from hf_captioners.training.reward_sum import RewardRows, RewardSum
+from hf_captioners.training.rewards import caption_reward, named_reward
 
 CAPTIONS = [
     ["A red circle on the left.", "One red circle, left of a star"],
@@ -25,7 +30,8 @@ def reward(name, count_end=False, document_frequency="per_image"):
 
 
 def figures(function):
-    return function(COMPLETIONS, [CAPTIONS[row] for row in ROW], row=ROW, ended=ENDED, image_id=["x"] * 4)
+    references = [CAPTIONS[row] for row in ROW]
+    return function(completions=COMPLETIONS, references=references, row=ROW, ended=ENDED, image_id=["x"] * 4)
 
 
 @pytest.mark.parametrize("unit", ["per_image", "per_caption"])
@@ -59,9 +65,11 @@ def test_bleu_rouge_and_meteor(monkeypatch):
     asked = {}
 
     class Scorer:
+        stages = ("exact",)
+
         def score(self, predictions, references):
             asked.update(predictions=predictions, references=references)
-            return type("Result", (), {"per_image": torch.tensor([0.1, 0.2, 0.3, 0.4])})
+            return MeteorResult(0.3, np.array([0.1, 0.2, 0.3, 0.4]), np.zeros((4, 23)))
 
     monkeypatch.setattr("hf_captioners.training.rewards.Meteor", Scorer)
     assert figures(reward("meteor", count_end=True)) == pytest.approx([0.1, 0.2, 0.3, 0.4])
@@ -104,7 +112,7 @@ def test_a_file_that_is_none(tmp_path):
 
 
 def test_names_and_captions_are_checked():
-    with pytest.raises(ValueError, match="no reward 'cider'.*cider_d"):
+    with pytest.raises(ValueError, match=r"no reward 'cider'.*Did you mean `cider_d`"):
         reward("cider")
     with pytest.raises(ValueError, match="1 training images have no caption.*row 1"):
         TrainingReferences([["a"], [], ["b"]], False)
@@ -117,6 +125,10 @@ def one(value):
     return function
 
 
+def rows_of(**columns):
+    return RewardRows(Dataset.from_dict({"captions": CAPTIONS} | columns))
+
+
 def test_weighted_sum_and_columns():
     seen = {}
 
@@ -124,37 +136,134 @@ def test_weighted_sum_and_columns():
         seen.update(columns, references=references, completions=completions)
         return [1.0, 2.0, 3.0, 4.0]
 
-    class Columns:
-        def __getitem__(self, rows):
-            return {"image_id": [f"image {row}" for row in rows]}
-
-    rewards = RewardSum({"watch": watch, "half": one(0.5)}, [2.0, -1.0], CAPTIONS, Columns())
+    rows = rows_of(image_id=[f"image {row}" for row in range(3)])
+    rewards = RewardSum({"watch": watch, "half": one(0.5)}, [2.0, -1.0], rows)
     values = rewards(COMPLETIONS, ROW, ENDED)
     assert values.tolist() == [[1.0, 0.5], [2.0, 0.5], [3.0, 0.5], [4.0, 0.5]]
     assert rewards.total(values).tolist() == [1.5, 3.5, 5.5, 7.5]
     assert seen["image_id"] == ["image 0", "image 0", "image 1", "image 2"]
     assert (seen["row"], seen["ended"], seen["completions"]) == (ROW, ENDED, COMPLETIONS)
-    assert seen["references"] == [CAPTIONS[row] for row in ROW]
+    assert seen["references"] == seen["captions"] == [CAPTIONS[row] for row in ROW]
+    assert "images" not in seen
+
+
+def test_functions_as_trl_has_them():
+    """Called by keywords, with prompts; None skips a completion."""
+
+    def length(completions, **kwargs):
+        return [len(text.split()) if "red" in text else None for text in completions]
+
+    def prompted(prompts, completions, image_id, **kwargs):
+        return [0.5 if prompt == "" else 0 for prompt in prompts]
+
+    rewards = RewardSum({"length": length, "prompted": prompted}, [1.0, 2.0], rows_of(image_id=["a", "b", "c"]))
+    values = rewards(COMPLETIONS, ROW, ENDED)
+    assert values.isnan().tolist() == [[False, False], [False, False], [True, False], [True, False]]
+    assert rewards.total(values).tolist() == [4.0, 4.0, 1.0, 1.0]
+    alone = RewardSum({"length": length}, None, rows_of())
+    assert alone.total(alone(COMPLETIONS, ROW, ENDED)).isnan().tolist() == [False, False, True, True]
+
+
+class CountedImages:
+    """A data set of images that counts how often one is decoded."""
+
+    def __init__(self):
+        self.rows = Dataset.from_dict({"captions": CAPTIONS})
+        self.column_names = ["image", "captions"]
+        self.decoded = []
+
+    def __getitem__(self, key):
+        if isinstance(key, int):
+            self.decoded.append(key)
+            return {"image": Image.new("L", (4, 4), key)}
+        return self.rows[key]
+
+    def select_columns(self, names):
+        return self
+
+
+def test_images_are_decoded_once_and_only_for_rewards_that_ask():
+    seen = {}
+
+    def bright(completions, references, images=None, **columns):
+        seen["images"] = images
+        return [image.getpixel((0, 0))[0] for image in images]
+
+    def blind(completions, references, **columns):
+        assert "images" not in columns and "image" not in columns
+        return [0.0] * len(completions)
+
+    rows = CountedImages()
+    assert RewardSum({"blind": blind}, None, RewardRows(rows))(COMPLETIONS, ROW, ENDED).sum() == 0
+    assert rows.decoded == []
+    values = RewardSum({"bright": bright, "blind": blind}, None, RewardRows(rows))(COMPLETIONS, ROW, ENDED)
+    assert rows.decoded == [0, 1, 2] and values[:, 0].tolist() == [0, 0, 1, 2]
+    assert seen["images"][0] is seen["images"][1] and seen["images"][0].mode == "RGB"
+    with pytest.raises(ValueError, match="'bright' asks for `images`, and the training set has none, only image_id"):
+        RewardSum({"bright": bright}, None, rows_of(image_id=["a", "b", "c"]))
 
 
 @pytest.mark.parametrize(
-    ("function", "expected"),
+    ("function", "error", "expected"),
     [
-        (lambda completions, references, **columns: [1.0], "returned 1 values for 4 completions"),
-        (one(float("nan")), r"returned nan for completion 0 \('a red circle'\).*finite"),
-        (one(float("inf")), "returned inf"),
-        (one(None), "returned None"),
+        (lambda completions, references, **columns: [1.0], ValueError, "returned 1 values for 4 completions"),
+        (one(float("nan")), ValueError, r"returned nan for completion 0 \('a red circle'\).*finite"),
+        (one(float("inf")), ValueError, "returned inf"),
+        (one("good"), TypeError, "returned 'good' for completion 0"),
+        (lambda completions, **columns: 1.0, TypeError, "'mine' returned 1.0, expected a list"),
+        (lambda completions, **columns: {"a": 1}, TypeError, "'mine' returned {'a': 1}, expected a list"),
     ],
 )
-def test_what_a_reward_returns_is_checked(function, expected):
-    with pytest.raises(ValueError, match=expected):
-        RewardSum({"mine": function}, None, CAPTIONS, None)(COMPLETIONS, ROW, ENDED)
+def test_what_a_reward_returns_is_checked(function, error, expected):
+    with pytest.raises(error, match=expected):
+        RewardSum({"mine": function}, None, rows_of())(COMPLETIONS, ROW, ENDED)
 
 
 def test_what_a_reward_takes_is_checked():
     with pytest.raises(TypeError, match=r"'mine'.*\*\*columns"):
-        RewardSum({"mine": lambda completions, references: [1.0]}, None, CAPTIONS, None)
+        RewardSum({"mine": lambda completions, references: [1.0]}, None, rows_of())
+    with pytest.raises(ValueError, match="'mine' needs `image_ids`.* Did you mean `image_id`"):
+        RewardSum({"mine": lambda image_ids, **columns: [1.0]}, None, rows_of(image_id=["a", "b", "c"]))
     with pytest.raises(ValueError, match="1 reward functions and 2 `reward_weights`"):
-        RewardSum({"mine": one(1.0)}, [1.0, 2.0], CAPTIONS, None)
+        RewardSum({"mine": one(1.0)}, [1.0, 2.0], rows_of())
     with pytest.raises(ValueError, match="at least one function"):
-        RewardSum({}, None, CAPTIONS, None)
+        RewardSum({}, None, rows_of())
+
+
+@pytest.mark.parametrize("name", ["cider_d", "bleu", "rouge_l"])
+def test_conversations_and_columns_by_choice(name):
+    """Completions of TRL are texts or messages; the column of references has any name, and rows may lack them."""
+    expected = figures(reward(name))
+    chosen = caption_reward(name, CAPTIONS, references_column="gold")
+    gold = [CAPTIONS[row] for row in ROW]
+    assert chosen(prompts=[""] * 4, completions=COMPLETIONS, gold=gold, references=[["x"]] * 4) == expected
+    talks = [[{"role": "assistant", "content": text}] for text in COMPLETIONS]
+    assert chosen(completions=talks, gold=gold) == expected
+    parts = [[{"role": "assistant", "content": [{"type": "text", "text": text}]}] for text in COMPLETIONS]
+    assert chosen(completions=parts, gold=gold) == expected
+    assert chosen(completions=talks, gold=[None, *gold[1:3], []]) == [None, *expected[1:3], None]
+    single = chosen(completions=talks, gold=["two blue squares"] * 4)
+    assert single[2] == pytest.approx(chosen(completions=talks, gold=[["two blue squares"]] * 4)[2])
+    with pytest.raises(TypeError, match="column 'gold', and the columns are golds.*Did you mean `golds`"):
+        chosen(completions=COMPLETIONS, golds=gold)
+    with pytest.raises(TypeError, match="A completion is 3, expected a text or a list of messages"):
+        chosen(completions=[3], gold=gold[:1])
+
+
+def test_other_references_than_the_prepared_ones():
+    """They get the same document frequencies: the order of the references of an image changes nothing."""
+    given = [[*reversed(CAPTIONS[row])] for row in ROW]
+    prepared = reward("cider_d")
+    assert prepared(completions=COMPLETIONS, references=given) == pytest.approx(figures(prepared))
+    with pytest.raises(ValueError, match="CIDEr-D needs document frequencies: pass the captions"):
+        named_reward("cider_d")
+
+
+def test_a_reward_of_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "own_rewards.py").write_text(
+        "def short(completions, **columns):\n    return [1.0] * len(completions)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert named_reward("own_rewards:short")(completions=["a"]) == [1.0]
+    with pytest.raises(ValueError, match=r"no 'shrot' in .* Did you mean `short`"):
+        named_reward("own_rewards:shrot")

@@ -1,0 +1,61 @@
+"""Functions that are named by `module:function`, such as a metric or a reward of one's own."""
+
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+def load_function(path: str, kind: str) -> Callable[..., Any]:
+    """Import a function by its path; modules of the current folder are found, too.
+
+    Args:
+        path: `module:function`, for example `my_module:my_metric` or `package.module:function`.
+        kind: what the function is, for messages: `"metric"` or `"reward"`.
+
+    Raises:
+        ValueError: the path has another form, there is no such module or function, or it cannot be called. The message
+            has the nearest name.
+    """
+    name, colon, attribute = path.partition(":")
+    if not colon or not name or not attribute:
+        raise ValueError(f"The {kind} {path!r} has no form that is known: write module:function.")
+    module = _import(name, path, kind)
+    if not hasattr(module, attribute):
+        functions = [one for one, value in vars(module).items() if callable(value) and not one.startswith("_")]
+        raise ValueError(
+            f"There is no {attribute!r} in {module.__file__ or name}, for the {kind} {path!r}."
+            f"{did_you_mean(attribute, functions)}"
+        )
+    function = getattr(module, attribute)
+    if not callable(function):
+        raise ValueError(f"The {kind} {path!r} is {function!r}, expected a function.")
+    return function
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean ...?` with the nearest known name, or nothing if none is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f" Did you mean `{near[0]}`?" if near else ""
+
+
+def _import(name: str, path: str, kind: str) -> ModuleType:
+    here = os.getcwd()
+    sys.path.append(here)  # last: a file of the current folder does not hide an installed package
+    try:
+        importlib.invalidate_caches()  # the file may be new
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module exists, and something that it imports does not
+        found = [one.stem for one in Path(here).glob("*.py")]
+        raise ValueError(
+            f"There is no module {name!r}, neither in the current folder {here} nor installed, for the {kind} "
+            f"{path!r}.{did_you_mean(name, found)}"
+        ) from error
+    finally:
+        sys.path.remove(here)

@@ -1,0 +1,175 @@
+"""The table of metrics. Exports, commands, cards, rewards, `evaluate` modules and trainers read it."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from hf_captioners.dotted_paths import did_you_mean, load_function
+
+MetricFunction = Callable[..., Any]
+"""A function of tokenised captions and their references, see `Metric`."""
+
+
+class Score(NamedTuple):
+    """One score of a metric.
+
+    Attributes:
+        name: of the score, such as `bleu_4`.
+        corpus: value over all images.
+        variant: exact definition, for the result and the card.
+        per_image: one value per image; None if the metric has none.
+    """
+
+    name: str
+    corpus: float
+    variant: str
+    per_image: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One entry of the table.
+
+    Args:
+        function: `module:function`, or the function itself. It is called with `predictions` (one tokenised caption per
+            image, words separated by blanks) and `references` (for each image its tokenised captions). It returns one
+            number per image, whose mean is the score of the data set, or several `Score`. It also gets those of
+            `RESOURCES` that it has a parameter for.
+        about: exact definition, one line.
+        titles: titles of its scores in cards, by their names. Default: one score with the name of the metric.
+        reward: score that it gives as a reward of training, see `hf_captioners.training.rewards`. None: it is none.
+        counts_end: whether a reward by it can count the end token as a word.
+        hub_name: name of the metric on the Hub, for the structured results of cards. None: they lack it.
+        bibtex: citation.
+
+    Example:
+        >>> from hf_captioners.metrics import METRICS
+        >>> METRICS["bleu"].load()(predictions=["a cat"], references=[["a cat"]])  # doctest: +ELLIPSIS
+        <generator object ...>
+        >>> METRICS["rouge_l"].load()(predictions=["a cat"], references=[["a cat"]]).tolist()
+        [1.0]
+    """
+
+    function: str | MetricFunction
+    about: str
+    titles: Mapping[str, str] = field(default_factory=dict)
+    reward: str | None = None
+    counts_end: bool = False
+    hub_name: str | None = None
+    bibtex: str = ""
+
+    def load(self) -> MetricFunction:
+        """Import the function."""
+        if callable(self.function):
+            return self.function
+        module, _, name = self.function.partition(":")
+        return getattr(importlib.import_module(module, __package__), name)
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """The names of `RESOURCES` that the function takes."""
+        taken = inspect.signature(self.load()).parameters
+        return tuple(name for name in RESOURCES if name in taken)
+
+
+RESOURCES = ("document_frequency", "meteor", "tables", "spice")
+"""What a metric may need besides captions: arguments of `compute_caption_metrics`."""
+DEFAULT_METRICS = ("bleu", "rouge_l", "cider_d")
+"""The metrics that are computed if none are named."""
+SHUFFLED_CONTROL = "cider_d_shuffled"
+"""The metric of `shuffled_cider_d`."""
+RESERVED = {"baseline", "comparison", "document_frequency", "extra", "images", "loss", "missing", "per_image"}
+RESERVED |= {"split", "tokenizer", "variants"}
+"""Names of a result that are no metrics."""
+ORDERS = range(1, 5)
+
+METRICS: dict[str, Metric] = {
+    "bleu": Metric(
+        ".bleu:score_bleu",
+        "BLEU-1 to BLEU-4, closest reference length",
+        titles={f"bleu_{order}": f"BLEU-{order}" for order in ORDERS},
+        reward="bleu_4",
+        counts_end=True,
+        hub_name="bleu",
+    ),
+    "bleu_no_penalty": Metric(
+        ".bleu:score_bleu_without_penalty",
+        "BLEU-1 to BLEU-4, without brevity penalty",
+        titles={f"bleu_{order}_no_penalty": f"BLEU-{order} without brevity penalty" for order in ORDERS},
+    ),
+    "rouge_l": Metric(
+        ".rouge:rouge_l", "ROUGE-L, beta 1.2", titles={"rouge_l": "ROUGE-L"}, reward="rouge_l", hub_name="rouge"
+    ),
+    "cider_d": Metric(
+        ".cider:cider_d",
+        "CIDEr-D (clipped, sigma 6)",
+        titles={"cider_d": "CIDEr-D"},
+        reward="cider_d",
+        counts_end=True,
+        hub_name="cider",
+    ),
+    "cider": Metric(".cider:cider_d", "CIDEr-D (clipped, sigma 6), reported as CIDEr by papers and coco-caption"),
+    SHUFFLED_CONTROL: Metric(
+        ".shuffled_control:shuffled_cider_d",
+        "CIDEr-D of the same captions against the references of the next image (shuffled control)",
+        titles={SHUFFLED_CONTROL: "CIDEr-D, shuffled control"},
+    ),
+    "cider_original": Metric(".cider:cider_original", "original CIDEr (no clipping, no length penalty)"),
+    "meteor": Metric(".meteor:score_meteor", "METEOR 1.5, English", titles={"meteor": "METEOR"}, reward="meteor"),
+    "spice": Metric(".spice:score_spice", "SPICE 1.0, original program", titles={"spice": "SPICE"}),
+}
+"""The metrics by name."""
+
+
+def score_titles() -> dict[str, str]:
+    """Return the titles of all scores in cards by their names."""
+    return {name: title for metric in METRICS.values() for name, title in metric.titles.items()}
+
+
+def hub_names() -> dict[str, str]:
+    """Return the names on the Hub by the names of scores."""
+    known = (metric for metric in METRICS.values() if metric.hub_name is not None)
+    return {name: str(metric.hub_name) for metric in known for name in metric.titles}
+
+
+def find_metrics(metrics: Sequence[str | MetricFunction]) -> dict[str, Metric]:
+    """Find metrics by name, by `module:function`, or take functions as they are.
+
+    Returns:
+        The metrics by name; those of one's own have the name of their function.
+
+    Raises:
+        ValueError: a name is unknown; the message has the nearest one. Or two metrics have the same name.
+
+    Example:
+        >>> from hf_captioners.metrics.registry import find_metrics
+        >>> find_metrics(["rouge_l"])["rouge_l"].about
+        'ROUGE-L, beta 1.2'
+    """
+    if isinstance(metrics, str):
+        raise ValueError(f"`metrics` is {metrics!r}, expected a list of names among {', '.join(METRICS)}.")
+    found: dict[str, Metric] = {}
+    for one in metrics:
+        name, metric = _find(one, metrics)
+        is_taken = name in (*METRICS, *score_titles(), *RESERVED) and METRICS.get(name) != metric
+        if is_taken or found.get(name, metric) != metric:
+            raise ValueError(f"The name {name!r} of a metric of your own is taken: rename the function.")
+        found[name] = metric
+    return found
+
+
+def _find(metric: str | MetricFunction, metrics: Sequence[str | MetricFunction]) -> tuple[str, Metric]:
+    if isinstance(metric, str) and metric in METRICS:
+        return metric, METRICS[metric]
+    if isinstance(metric, str) and ":" in metric:
+        metric = load_function(metric, "metric")
+    if not callable(metric):
+        raise ValueError(
+            f"`metrics` is {metrics!r}, expected a list of names among {', '.join(METRICS)}, or module:function."
+            f"{did_you_mean(str(metric), METRICS)}"
+        )
+    name = getattr(metric, "__name__", type(metric).__name__)
+    lines = (inspect.getdoc(metric) or name).splitlines()
+    return name, Metric(metric, lines[0])

@@ -1,0 +1,234 @@
+"""The weighted sum of several rewards, and the checks of what reward functions take and return."""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from datasets import Dataset
+from torch import Tensor
+
+from hf_captioners.data.schema import IMAGE, IMAGE_COLUMNS, IMAGES
+from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.processing.image_reading import read_image
+
+from .rewards import Reward
+
+ALWAYS_GIVEN = ("completions", "references", "captions", "prompts", "row", "ended", "words")
+"""Keywords that every reward gets besides the columns of the data set."""
+
+
+class RewardRows:
+    """Rows of a data set as rewards read them: columns by name, and images that are decoded on request.
+
+    Args:
+        rows: a data set with `captions`, and with `image` or `images` where a reward asks for images.
+
+    Attributes:
+        columns: names of the columns that rewards get.
+
+    Example:
+
+    ```python
+    from datasets import Dataset
+
+    from hf_captioners.training.reward_sum import RewardRows
+
+    rows = RewardRows(Dataset.from_dict({"captions": [["a dog"], ["a cat"]], "topic": ["x", "y"]}))
+    assert rows.read([1, 1])["topic"] == ["y", "y"] and rows.read([1])["references"] == [["a cat"]]
+    ```
+    """
+
+    def __init__(self, rows: Dataset, captions: Sequence[Sequence[str]] | None = None) -> None:
+        self.captions = list(rows["captions"]) if captions is None else captions
+        names = rows.column_names
+        self.columns = [name for name in names if name not in (*IMAGE_COLUMNS, "captions")]
+        self._others = rows.select_columns(self.columns) if self.columns else None
+        self._image_column = next((name for name in (IMAGE, IMAGES) if name in names), None)
+        self._images = None if self._image_column is None else rows.select_columns([self._image_column])
+
+    def read(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Return the columns of N rows, which may be repeated; `references` are their `captions`."""
+        others = {} if self._others is None else dict(self._others[list(rows)])
+        captions = [self.captions[row] for row in rows]
+        return {**others, "captions": captions, "references": captions}
+
+    @property
+    def has_images(self) -> bool:
+        """Whether there are images to decode."""
+        return self._images is not None
+
+    def images(self, rows: Sequence[int]) -> list[Any]:
+        """Decode the images of N rows, each once: `PIL.Image`s, or lists of them for rows of several views."""
+        assert self._images is not None and self._image_column is not None
+        decoded = {}
+        for row in dict.fromkeys(rows):
+            value = self._images[row][self._image_column]
+            decoded[row] = [read_image(view) for view in value] if isinstance(value, list) else read_image(value)
+        return [decoded[row] for row in rows]
+
+
+class RewardSum:
+    """Weighted sum of several rewards.
+
+    Args:
+        functions: reward functions by name.
+        weights: one per function; None gives each the weight 1.
+        rows: the training set.
+
+    Raises:
+        ValueError: there is no function, the number of weights differs from the number of functions, or a function
+            needs a column or images that the data set does not have.
+        TypeError: a function does not accept all columns as keywords.
+
+    Example:
+
+    ```python
+    from datasets import Dataset
+
+    from hf_captioners.training.reward_sum import RewardRows, RewardSum
+    from hf_captioners.training.rewards import named_reward
+
+
+    def brevity(completions, references, **columns):
+        return [1 / len(text.split()) for text in completions]
+
+
+    rows = RewardRows(Dataset.from_dict({"captions": [["a red circle"], ["two blue stars"]]}))
+    rewards = RewardSum({"rouge_l": named_reward("rouge_l"), "brevity": brevity}, [1.0, 0.5], rows)
+    values = rewards(["two blue stars", "a"], row=[1, 0], ended=[True, True])  # [N, functions]
+    assert values.shape == (2, 2) and rewards.total(values).shape == (2,)
+    ```
+    """
+
+    def __init__(self, functions: Mapping[str, Reward], weights: Sequence[float] | None, rows: RewardRows) -> None:
+        if not functions or (weights is not None and len(weights) != len(functions)):
+            raise ValueError(
+                f"There are {len(functions)} reward functions and {0 if weights is None else len(weights)} "
+                "`reward_weights`, expected at least one function, and one weight each or none."
+            )
+        for name, function in functions.items():
+            _check_parameters(name, function, rows)
+        self.functions, self.rows = dict(functions), rows
+        self.weights = torch.tensor([1.0] * len(functions) if weights is None else list(weights))
+        self._ask_for_images = {name for name, function in functions.items() if asks_for_images(function)}
+
+    def __call__(
+        self, completions: list[str], row: list[int], ended: list[bool], words: list[str] | None = None
+    ) -> Tensor:
+        """Compute every reward of every completion, unweighted.
+
+        Args:
+            completions: N captions.
+            row: the training image of each.
+            ended: whether each has an end token.
+            words: the completions, tokenised; rewards get them as a column. None: rewards tokenise them.
+
+        Returns:
+            `[N, functions]` float32, nan where a function skipped a completion.
+
+        Raises:
+            TypeError: a function returned something else than a list of numbers.
+            ValueError: a function returned a different number of values, or a value that is not finite.
+        """
+        columns = self.rows.read(row) | {"row": row, "ended": ended, "prompts": [""] * len(completions)}
+        if words is not None:
+            columns["words"] = words
+        images = {"images": self.rows.images(row)} if self._ask_for_images else {}
+        figures = [
+            checked(
+                name,
+                function(completions=completions, **columns, **(images if name in self._ask_for_images else {})),
+                completions,
+            )
+            for name, function in self.functions.items()
+        ]
+        return torch.stack(figures, 1)
+
+    def total(self, figures: Tensor) -> Tensor:
+        """Return the weighted sum `[N]` of `figures` `[N, functions]` without nan; nan if a row has nothing else."""
+        sums = figures.nan_to_num(0.0) @ self.weights.to(figures.device)
+        return sums.masked_fill(figures.isnan().all(1), float("nan"))
+
+
+def asks_for_images(function: Callable[..., Any]) -> bool:
+    """Return whether a reward has a parameter `images`.
+
+    Example:
+
+    ```python
+    from hf_captioners.training.reward_sum import asks_for_images
+
+    assert asks_for_images(lambda completions, images, **columns: [0.0]) and not asks_for_images(len)
+    ```
+    """
+    return "images" in inspect.signature(function).parameters
+
+
+def _check_parameters(name: str, function: Callable[..., Any], rows: RewardRows) -> None:
+    parameters = inspect.signature(function).parameters.values()
+    if not any(part.kind is part.VAR_KEYWORD for part in parameters):
+        raise TypeError(
+            f"The reward {name!r} does not take all columns; write it as "
+            "def reward(completions, references, **columns)."
+        )
+    if asks_for_images(function) and not rows.has_images:
+        raise ValueError(
+            f"The reward {name!r} asks for `images`, and the training set has none, only {', '.join(rows.columns)}: "
+            "train on images instead of stored features."
+        )
+    given = (*ALWAYS_GIVEN, "images", *rows.columns)
+    for part in parameters:
+        is_needed = part.default is part.empty and part.kind not in (part.VAR_KEYWORD, part.VAR_POSITIONAL)
+        if part.kind is part.POSITIONAL_ONLY or (is_needed and part.name not in given):
+            raise ValueError(
+                f"The reward {name!r} needs `{part.name}`, which is no column of the training set: "
+                f"{', '.join(given)}.{did_you_mean(part.name, given)}"
+            )
+
+
+def checked(name: str, figures: Sequence[float | None], completions: Sequence[str]) -> Tensor:
+    """Return the values of a reward as `[N]` float32, nan for None.
+
+    Args:
+        name: of the reward, for errors.
+        figures: what the function returned.
+        completions: the N captions.
+
+    Raises:
+        TypeError: it is no list of numbers.
+        ValueError: there are not as many values as completions, or one is not finite.
+
+    Example:
+
+    ```python
+    from hf_captioners.training.reward_sum import checked
+
+    assert checked("length", [2, 1], ["two dogs", "dogs"]).tolist() == [2.0, 1.0]
+    assert checked("length", [2, None], ["two dogs", ""]).isnan().tolist() == [False, True]
+    ```
+    """
+    if isinstance(figures, (str, Mapping)) or not hasattr(figures, "__len__"):
+        raise TypeError(f"The reward {name!r} returned {figures!r}, expected a list with a number per completion.")
+    if len(figures) != len(completions):
+        raise ValueError(
+            f"The reward {name!r} returned {len(figures)} values for {len(completions)} completions, expected one "
+            "per completion."
+        )
+    values = []
+    for place, figure in enumerate(figures):
+        try:
+            value = float("nan") if figure is None else float(figure)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"The reward {name!r} returned {figure!r} for completion {place} ({completions[place]!r}), expected a "
+                "number, or None to skip it."
+            ) from None
+        if figure is not None and not math.isfinite(value):
+            raise ValueError(
+                f"The reward {name!r} returned {value} for completion {place} ({completions[place]!r}), expected a "
+                "finite number, or None to skip it."
+            )
+        values.append(value)
+    return torch.tensor(values)

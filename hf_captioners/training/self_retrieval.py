@@ -1,0 +1,121 @@
+"""The reward `self_retrieval`: can a captioner tell the image of a caption from the other images of the batch?"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
+from hf_captioners.pipelines.image_captioning import is_native_processor
+from hf_captioners.processing.image_reading import read_image
+
+from .caption_encoding import CaptionEncoder, caption_encoder
+from .collator import CaptionCollator
+from .rewards import SELF_RETRIEVAL, caption_texts
+
+
+class SelfRetrieval:
+    """The probability of a caption's own image among the images of the batch, 0 to 1.
+
+    A captioner gives the likelihood of every caption for every image. By Bayes' rule, with images that are equally
+    probable before the caption is read, the probability of image i given caption c is p(c | i) / sum_j p(c | j).
+    Captions that fit every image get 1 / B. With only one image in the batch, all captions are skipped.
+
+    Args:
+        model: the captioner that judges; it is not changed. None: the trainer sets a frozen copy of the captioner that
+            self-critical training starts from, so that the reward cannot be raised by changing the judge.
+        processing_class: its processor.
+        images_column: column of the images, one per caption. Rows with equal images count as one image.
+
+    Attributes:
+        is_open: whether the trainer chooses the captioner that judges.
+
+    Source: Luo et al. (CVPR 2018) and Liu et al. (ECCV 2018), who train with the ability to retrieve the image; here a
+        captioner is the retriever.
+
+    Example:
+
+    ```python
+    from hf_captioners.training.self_retrieval import SelfRetrieval
+
+    reward = SelfRetrieval(model, processor)
+    rows = images["train"].select([0, 1])
+    values = reward(["a red circle", "two blue stars"], images=[rows[0]["image"], rows[1]["image"]])
+    assert len(values) == 2 and all(0 <= value <= 1 for value in values)
+    ```
+    """
+
+    __name__ = SELF_RETRIEVAL
+
+    def __init__(self, model: PreTrainedModel | None, processing_class: Any, images_column: str = "images") -> None:
+        self.model, self.processing_class, self.images_column = model, processing_class, images_column
+        self.is_open = model is None
+
+    def __call__(self, completions: Sequence[Any], images: Sequence[Any] | None = None, **columns: Any) -> list[Any]:
+        """Score completions.
+
+        Args:
+            completions: N captions, as texts or as messages.
+            images: the image of each, `PIL.Image`s, or a list of one image or of several views.
+            **columns: other columns; that of the images if it has a different name.
+
+        Raises:
+            TypeError: there are no images.
+            RuntimeError: there is no captioner that judges yet.
+        """
+        given = images if self.images_column == "images" else columns.get(self.images_column)
+        if given is None:
+            raise TypeError(
+                f"The reward {SELF_RETRIEVAL!r} reads images from the column {self.images_column!r}, and the columns "
+                f"are {', '.join(columns)}. Choose one: images_column=NAME."
+            )
+        if self.model is None:
+            raise RuntimeError(f"The reward {SELF_RETRIEVAL!r} has no captioner before `train` is called.")
+        different, own = _different_images(given)
+        if len(different) < 2:
+            return [None] * len(completions)
+        likelihood = self.log_likelihood(caption_texts(completions), different)  # [images, N]
+        return likelihood.softmax(0)[torch.tensor(own), torch.arange(len(own))].tolist()
+
+    @torch.no_grad()
+    def log_likelihood(self, captions: Sequence[str], images: Sequence[Any]) -> Tensor:
+        """Return log p(caption | image) `[images, captions]`, the sum over all tokens and the end token."""
+        assert self.model is not None
+        self.model.eval()
+        encoder = caption_encoder(self.processing_class, self.model)
+        return torch.stack([self._of_image(encoder, captions, image) for image in images])
+
+    def _of_image(self, encoder: CaptionEncoder, captions: Sequence[str], image: Any) -> Tensor:
+        assert self.model is not None
+        column = "images" if isinstance(image, list) else "image"
+        items = [{column: image, "row": 0, "caption": caption} for caption in captions]
+        # Captioners of this library read the image once for all captions.
+        batch = CaptionCollator(encoder, share_images=is_native_processor(self.processing_class))(items)
+        batch = {name: value.to(self.model.device) for name, value in batch.items()}
+        logits, labels = self.model(**batch).logits.float(), batch["labels"]
+        nll = torch.nn.functional.cross_entropy(
+            logits.transpose(1, 2), labels, ignore_index=IGNORED_LABEL, reduction="none"
+        )
+        return -nll.sum(1).cpu()
+
+
+def _different_images(images: Sequence[Any]) -> tuple[list[Any], list[int]]:
+    """Return the images without repetitions, and the position of each of the given ones among them."""
+    places: dict[tuple[Any, ...], int] = {}
+    different: list[Any] = []
+    own: list[int] = []
+    for image in images:
+        views = [read_image(view) for view in (image if isinstance(image, (list, tuple)) else [image])]
+        key = tuple(_content(view) for view in views)
+        if key not in places:
+            places[key] = len(different)
+            different.append(views[0] if len(views) == 1 else views)
+        own.append(places[key])
+    return different, own
+
+
+def _content(image: Image.Image) -> tuple[Any, ...]:
+    return image.size, image.mode, image.tobytes()
