@@ -85,6 +85,13 @@ ARCHITECTURES = {
             tokenizer="words",
             paper="Vaswani et al., Attention Is All You Need, NeurIPS 2017",
         ),
+        Architecture(
+            name="aoanet",
+            model_type="captioning_aoanet",
+            prefix="AoANet",
+            tokenizer="words",
+            paper="Huang et al., Attention on Attention for Image Captioning, ICCV 2019",
+        ),
     )
 }
 

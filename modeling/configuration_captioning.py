@@ -167,6 +167,11 @@ class CaptioningConfig(PreTrainedConfig):
         """The reason why this configuration needs boxes, for messages; None if the captioner also works without."""
         return None
 
+    @property
+    def required_vectors(self) -> dict[str, int]:
+        """Widths of the declared inputs of the layout `"vector"` without which this captioner cannot run, by name."""
+        return {}
+
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Build a configuration as in transformers; a different model type is an error instead of a warning.

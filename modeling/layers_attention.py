@@ -37,7 +37,8 @@ def eager_attention_forward(
     if attention_mask is not None:
         scores = scores + attention_mask
     # In half precision, exponentials of scores would lose too many digits.
-    weights = nn.functional.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
+    exact = torch.promote_types(scores.dtype, torch.float32)
+    weights = nn.functional.softmax(scores, dim=-1, dtype=exact).to(query.dtype)
     dropped = nn.functional.dropout(weights, p=dropout, training=module.training)
     return (dropped @ value).transpose(1, 2), weights  # [B, T, H, d_v]
 

@@ -1,9 +1,20 @@
-"""Layers of recurrent decoders: an LSTM cell with word and context inputs, and a cache of its state."""
+"""Layers of recurrent decoders: LSTM cells, attention and context of a step, and the attention LSTM of AoANet."""
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import can_return_tuple
+
+from .generation_captioning import RecurrentCache
+from .layers_attention import AdditiveAttention, AttentionOnAttention, PreparedDotAttention, create_region_mask
+from .modeling_captioning import CaptioningDecoderOutput, CaptioningEncoderOutput, CaptioningPreTrainedModel
+
+# What an attention LSTM decoder carries from token to token.
+STATES = ("hidden", "memory", "context", "context_memory")
 
 
 class LSTMState(NamedTuple):
@@ -59,7 +70,303 @@ class LSTMCell(nn.Module):
 
 
 def keep_state(mask: Tensor | None, new: LSTMState, old: LSTMState) -> LSTMState:
-    """Return the new state where `mask` `[B * K]` is True, and the old state elsewhere."""
+    """Return the new state where `mask` `[B * K]` is True, and the old state elsewhere; entries may be None."""
     if mask is None:
         return new
-    return LSTMState(*(torch.where(mask[:, None], one, other) for one, other in zip(new, old, strict=True)))
+    pairs = zip(new, old, strict=True)
+    return LSTMState(*(None if one is None else torch.where(mask[:, None], one, other) for one, other in pairs))
+
+
+def initialize_as_torch(module: nn.Module) -> None:
+    """Initialise linear maps, LSTM cells and word embeddings of a module as PyTorch does, for `_init_weights`.
+
+    Linear maps are uniform in +-1 / sqrt(inputs), LSTM cells in +-1 / sqrt(n), embeddings normal with deviation 1.
+    """
+    for child in module.modules():
+        if isinstance(child, nn.Embedding):
+            init.normal_(child.weight)
+        elif isinstance(child, nn.Linear):
+            bound = 1 / math.sqrt(child.in_features)
+            init.uniform_(child.weight, -bound, bound)
+            if child.bias is not None:
+                init.uniform_(child.bias, -bound, bound)
+    for cell in (child for child in module.modules() if isinstance(child, LSTMCell)):  # after their linear maps
+        bound = 1 / math.sqrt(cell.hidden_projection.in_features)
+        for parameter in cell.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+
+class DotRegionAttention(nn.Module):
+    """Multi-head dot attention of one step of a recurrent decoder, over keys and values of the encoder.
+
+    The encoder's `level_states` `[B, 2, R, W]` are the keys and the values.
+
+    Args:
+        config: selects the attention implementation.
+        hidden_size: D of the queries.
+        num_heads: H.
+        scale: W / D.
+        dropout: rate on the attention weights.
+        norm: applied to the queries; None: nothing is.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        hidden_size: int,
+        num_heads: int,
+        scale: int = 1,
+        dropout: float = 0.0,
+        norm: nn.Module | None = None,
+    ) -> None:
+        super().__init__()
+        self.norm = nn.Identity() if norm is None else norm
+        self.attention = PreparedDotAttention(config, hidden_size, num_heads, scale, dropout)
+
+    def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
+        """Return what `forward` reads beside the query, once for all steps of B * K text rows."""
+        keys, values = encoder_outputs.level_states.unbind(1)  # each [B, R, W]
+        queries = keys.new_empty(keys.shape[0], rows // keys.shape[0], 0)  # [B, K, 0]: a mask needs the shape only
+        return keys, values, create_region_mask(self.attention.config, queries, keys, encoder_outputs.region_mask)
+
+    def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, mask: Any) -> tuple[Tensor, Tensor | None, None]:
+        """Return the attended vectors `[B * K, W]` of queries `[B * K, D]`, weights `[B * K, H, R]` and no gates."""
+        attended, weights = self.attention(self.norm(hidden)[:, None], keys, values, mask)
+        return attended[:, 0], None if weights is None else weights[:, :, 0], None
+
+
+class AdditiveRegionAttention(nn.Module):
+    """Additive attention of one step of a recurrent decoder, over the encoder's regions `[B, R, D]`.
+
+    The encoder's `level_states` `[B, 1, R, A]` are the keys.
+
+    Args:
+        hidden_size: width of the queries.
+        attention_size: A.
+    """
+
+    def __init__(self, hidden_size: int, attention_size: int) -> None:
+        super().__init__()
+        self.attention = AdditiveAttention(hidden_size, attention_size)
+
+    def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
+        """Return what `forward` reads beside the query, once for all steps of B * K text rows."""
+        regions, mask = encoder_outputs.memory()
+        return encoder_outputs.level_states[:, 0], regions, mask
+
+    def forward(
+        self, hidden: Tensor, keys: Tensor, regions: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, None]:
+        """Return the attended regions `[B * K, D]` of queries `[B * K, D]`, weights `[B * K, R]` and no gates."""
+        weights = self.attention(hidden, keys, mask)  # [B, K, R]
+        return (weights @ regions).flatten(0, 1), weights.flatten(0, 1), None
+
+
+class AttendedContext(nn.Module):
+    """The context of one step from the attended vector and the state of the attention LSTM.
+
+    Args:
+        kind: `"aoa"`: attention on attention; `"lstm"`: a second LSTM, whose hidden state is the context; `"base"`: a
+            rectified linear map.
+        attended_size: W.
+        hidden_size: D of state and context.
+    """
+
+    def __init__(self, kind: str, attended_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.kind = kind
+        if kind == "aoa":
+            self.aoa = AttentionOnAttention(hidden_size, first_size=attended_size)
+        elif kind == "lstm":
+            self.lstm = LSTMCell(attended_size, hidden_size, hidden_size)
+        else:
+            self.projection = nn.Linear(attended_size + hidden_size, hidden_size)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the context has a memory beside it, which is carried from step to step."""
+        return self.kind == "lstm"
+
+    def forward(self, attended: Tensor, hidden: Tensor, state: LSTMState) -> tuple[LSTMState, Tensor | None]:
+        """Return the new context `[B * K, D]`, with its memory or None, and the gate `[B * K, D]` of `"aoa"`.
+
+        Args:
+            attended: `[B * K, W]`.
+            hidden: `[B * K, D]`, of the attention LSTM.
+            state: the context and its memory before the step.
+        """
+        if self.kind == "aoa":
+            context, gate = self.aoa.with_gate(attended, hidden)
+            return LSTMState(context, None), gate
+        if self.kind == "lstm":
+            return self.lstm(self.lstm.word_projection(attended), hidden, state)[0], None
+        return LSTMState(self.projection(torch.cat((attended, hidden), dim=-1)).relu(), None), None
+
+
+class AttentionLSTMGates(NamedTuple):
+    """Gates of an attention LSTM decoder.
+
+    Args:
+        context: gate of attention on attention, `[B * K, T, D]`; None for other contexts.
+        attention: gates among several attentions, `[B * K, T, M]`; None where there are none.
+    """
+
+    context: Tensor | None
+    attention: Tensor | None
+
+
+class AttentionLSTMLayer(GradientCheckpointingLayer):
+    """Attention LSTM, attention and context over all tokens of a batch of captions (AoANet, section 3.2.2).
+
+    The LSTM reads the word, and the sum of a global vector of the image and the previous context; its state is the
+    query of the attention.
+
+    Args:
+        word_size: E.
+        hidden_size: D of state, global vector and context.
+        attention: called with states `[B * K, D]` and what its `prepare` returns; returns attended vectors
+            `[B * K, W]`, weights `[B * K, ..., R]` or None, and gates or None.
+        context: see `AttendedContext`.
+        context_dropout: rate on the previous context.
+        output_residual: whether the output is the sum of context and state instead of the context alone.
+    """
+
+    def __init__(
+        self,
+        word_size: int,
+        hidden_size: int,
+        attention: nn.Module,
+        context: AttendedContext,
+        context_dropout: float = 0.0,
+        output_residual: bool = False,
+    ) -> None:
+        super().__init__()
+        self.lstm = LSTMCell(word_size, hidden_size, hidden_size)
+        self.attention = attention
+        self.context = context
+        self.context_dropout = nn.Dropout(context_dropout)
+        self.output_residual = output_residual
+
+    def forward(
+        self,
+        words: Tensor,
+        global_state: Tensor,
+        token_mask: Tensor | None,
+        hidden: Tensor,
+        memory: Tensor,
+        context: Tensor,
+        context_memory: Tensor | None,
+        *prepared: Any,
+    ) -> tuple[Tensor | None, ...]:
+        """Run all steps.
+
+        Args:
+            words: `[B * K, T, E]`.
+            global_state: `[B * K, D]`, the vector of the image.
+            token_mask: `[B * K, T]`, True = a real token; other tokens do not change the states.
+            hidden, memory: state of the attention LSTM before the first step, `[B * K, D]`.
+            context, context_memory: context before the first step, `[B * K, D]`, and its memory or None.
+            prepared: what the attention reads of the images.
+
+        Returns:
+            Outputs `[B * K, T, D]`, attention weights `[B * K, ..., T, R]` or None, context gates `[B * K, T, D]` or
+            None, attention gates `[B * K, T, M]` or None; then the four states after the last step. One flat tuple,
+            which gradient checkpointing requires.
+        """
+        state, read, steps = LSTMState(hidden, memory), LSTMState(context, context_memory), []
+        projected = self.lstm.word_projection(words)  # [B * K, T, 4 D]
+        for step in range(words.shape[1]):
+            image = global_state + self.context_dropout(read.hidden)  # [B * K, D]
+            new, _ = self.lstm(projected[:, step], image, state)
+            attended, weights, attention_gates = self.attention(new.hidden, *prepared)
+            new_context, gate = self.context(attended, new.hidden, read)
+            mask = None if token_mask is None else token_mask[:, step]
+            state, read = keep_state(mask, new, state), keep_state(mask, new_context, read)
+            output = state.hidden + read.hidden if self.output_residual else read.hidden
+            steps.append((output, weights, gate, attention_gates))
+        outputs, weights, gates, attention_gates = (
+            None if one[0] is None else torch.stack(one, 1) for one in zip(*steps, strict=True)
+        )
+        weights = None if weights is None else weights.movedim(1, -2)  # [B * K, T, ..., R] to [B * K, ..., T, R]
+        return outputs, weights, gates, attention_gates, *state, *read
+
+
+class AttentionLSTMDecoder(CaptioningPreTrainedModel):
+    """Base of recurrent decoders with an attention LSTM: embeddings, states, cache and records around the layer.
+
+    A subclass sets the modules below.
+
+    Attributes:
+        embedding: table of the words, rectified before use.
+        layer: the layer.
+        dropout: on words and on the output.
+    """
+
+    main_input_name = "input_ids"
+    gradient_checkpointing = False
+
+    embedding: nn.Embedding
+    layer: AttentionLSTMLayer
+    dropout: nn.Dropout
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Return the word embedding."""
+        return self.embedding
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the word embedding."""
+        self.embedding = value
+
+    def first_states(self, words: Tensor, global_state: Tensor, cache: RecurrentCache | None) -> dict[str, Any]:
+        """Return the states `[B * K, D]` before the first token: from the cache, or zeros."""
+        cached = None if cache is None else cache.state(0)
+        if cached is not None:
+            return {"context_memory": None, **cached}
+        zeros = words.new_zeros(words.shape[0], global_state.shape[-1])
+        memory = zeros if self.layer.context.has_memory else None
+        return {"hidden": zeros, "memory": zeros, "context": zeros, "context_memory": memory}
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor,
+        encoder_outputs: CaptioningEncoderOutput,
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        use_cache: bool = False,
+        output_attentions: bool = False,
+        output_hidden_states: bool = False,
+        output_gates: bool = False,
+    ) -> CaptioningDecoderOutput:
+        """Decode text rows `[B * K, T]` with the encoder outputs of B images, among them `global_state` `[B, D]`.
+
+        Returns:
+            `CaptioningDecoderOutput`; `hidden_states` are the words, the outputs of the layer, and these after
+            dropout; `cross_attentions` are `([B * K, ..., T, R],)`, `gates` are `(AttentionLSTMGates,)`.
+        """
+        if self.gradient_checkpointing and self.training:
+            use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
+        cache = RecurrentCache() if use_cache and past_key_values is None else past_key_values
+        cache = None if cache is None else RecurrentCache.require(cache)
+        rows, length = input_ids.shape
+        token_mask = None if attention_mask is None else attention_mask[:, -length:].bool()  # [B * K, T]
+        words = self.embedding(input_ids)  # [B * K, T, E]
+        vectors = encoder_outputs.global_state  # [B, D] to [B * K, D]
+        vectors = vectors.repeat_interleave(rows // vectors.shape[0], dim=0)
+        first = self.first_states(words, vectors, cache)
+        prepared = self.layer.attention.prepare(encoder_outputs, rows)
+        inputs = self.dropout(words.relu())
+        outputs, weights, context_gates, attention_gates, *last = self.layer(
+            inputs, vectors, token_mask, *(first[name] for name in STATES), *prepared
+        )
+        if cache is not None:
+            kept = {name: state for name, state in zip(STATES, last, strict=True) if state is not None}
+            cache.update(0, length, **kept)
+        hidden = self.dropout(outputs)
+        return CaptioningDecoderOutput(
+            last_hidden_state=hidden,
+            past_key_values=cache if use_cache else None,
+            hidden_states=(words, outputs, hidden) if output_hidden_states else None,
+            cross_attentions=(weights,) if output_attentions else None,
+            gates=(AttentionLSTMGates(context_gates, attention_gates),) if output_gates else None,
+        )

@@ -84,10 +84,22 @@ def write_modules(path: Path, weights: dict[str, Tensor], sizes: dict, new_forma
 
 
 def write_model_and_infos(
-    folder: Path, weights: dict[str, Tensor], options: dict, vocabulary: dict[str, str], new_format: bool = True
-) -> None:
-    """Write `model.pth` and `infos_NAME.pkl` as the ImageCaptioning.pytorch family."""
-    torch.save(OrderedDict(weights), folder / "model.pth", _use_new_zipfile_serialization=new_format)
+    folder: Path,
+    weights: dict[str, Tensor],
+    options: dict,
+    vocabulary: dict[str, str],
+    new_format: bool = True,
+    suffix: str = "",
+    **more: object,
+) -> Path:
+    """Write `model.pth` and `infos_NAME.pkl` as the ImageCaptioning.pytorch family; return the first.
+
+    Args:
+        suffix: of both names, such as "-best".
+        more: entries of the infos file that are added or replaced.
+    """
+    path = folder / f"model{suffix}.pth"
+    torch.save(OrderedDict(weights), path, _use_new_zipfile_serialization=new_format)
     infos = {
         "iter": 30000,
         "epoch": 5,
@@ -96,7 +108,8 @@ def write_model_and_infos(
         "opt": argparse.Namespace(**options, id="test", learning_rate=5e-4),
         "best_val_score": np.float64(1.1),
     }
-    (folder / "infos_test.pkl").write_bytes(pickle.dumps(infos, 2))
+    (folder / f"infos_test{suffix}.pkl").write_bytes(pickle.dumps(infos | more, 2))
+    return path
 
 
 @contextmanager

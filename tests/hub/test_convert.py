@@ -104,6 +104,22 @@ def compare_infos_transformer(figures, logits):
     return logits.log_softmax(-1)[real], figures.expected["logprobs"][real]
 
 
+def convert_aoanet(figures, folder, new_format):
+    options, inputs = figures.config["options"], figures.inputs
+    vocabulary = {str(index + 1): word for index, word in enumerate([*words(options["vocab_size"] - 1), "UNK"])}
+    path = write_model_and_infos(folder, figures.weights, options, vocabulary, new_format)
+    given = {"region_features": inputs["att_feats"], "decoder_input_ids": inputs["labels"][:, :-1]}
+    given |= {"region_mask": inputs["att_masks"].bool()} if "att_masks" in inputs else {}
+    given |= {} if options["mean_feats"] else {"global_features": inputs["fc_feats"]}
+    torch.save(given, folder / "inputs.pt")
+    return ["aoanet", str(path)]
+
+
+def compare_aoanet(figures, logits):
+    real = figures.inputs["masks"][:, 1:].bool()
+    return logits.log_softmax(-1)[real], figures.expected["logprobs"][real]
+
+
 # The architecture, and functions that write a checkpoint and compare its logits, by the beginning of a folder's name.
 FAMILIES = {
     "visualgpt/": ("visualgpt", convert_visualgpt, compare_visualgpt),
@@ -114,6 +130,7 @@ FAMILIES = {
         convert_infos_transformer,
         compare_infos_transformer,
     ),
+    "aoanet/": ("aoanet", convert_aoanet, compare_aoanet),
 }
 FOLDERS = [
     name

@@ -49,7 +49,8 @@ def parts_of(model: Any) -> dict[str, int]:
     parts = {}
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
-            parts |= {f"{name}.{part}_proj.weight": module.num_heads for part in "qkv"}
+            own = [part for part in "qkv" if hasattr(module, f"{part}_proj")]  # prepared keys are projected elsewhere
+            parts |= {f"{name}.{part}_proj.weight": module.num_heads for part in own}
         elif isinstance(module, LSTMCell):
             parts |= {f"{name}.{weight}": 4 for weight, value in module.named_parameters() if value.shape[0] % 4 == 0}
         elif isinstance(module, AttentionOnAttention):

@@ -151,7 +151,8 @@ def build_captioner(released: Released, checkpoint: str | os.PathLike[str]) -> A
         raise ValueError(f"{checkpoint} does not fit a {type(model).__name__}. {' '.join(listed)}")
     model.load_state_dict(released.weights, strict=False)
     model.tie_weights()
-    model.generation_config.update(**released.generation)
+    for name, value in released.generation.items():  # `update` would leave out names that transformers does not know
+        setattr(model.generation_config, name, value)
     return model.eval()
 
 

@@ -43,7 +43,7 @@ class Infos:
 def find_infos(checkpoint: Path, given: str | None = None) -> Path:
     """Return the infos file of a checkpoint: the given one, or the only one in the folder of the checkpoint.
 
-    `infos_NAME-best.pkl` belongs to `model-best.pth`, and the other ones to `model.pth`.
+    Both have the same suffix: `infos_NAME-best.pkl` belongs to `model-best.pth`, `infos_12.pkl` to `model_12.pth`.
 
     Args:
         checkpoint: the file with the weights.
@@ -58,8 +58,10 @@ def find_infos(checkpoint: Path, given: str | None = None) -> Path:
             raise FileNotFoundError(f"There is no file {given} (`--set infos={given}`).")
         return Path(given)
     found = sorted(checkpoint.parent.glob("infos*.pkl"))
-    is_best = checkpoint.stem.endswith("-best")
-    fitting = [path for path in found if path.stem.endswith("-best") == is_best] or found
+    suffix = checkpoint.stem.removeprefix("model")
+    others = {path.stem.removeprefix("model") for path in checkpoint.parent.glob("model?*.pth")} | {"-best", "_best"}
+    of_others = tuple(others - {suffix})
+    fitting = [path for path in found if path.stem.endswith(suffix) and not path.stem.endswith(of_others)] or found
     if not fitting:
         raise FileNotFoundError(
             f"There is no infos*.pkl beside {checkpoint}; it has the options and the vocabulary. Pass it: "

@@ -65,3 +65,30 @@ M2_STATE = (
     r"decoder\.(running_mask_self_attention|running_seq)",
     r"decoder\.layers\.\d+\.self_att\.running_(keys|values)",
 )
+
+
+# The weights of an `nn.LSTMCell`.
+LSTM_KEYS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+
+def split_lstm(released: Mapping[str, Tensor], prefix: str, name: str, word_size: int) -> dict[str, Tensor]:
+    """Convert an `nn.LSTMCell` to an `LSTMCell` of this library; nothing if one of its four weights is missing.
+
+    The input matrix is split into the part that reads the word and the part that reads the context. The two biases,
+    which are always added, become one.
+
+    Args:
+        released: released weights.
+        prefix: released name of the cell.
+        name: its name in this library.
+        word_size: width of the first part of the input.
+    """
+    if any(f"{prefix}.{key}" not in released for key in LSTM_KEYS):
+        return {}
+    inputs, hidden, input_bias, hidden_bias = (released[f"{prefix}.{key}"] for key in LSTM_KEYS)
+    return {
+        f"{name}.word_projection.weight": inputs[:, :word_size],
+        f"{name}.context_projection.weight": inputs[:, word_size:],
+        f"{name}.hidden_projection.weight": hidden,
+        f"{name}.word_projection.bias": input_bias + hidden_bias,
+    }

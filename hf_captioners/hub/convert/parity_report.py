@@ -1,5 +1,6 @@
 """Comparison of a converted captioner with its source: weights, logits, and the authors' log-probabilities."""
 
+import copy
 import hashlib
 import os
 from pathlib import Path
@@ -58,7 +59,7 @@ def parity_report(
 
 
 def compare_figures(model: Any, path: Path) -> dict[str, Any]:
-    """Compare log-probabilities of the captioner with those of the authors' program.
+    """Compare log-probabilities of the captioner, in double precision, with those of the authors' program.
 
     Args:
         model: the captioner.
@@ -73,7 +74,8 @@ def compare_figures(model: Any, path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} has {', '.join(sorted(tensors))}, and no `{LOGPROBS}` to compare with.")
     theirs = tensors.pop(LOGPROBS).float()
     counted = tensors.pop(COMPARED, torch.ones(theirs.shape[:2])).bool()
-    ours = logits(model, tensors).log_softmax(-1)
+    # What is compared is the conversion, not the rounding of the machine.
+    ours = logits(copy.deepcopy(model).double(), tensors).log_softmax(-1)
     if ours.shape != theirs.shape or counted.shape != theirs.shape[:2]:
         raise ValueError(
             f"`{LOGPROBS}` of {path} is {list(theirs.shape)}, expected {list(ours.shape)}, and `{COMPARED}` "
@@ -83,12 +85,15 @@ def compare_figures(model: Any, path: Path) -> dict[str, Any]:
 
 
 def random_inputs(model: Any) -> dict[str, Tensor]:
-    """Return random regions and tokens from a fixed seed."""
+    """Return random regions, with the vectors of images that the captioner needs, and tokens, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     words = torch.randint(model.config.vocab_size, (IMAGES, TOKENS - 1), generator=generator)
     begin = torch.full((IMAGES, 1), model.config.decoder_start_token_id)
     features = torch.randn(IMAGES, REGIONS, model.config.region_feature_size, generator=generator)
-    return {"region_features": features, "decoder_input_ids": torch.cat((begin, words), dim=1)}
+    vectors = {
+        name: torch.randn(IMAGES, width, generator=generator) for name, width in model.config.required_vectors.items()
+    }
+    return {"region_features": features, **vectors, "decoder_input_ids": torch.cat((begin, words), dim=1)}
 
 
 @torch.no_grad()
@@ -96,7 +101,8 @@ def logits(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     """Return logits `[B, T, V]`. Hard attention samples the same locations in every call."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return model(**inputs).logits.float()
+        logits = model(**inputs).logits
+        return logits if logits.dtype == torch.float64 else logits.float()
 
 
 def difference(pairs: list[tuple[Tensor, Tensor]]) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
         unused=unused,
         unknown=unknown_keys,
         may_lack=frozenset({"model.decoder.position_embedding.weight"}),
-        generation={"num_beams": 5, "max_new_tokens": length, "bookkeeping": "pool"},
+        generation={"num_beams": 5, "max_new_tokens": length, "bookkeeping": "pool", "length_penalty": 0.0},
     )
 
 

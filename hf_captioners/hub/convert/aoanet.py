@@ -1,0 +1,216 @@
+"""Conversion of checkpoints of the authors' AoANet: `model.pth` and the `infos_ID.pkl` beside it.
+
+Sizes are read from the weights; the number of heads, rates and the vocabulary from the file of options. The conversion
+of weights is differentiable, so gradients can be compared under the released names.
+
+Source: github.com/husthuaan/AoANet.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hf_captioners.hub.torch_files import read_torch_file
+from hf_captioners.modeling.configuration_aoanet import AoANetConfig
+
+from .infos_files import find_infos, read_infos
+from .key_maps import LSTM_KEYS, KeyMap, count_layers, split_lstm
+from .released import Released
+
+SETTINGS = ("infos",)
+# Options of the program that no weight tells, with its defaults; the number of heads must be known.
+DEFAULTS: dict[str, Any] = {
+    "caption_model": "aoa",
+    "drop_prob_lm": 0.5,
+    "dropout_aoa": 0.3,
+    "ctx_drop": 0,
+    "out_res": 0,
+    "label_smoothing": 0.0,
+    "max_length": 20,
+}
+LAYER, ATTENTION = "model.encoder.layers", "model.decoder.layer.attention.attention"
+# (pattern, replacement) pairs of keys that are only renamed; the first pattern that matches the whole key applies.
+KEY_MAP = (
+    (r"embed\.0\.weight", r"model.decoder.embedding.weight"),
+    (r"logit\.(\w+)", r"lm_head.\1"),
+    (r"fc_embed\.0\.(\w+)", r"model.encoder.global_projection.\1"),
+    *(
+        (rf"refiner\.layers\.(\d+)\.self_attn\.linears\.{index}\.(\w+)", rf"{LAYER}.\1.self_attn.{part}_proj.\2")
+        for index, part in enumerate("qkv")
+    ),
+    (r"refiner\.layers\.(\d+)\.self_attn\.aoa_layer\.0\.(\w+)", rf"{LAYER}.\1.output.projection.\2"),
+    (r"refiner\.layers\.(\d+)\.self_attn\.output_layer\.(\w+)", rf"{LAYER}.\1.output.\2"),
+    (r"refiner\.layers\.(\d+)\.feed_forward\.w_([12])\.(\w+)", rf"{LAYER}.\1.feed_forward.fc\2.\3"),
+    *(
+        (rf"refiner\.layers\.(\d+)\.sublayer\.{index}\.norm\.{old}", rf"{LAYER}.\1.{part}_residual.norm.{new}")
+        for index, part in enumerate(("self_attn", "feed_forward"))
+        for old, new in (("a_2", "weight"), ("b_2", "bias"))
+    ),
+    (r"refiner\.norm\.a_2", r"model.encoder.norm.weight"),
+    (r"refiner\.norm\.b_2", r"model.encoder.norm.bias"),
+    (r"core\.attention\.linears\.0\.(\w+)", rf"{ATTENTION}.q_proj.\1"),
+    (r"core\.attention\.norm\.a_2", r"model.decoder.layer.attention.norm.weight"),
+    (r"core\.attention\.norm\.b_2", r"model.decoder.layer.attention.norm.bias"),
+    (r"core\.attention\.h2att\.weight", rf"{ATTENTION}.query_projection.weight"),
+    (r"core\.attention\.alpha_net\.(\w+)", rf"{ATTENTION}.score.\1"),
+)
+# The projection of regions stands at another index after a batch normalisation.
+PLAIN_REGIONS = ((r"att_embed\.0\.(\w+)", r"model.encoder.projection.linear.\1"),)
+NORMALISED_REGIONS = (
+    (r"att_embed\.0\.(\w+)", r"model.encoder.projection.input_norm.\1"),
+    (r"att_embed\.1\.(\w+)", r"model.encoder.projection.linear.\1"),
+    (r"att_embed\.4\.(\w+)", r"model.encoder.projection.norm.\1"),
+)
+QUERY_BIAS = "core.attention.h2att.bias"
+
+
+def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
+    """Read `model.pth` and the infos file beside it.
+
+    Args:
+        checkpoint: the file with the weights.
+        settings: `infos`, the infos file, where it is not the only one beside the checkpoint.
+
+    Raises:
+        ValueError: it is not a checkpoint of AoANet, or a setting is unknown.
+        OSError: a file cannot be read.
+    """
+    if unknown := sorted(set(settings) - set(SETTINGS)):
+        raise ValueError(f"aoanet has no setting {', '.join(unknown)}; expected any of {', '.join(SETTINGS)}.")
+    file = read_torch_file(checkpoint)
+    released = file.tensors(file.content)
+    needed = ("embed.0.weight", "core.att_lstm.weight_ih", "core.att_lstm.weight_hh", "ctx2att.weight")
+    if missing := [key for key in needed if key not in released]:
+        raise ValueError(f"{checkpoint} has no {', '.join(f'`{key}`' for key in missing)}, so it is not of AoANet.")
+    infos = read_infos(find_infos(checkpoint, settings.get("infos")))
+    options = {**DEFAULTS, **infos.options, "num_heads": infos.option("num_heads")}
+    if options["caption_model"] != "aoa":
+        raise ValueError(
+            f"{checkpoint} is of a captioner {options['caption_model']!r} of this code base, expected 'aoa'. "
+            "Convert those of Image Transformer with `hf-captioners convert image_transformer`."
+        )
+    _, _, unknown = key_map(released).sort(key for key in released if key not in rearranged_keys(released))
+    return Released(
+        config=convert_config(options, released),
+        weights=convert_state_dict({key: tensor for key, tensor in released.items() if key not in unknown}),
+        vocabulary="zero",
+        words=infos.words,
+        unknown=unknown,
+        generation={
+            "num_beams": 2,
+            "max_new_tokens": int(options["max_length"]),
+            "bookkeeping": "pool",
+            "length_penalty": 0.0,
+            "suppress_tokens": [len(released["embed.0.weight"]) - 1],
+        },
+    )
+
+
+def convert_config(options: Mapping[str, Any], weights: Mapping[str, Tensor]) -> AoANetConfig:
+    """Build the configuration of a released model.
+
+    Args:
+        options: options of the program, `num_heads` and any of `DEFAULTS`.
+        weights: released weights, from which the sizes are read.
+    """
+    options = {**DEFAULTS, **options}
+    tokens, words = weights["embed.0.weight"].shape
+    width = weights["core.att_lstm.weight_hh"].shape[1]
+    regions = weights["att_embed.1.weight" if "att_embed.1.weight" in weights else "att_embed.0.weight"]
+    layers = count_layers(weights, r"refiner\.layers\.(\d+)\.")
+    rate = options["drop_prob_lm"]
+    sizes: dict[str, Any] = {}
+    if "core.attention.linears.0.weight" in weights:
+        sizes["head_scale"] = weights["core.attention.linears.0.weight"].shape[0] // width
+    else:
+        sizes |= {"attention_type": "additive", "attention_size": weights["ctx2att.weight"].shape[0]}
+    if "refiner.layers.0.self_attn.linears.0.weight" in weights:
+        sizes["head_scale"] = weights["refiner.layers.0.self_attn.linears.0.weight"].shape[0] // width
+    if "refiner.layers.0.feed_forward.w_1.weight" in weights:
+        sizes["refiner_ffn_dim"] = weights["refiner.layers.0.feed_forward.w_1.weight"].shape[0]
+    if "fc_embed.0.weight" in weights:
+        sizes |= {"global_vector": "given", "global_feature_size": weights["fc_embed.0.weight"].shape[1]}
+    if layers:
+        sizes["refiner_layers"] = layers
+    return AoANetConfig(
+        vocab_size=tokens,
+        embedding_size=words,
+        hidden_size=width,
+        num_heads=options["num_heads"],
+        region_feature_size=regions.shape[1],
+        region_norm=_region_norm(weights),
+        refiner=_refiner(weights),
+        decoder_type=_decoder_type(weights),
+        output_residual=bool(options["out_res"]),
+        dropout=rate,
+        context_dropout=rate if options["ctx_drop"] else 0.0,
+        aoa_dropout=options["dropout_aoa"],
+        label_smoothing=options["label_smoothing"],
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+        **sizes,
+    )
+
+
+def _region_norm(weights: Mapping[str, Tensor]) -> str:
+    if "att_embed.4.weight" in weights:
+        return "batch"
+    return "batch_input" if "att_embed.1.weight" in weights else "none"
+
+
+def _refiner(weights: Mapping[str, Tensor]) -> str:
+    if "refiner.layers.0.self_attn.aoa_layer.0.weight" in weights:
+        return "aoa"
+    return "attention" if "refiner.layers.0.self_attn.output_layer.weight" in weights else "none"
+
+
+def _decoder_type(weights: Mapping[str, Tensor]) -> str:
+    if "core.att2ctx.0.weight" not in weights:
+        return "lstm"
+    rows, width = weights["core.att2ctx.0.weight"].shape[0], weights["core.att_lstm.weight_hh"].shape[1]
+    return "aoa" if rows == 2 * width else "base"
+
+
+def key_map(weights: Mapping[str, Tensor]) -> KeyMap:
+    """Return the names of the weights that are only renamed, for the model that has these weights."""
+    regions = NORMALISED_REGIONS if "att_embed.1.weight" in weights else PLAIN_REGIONS
+    context = {"aoa": "context.aoa.projection", "base": "context.projection"}.get(_decoder_type(weights))
+    own = () if context is None else ((r"core\.att2ctx\.0\.(\w+)", rf"model.decoder.layer.{context}.\1"),)
+    return KeyMap("AoANet", (*KEY_MAP, *regions, *own))
+
+
+def rearranged_keys(weights: Mapping[str, Tensor]) -> set[str]:
+    """Return the names of the weights that are split or joined."""
+    cells = ["core.att_lstm", *(["core.att2ctx"] if _decoder_type(weights) == "lstm" else [])]
+    return {f"{cell}.{key}" for cell in cells for key in LSTM_KEYS} | {"ctx2att.weight", "ctx2att.bias", QUERY_BIAS}
+
+
+def convert_state_dict(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Convert released weights to weights of this library.
+
+    The matrix `ctx2att` is split into values and keys, in this order, and those of LSTM cells by what they read. Pairs
+    of biases that are always added become one.
+
+    Raises:
+        KeyError: the program has no such weight.
+    """
+    rearranged = rearranged_keys(weights)
+    converted = key_map(weights).rename({key: value for key, value in weights.items() if key not in rearranged})
+    for kind in ("weight", "bias"):
+        projection, name = weights.get(f"ctx2att.{kind}"), "model.encoder.{}_projection." + kind
+        if projection is not None and "core.attention.h2att.weight" not in weights:
+            values, keys = projection.chunk(2)
+            converted |= {name.format("value"): values, name.format("key"): keys}
+        elif projection is not None and kind == "weight":
+            converted[name.format("key")] = projection
+        elif projection is not None and QUERY_BIAS in weights:
+            converted[name.format("key")] = projection + weights[QUERY_BIAS]
+    word_size, width = weights["embed.0.weight"].shape[1], weights["core.att_lstm.weight_ih"].shape[0] // 4
+    converted |= split_lstm(weights, "core.att_lstm", "model.decoder.layer.lstm", word_size)
+    if "core.att2ctx.weight_ih" in weights:
+        attended = weights["core.att2ctx.weight_ih"].shape[1] - width
+        converted |= split_lstm(weights, "core.att2ctx", "model.decoder.layer.context.lstm", attended)
+    return converted

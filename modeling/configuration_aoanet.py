@@ -1,0 +1,132 @@
+"""Configuration of AoANet (Huang et al., ICCV 2019, "Attention on Attention for Image Captioning")."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from transformers import AutoConfig
+
+from .configuration_captioning import CaptioningConfig, require_choice, require_range
+
+CHOICES = {
+    "region_mask_rule": ("explicit",),
+    "token_mask_rule": ("explicit",),
+    "region_norm": ("none", "batch_input", "batch"),
+    "refiner": ("aoa", "attention", "none"),
+    "decoder_type": ("aoa", "lstm", "base"),
+    "attention_type": ("dot", "additive"),
+    "global_vector": ("mean", "projected", "given"),
+}
+RATES = ("dropout", "context_dropout", "attention_dropout", "residual_dropout", "aoa_dropout")
+SIZES = ("embedding_size", "hidden_size", "num_heads", "head_scale", "attention_size", "global_feature_size")
+
+
+class AoANetConfig(CaptioningConfig):
+    """Configuration of AoANet: a refining encoder and an attention LSTM, both with attention on attention.
+
+    | model | fields |
+    |---|---|
+    | AoANet, as published | the defaults, with the recipe's `label_smoothing=0.2` |
+    | without the refining encoder | `refiner="none"`, `context_dropout=0.0` |
+    | multi-head attention alone in the encoder | `refiner="attention"` |
+    | without attention on attention in the decoder | `decoder_type="base"`, or `"lstm"` |
+
+    Args:
+        vocab_size (`int`, defaults to 10369): V (code for COCO: 10,369 words, and one id for begin, end and padding).
+        embedding_size (`int`, defaults to 1024): E, width of the word embeddings.
+        hidden_size (`int`, defaults to 1024): D, width of regions, states and contexts.
+        num_heads (`int`, defaults to 8): H, of all dot attentions.
+        head_scale (`int`, defaults to 1): factor of the width of queries, keys and values (code: `multi_head_scale`).
+        region_norm (`str`, defaults to `"none"`): batch normalisation of the regions before their projection
+            (`"batch_input"`), or before and after it (`"batch"`; code: `use_bn` 0, 1, 2). In training, its statistics
+            couple the images of a batch.
+        refiner (`str`, defaults to `"aoa"`): layers that refine the regions (section 3.2.1): `"aoa"`, with attention
+            on attention; `"attention"`, multi-head attention with an output projection; `"none"`.
+        refiner_layers (`int`, defaults to 6): number of refining layers (paper and code: 6).
+        refiner_ffn_dim (`int`, *optional*): width inside of a feed-forward layer in every refining layer; None: there
+            is none, as published (code with `use_ff`: 2,048).
+        decoder_type (`str`, defaults to `"aoa"`): the context of a step from attended vector and state:
+            `"aoa"` (section 3.2.2), a second `"lstm"`, or `"base"`, a rectified linear map.
+        attention_type (`str`, defaults to `"dot"`): attention of the decoder: `"dot"` with several heads, `"additive"`
+            with one (code: `use_multi_head` 2 and 0).
+        attention_size (`int`, defaults to 512): A, hidden width of additive attention.
+        query_norm (`bool`, defaults to True): normalise the query of the decoder's dot attention (code).
+        global_vector (`str`, defaults to `"mean"`): the vector of the image that the LSTM reads: `"mean"` of the
+            refined regions; `"projected"`, a rectified projection of the mean of the regions as they come in;
+            `"given"`, a rectified projection of `global_features` `[B, global_feature_size]` (code with
+            `mean_feats` 0).
+        global_feature_size (`int`, defaults to 2048): width of `global_features`.
+        output_residual (`bool`, defaults to False): add the state of the LSTM to the context before the words are
+            predicted (code: `out_res`).
+        dropout (`float`, defaults to 0.5): rate on words, regions, projected global vectors and the output.
+        context_dropout (`float`, defaults to 0.5): rate on the previous context (code: `ctx_drop` 1; without the
+            refiner 0).
+        attention_dropout (`float`, defaults to 0.1): rate on the weights of dot attentions.
+        residual_dropout (`float`, defaults to 0.1): rate on the outputs of the refiner's sub-layers.
+        aoa_dropout (`float`, defaults to 0.3): rate on the input of attention on attention in the refiner; the
+            decoder's has none (code).
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    model_type = "captioning_aoanet"
+    encoder_inputs: ClassVar[Mapping[str, str]] = {"global_features": "vector"}
+    sub_configs = {"vision_config": AutoConfig}
+
+    vocab_size: int = 10369
+    embedding_size: int = 1024
+    hidden_size: int = 1024
+    num_heads: int = 8
+    head_scale: int = 1
+    region_norm: str = "none"
+    refiner: str = "aoa"
+    refiner_layers: int = 6
+    refiner_ffn_dim: int | None = None
+    decoder_type: str = "aoa"
+    attention_type: str = "dot"
+    attention_size: int = 512
+    query_norm: bool = True
+    global_vector: str = "mean"
+    global_feature_size: int = 2048
+    output_residual: bool = False
+    dropout: float | int = 0.5
+    context_dropout: float | int = 0.5
+    attention_dropout: float | int = 0.1
+    residual_dropout: float | int = 0.1
+    aoa_dropout: float | int = 0.3
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    pad_token_id: int | None = 0
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check choices and ranges."""
+        for field, choices in CHOICES.items():
+            require_choice(field, getattr(self, field), choices)
+        for field in RATES:
+            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
+        sizes = (*SIZES, *(("refiner_layers",) if self.refiner != "none" else ()))
+        for field in (*sizes, *(("refiner_ffn_dim",) if self.refiner_ffn_dim is not None else ())):
+            if getattr(self, field) < 1:
+                raise ValueError(f"`{field}` is {getattr(self, field)}, expected at least 1.")
+        if self.hidden_size * self.head_scale % self.num_heads:
+            raise ValueError(
+                f"`num_heads` is {self.num_heads}, expected a divisor of `hidden_size * head_scale` = "
+                f"{self.hidden_size * self.head_scale}."
+            )
+        if self.tie_word_embeddings and self.hidden_size != self.embedding_size:
+            raise ValueError(
+                "`tie_word_embeddings=True` needs states as wide as the word embeddings, got "
+                f"{self.hidden_size} and {self.embedding_size}: use `hidden_size={self.embedding_size}`."
+            )
+        super().__post_init__(**kwargs)
+
+    @property
+    def attended_size(self) -> int:
+        """Width of the vectors that the decoder's attention returns."""
+        return self.hidden_size * (self.head_scale if self.attention_type == "dot" else 1)
+
+    @property
+    def required_vectors(self) -> dict[str, int]:
+        """`global_features`, if the vector of the image is given."""
+        return {"global_features": self.global_feature_size} if self.global_vector == "given" else {}

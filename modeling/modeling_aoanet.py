@@ -1,0 +1,153 @@
+"""AoANet (Huang et al., ICCV 2019): attention on attention in a refining encoder and in an attention LSTM.
+
+Symbols of the paper: A are the regions, a-bar their mean after refining, h_t the state of the attention LSTM, c_t the
+context, i the information and g the gate of attention on attention.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from .configuration_aoanet import AoANetConfig
+from .generation_captioning import RecurrentCache
+from .layers_attention import AttentionOnAttention, MultiHeadAttention, create_region_mask
+from .layers_recurrent import (
+    AdditiveRegionAttention,
+    AttendedContext,
+    AttentionLSTMDecoder,
+    AttentionLSTMLayer,
+    DotRegionAttention,
+    initialize_as_torch,
+)
+from .layers_refining import RefiningEncoder, RefiningLayer
+from .layers_transformer import RegionProjection, UnbiasedLayerNorm
+from .layers_vision import RegionFeatures
+from .modeling_captioning import (
+    CaptioningEncoderOutput,
+    CaptioningForConditionalGeneration,
+    CaptioningModel,
+    CaptioningPreTrainedModel,
+)
+
+
+class AoANetPreTrainedModel(CaptioningPreTrainedModel):
+    """Initialisation and split rules of AoANet."""
+
+    config: AoANetConfig
+    _no_split_modules = ["RefiningLayer", "AttentionLSTMLayer", "VisionBackbone"]
+    _is_stateful = True
+    cache_class = RecurrentCache
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise as PyTorch does, which the released code relies on."""
+        super()._init_weights(module)
+        if isinstance(module, (AoANetEncoder, AoANetForConditionalGeneration)):
+            for name, child in module.named_children():
+                if name not in ("vision", "model"):
+                    initialize_as_torch(child)
+        elif isinstance(module, AoANetDecoder):
+            initialize_as_torch(module)
+
+
+class AoANetEncoder(AoANetPreTrainedModel, RefiningEncoder):
+    """Refining encoder (section 3.2.1), and the keys, values and global vector that the decoder reads."""
+
+    def __init__(self, config: AoANetConfig) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.projection = RegionProjection(config.region_feature_size, width, config.region_norm, config.dropout)
+        layers = config.refiner_layers if config.refiner != "none" else 0
+        self.layers = nn.ModuleList([self.make_layer(config) for _ in range(layers)])
+        self.norm = UnbiasedLayerNorm(width) if layers else nn.Identity()
+        key_size = config.attended_size if config.attention_type == "dot" else config.attention_size
+        self.key_projection = nn.Linear(width, key_size)
+        self.value_projection = nn.Linear(width, key_size) if config.attention_type == "dot" else None
+        self.add_global_vector(config)
+        self.post_init()
+
+    @staticmethod
+    def make_layer(config: AoANetConfig) -> RefiningLayer:
+        """Return a refining layer."""
+        width, attended = config.hidden_size, config.hidden_size * config.head_scale
+        head = attended // config.num_heads
+        attention = MultiHeadAttention(
+            config, width, config.num_heads, head, head, dropout=config.attention_dropout, output_projection=False
+        )
+        if config.refiner == "aoa":
+            output: nn.Module = AttentionOnAttention(width, config.aoa_dropout, first_size=attended)
+        else:
+            output = nn.Linear(attended, width)
+        return RefiningLayer(width, attention, output, config.refiner_ffn_dim, config.residual_dropout)
+
+    def encode_regions(
+        self,
+        regions: RegionFeatures,
+        output_attentions: bool,
+        output_hidden_states: bool,
+        output_gates: bool,
+        global_features: Tensor | None = None,
+    ) -> CaptioningEncoderOutput:
+        """Refine regions `[B, R, features]` to `[B, R, D]`.
+
+        Returns:
+            `CaptioningEncoderOutput` with keys and values of the decoder's attention in `level_states` `[B, 2, R, W]`
+            (additive attention: keys alone, `[B, 1, R, A]`), `global_state` `[B, D]`, and the gates of the refining
+            layers `[B, R, D]`.
+        """
+        projected = self.projection(regions.region_features, regions.region_mask)
+        attention_mask = create_region_mask(self.config, projected, projected, regions.region_mask)
+        read = [((attention_mask,), {})] * len(self.layers)
+        outputs = self.refine(regions, projected, read, global_features, output_attentions, output_hidden_states)
+        if not output_gates:
+            outputs.gates = None
+        return outputs
+
+
+class AoANetDecoder(AoANetPreTrainedModel, AttentionLSTMDecoder):
+    """Attention LSTM decoder (section 3.2.2) without the projection to the vocabulary."""
+
+    def __init__(self, config: AoANetConfig) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.embedding = nn.Embedding(config.vocab_size, config.embedding_size)
+        self.layer = AttentionLSTMLayer(
+            config.embedding_size,
+            width,
+            self.make_attention(config),
+            AttendedContext(config.decoder_type, config.attended_size, width),
+            config.context_dropout,
+            config.output_residual,
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.post_init()
+
+    @staticmethod
+    def make_attention(config: AoANetConfig) -> nn.Module:
+        """Return the attention over regions."""
+        width = config.hidden_size
+        if config.attention_type == "additive":
+            return AdditiveRegionAttention(width, config.attention_size)
+        norm = UnbiasedLayerNorm(width) if config.query_norm else None
+        return DotRegionAttention(config, width, config.num_heads, config.head_scale, config.attention_dropout, norm)
+
+
+class AoANetModel(AoANetPreTrainedModel, CaptioningModel):
+    """Encoder and decoder without the projection to the vocabulary."""
+
+    def __init__(self, config: AoANetConfig) -> None:
+        super().__init__(config)
+        self.encoder = AoANetEncoder(config)
+        self.decoder = AoANetDecoder(config)
+        self.post_init()
+
+
+class AoANetForConditionalGeneration(AoANetPreTrainedModel, CaptioningForConditionalGeneration):
+    """AoANet with the projection to the vocabulary."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.embedding.weight"}
+
+    def __init__(self, config: AoANetConfig) -> None:
+        super().__init__(config)
+        self.model = AoANetModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
