@@ -10,12 +10,15 @@ endif
 PY := $(BIN)/python
 OLDEST := .venv-oldest
 OLDEST_PY := $(subst $(VENV),$(OLDEST),$(PY))
+NEWEST := .venv-newest
+NEWEST_PY := $(subst $(VENV),$(NEWEST),$(PY))
+TRANSFORMERS ?= transformers
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 STAMP := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test test-all test-oldest quality style bench reference-models clean
+.PHONY: help demo test test-all test-oldest test-newest quality style bench reference-models clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -44,6 +47,13 @@ $(OLDEST)/installed: pyproject.toml
 
 test-oldest: $(OLDEST)/installed  ## run the fast tests on the oldest supported versions of all dependencies
 	$(OLDEST_PY) $(PYTEST)
+
+test-newest:  ## run the fast tests on the newest versions: TRANSFORMERS=git+https://github.com/huggingface/transformers
+	test -x $(NEWEST_PY) || $(PYTHON) -m venv $(NEWEST)
+	$(NEWEST_PY) -m pip install --quiet --disable-pip-version-check uv
+	$(NEWEST_PY) -m uv pip install --quiet --python $(NEWEST_PY) --upgrade -e ".[test]" "$(TRANSFORMERS)"
+	$(NEWEST_PY) -c "import transformers; print('transformers', transformers.__version__)"
+	$(NEWEST_PY) $(PYTEST)
 
 quality: $(STAMP)  ## check style, formatting and types
 	$(PY) -m ruff check .

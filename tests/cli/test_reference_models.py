@@ -1,4 +1,4 @@
-"""`make reference-models` on the loopback Hub with tiny settings, and `make test-oldest`."""
+"""`make reference-models` on the loopback Hub with tiny settings, `make test-oldest` and `make test-newest`."""
 
 import re
 import runpy
@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hf_captioners.reproduce.recipe import RECIPES
 from hf_captioners.reproduce.runs import find_recipes
@@ -55,17 +56,24 @@ def test_a_dry_run_trains_and_pushes(language_model, vision_model, fork_server, 
     assert "over the seeds 0, 1." in card
 
 
-def test_make_knows_both():
-    """What the targets run, and that the checks run the tests on the oldest versions."""
+def test_make_knows_them():
+    """What the targets run, and that workflows run the tests on the oldest and the newest versions."""
+    development = "git+https://github.com/huggingface/transformers"
     for target, expected in (
         ("test-oldest", ["--resolution lowest-direct", ".venv-oldest/bin/python -m pytest"]),
+        ("test-newest", ['--upgrade -e ".[test]" "transformers"', ".venv-newest/bin/python -m pytest"]),
+        (f"test-newest TRANSFORMERS={development}", [f'--upgrade -e ".[test]" "{development}"']),
         (
             "reference-models",
             ["examples/train_reference_models.py --owner me --with machine.yaml", "HF_HUB_OFFLINE=0"],
         ),
     ):
-        command = ["make", "--dry-run", target, "OWNER=me", "WITH=machine.yaml", "OS="]
+        command = ["make", "--dry-run", *target.split(), "OWNER=me", "WITH=machine.yaml", "OS="]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert all(text in done.stdout for text in expected), done.stdout
-    assert "make test-oldest" in (ROOT / ".github" / "workflows" / "tests.yml").read_text()
+    workflows = ROOT / ".github" / "workflows"
+    assert "make test-oldest" in (workflows / "tests.yml").read_text()
+    newest = yaml.safe_load((workflows / "newest.yml").read_text())["jobs"]["test"]
+    assert newest["strategy"]["matrix"]["transformers"] == ["transformers", development]
+    assert newest["steps"][-1]["run"].startswith("make test-newest")
