@@ -11,7 +11,7 @@ import pytest
 
 from hf_captioners.data.image_download import LOG_FILE, DownloadSettings, download_images
 
-QUICK = DownloadSettings(workers=8, timeout=2.0, retries=1, max_bytes=2**20)
+QUICK = DownloadSettings(workers=8, timeout=3.0, retries=1, max_bytes=2**20)
 
 
 def jpeg(side=64):
@@ -70,12 +70,12 @@ class Server(http.server.BaseHTTPRequestHandler):
         self.answer(jpeg(2))
 
     def serve_silent(self):
-        time.sleep(2.6)
+        time.sleep(60)
 
     def serve_drip(self):
         self.send_response(200)
         self.end_headers()
-        for byte in jpeg()[:30]:
+        for byte in jpeg()[:600]:
             self.wfile.write(bytes([byte]))
             self.wfile.flush()
             time.sleep(0.1)

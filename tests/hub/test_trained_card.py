@@ -278,7 +278,7 @@ def test_a_save_during_a_push_is_pushed_too(make_trainer, hub, monkeypatch):  # 
         return future
 
     def create_slowly(self, *args, **kwargs):
-        assert queued.wait(300)
+        assert queued.wait(1800)
         return create_commit(self, *args, **kwargs)
 
     monkeypatch.setattr(HubTrainer, "_push_later", push_and_count)

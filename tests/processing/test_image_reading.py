@@ -152,9 +152,9 @@ def test_addresses(tmp_path):
     with http.server.HTTPServer(("127.0.0.1", 0), Quiet) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/p.png"
-        np.testing.assert_array_equal(np.asarray(read_image(address, timeout=10)), RAMP)
+        np.testing.assert_array_equal(np.asarray(read_image(address, timeout=600)), RAMP)
         with pytest.raises(OSError, match="404"):
-            read_image(address + "x", timeout=10)
+            read_image(address + "x", timeout=600)
         server.shutdown()
 
 

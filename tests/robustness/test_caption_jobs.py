@@ -242,7 +242,7 @@ def test_a_damaged_partial_file_is_named(content, tmp_path):
 def hold(path, started):
     with CaptionFile(path, {}):
         started.set()
-        time.sleep(60)
+        time.sleep(3600)
 
 
 def test_one_writer_at_a_time_and_a_kill_frees_the_output(folder, captioner, tmp_path, capsys, monkeypatch):
@@ -252,7 +252,7 @@ def test_one_writer_at_a_time_and_a_kill_frees_the_output(folder, captioner, tmp
     process = context.Process(target=hold, args=(output, started))
     process.start()
     try:
-        assert started.wait(20)
+        assert started.wait(600)
         before = (tmp_path / "out.jsonl.partial").read_bytes()
         for typed in (["--resume"], ["--overwrite"]):
             assert caption(folder, captioner, output, *typed) == 2

@@ -22,6 +22,10 @@ def png():
     return stream.getvalue()
 
 
+SLOW_PARTS = 600  # with the pause between them a minute, twice the time that a test allows on a busy machine
+PATIENT = 60.0  # seconds to wait for an answer that comes at once where the machine is not busy
+
+
 class Hostile(http.server.BaseHTTPRequestHandler):
     secret = ""
 
@@ -54,13 +58,13 @@ class Hostile(http.server.BaseHTTPRequestHandler):
     def serve_slow(self):
         self.send_response(200)
         self.end_headers()
-        self.drip(itertools.repeat(b"x", 60))
+        self.drip(itertools.repeat(b"x", SLOW_PARTS))
 
     def serve_headers(self):
-        self.drip([b"HTTP/1.1 200 OK\r\n", *(f"X-{number}: 1\r\n".encode() for number in range(60))])
+        self.drip([b"HTTP/1.1 200 OK\r\n", *(f"X-{number}: 1\r\n".encode() for number in range(SLOW_PARTS))])
 
     def serve_continue(self):
-        self.drip([b"HTTP/1.1 100 Continue\r\n\r\n"] * 60)
+        self.drip([b"HTTP/1.1 100 Continue\r\n\r\n"] * SLOW_PARTS)
 
     def serve_cut(self):
         self.wfile.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\nabc")
@@ -132,9 +136,9 @@ def test_servers_that_misbehave(page, reader, address, tmp_path):
     read = read_image if reader == "read_image" else image_captioning.fetch
     start = time.monotonic()
     with pytest.raises(expected, match=said) as raised:
-        read(f"{address}/{page}", timeout=0.5, max_bytes=1e6)
+        read(f"{address}/{page}", timeout=0.5 if expected is TimeoutError else PATIENT, max_bytes=1e6)
     assert address in str(raised.value)
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 30
 
 
 def test_limits_can_be_raised(address):
@@ -184,9 +188,9 @@ def test_bad_names_and_addresses_end_no_download(address, tmp_path):
 def test_one_slow_server_holds_no_download(address, tmp_path):
     start = time.monotonic()
     wanted = [(page, f"{address}/{page}") for page in ("headers", "continue", "slow", "endless")]
-    settings = DownloadSettings(timeout=0.5, retries=0, max_bytes=10**6)
+    settings = DownloadSettings(timeout=1.5, retries=0, max_bytes=10**6)
     assert download_images(wanted, tmp_path, settings).outcomes == {"timeout": 3, "too large": 1}
-    assert time.monotonic() - start < 4
+    assert time.monotonic() - start < 30
 
 
 def test_the_command_names_what_is_missing(address, tmp_path, capsys):
