@@ -18,7 +18,7 @@ STAMP := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test test-all test-oldest test-newest quality style bench reference-models clean
+.PHONY: help demo test test-all test-oldest test-newest attack quality style bench reference-models clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -54,6 +54,9 @@ test-newest:  ## run the fast tests on the newest versions: TRANSFORMERS=git+htt
 	$(NEWEST_PY) -m uv pip install --quiet --python $(NEWEST_PY) --upgrade -e ".[test]" "$(TRANSFORMERS)"
 	$(NEWEST_PY) -c "import transformers; print('transformers', transformers.__version__)"
 	$(NEWEST_PY) $(PYTEST)
+
+attack: $(STAMP)  ## attack files and jobs with random damage, resumable: SEED="1 2 3" COUNT=100 ARGS="--minutes 20"
+	TOKENIZERS_PARALLELISM=false $(PY) -m tests.robustness.attack --seed $(or $(SEED),1) --count $(or $(COUNT),100) $(ARGS)
 
 quality: $(STAMP)  ## check style, formatting and types
 	$(PY) -m ruff check .

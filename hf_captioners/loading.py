@@ -1,6 +1,7 @@
 """Loading of captioners, vision models and processors from a directory or a name."""
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,13 @@ SUB_CONFIGS = ("text_config", "vision_config", "encoder", "decoder", "backbone_c
 # Fields with a number of layers, and the least one: parts that a model lacks have 0.
 LAYER_COUNTS = {"n_layer": 1, "num_hidden_layers": 1, "encoder_layers": 0, "decoder_layers": 0, "num_layers": 0}
 MOST_LAYERS = 1000
+# Fields of a generation configuration: whole numbers with the least one, other numbers, and token ids or lists of them.
+WHOLE_NUMBERS = {
+    **dict.fromkeys(("num_beams", "num_return_sequences", "max_length", "pool_groups"), 1),
+    **dict.fromkeys(("max_new_tokens", "min_length", "min_new_tokens", "no_repeat_ngram_size", "top_k"), 0),
+}
+OTHER_NUMBERS = ("temperature", "top_p", "length_penalty", "repetition_penalty")
+TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 # In messages of transformers about whole checkpoints of other models.
 OTHER_TYPES = ("configuration class", "model_type", "trust_remote_code")
 
@@ -71,7 +79,7 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
         require_sound_config(config)
         generation = config.with_name(GENERATION_CONFIG_NAME)
         if generation.is_file():  # transformers generates with other settings if it cannot be read
-            _read_json(generation)
+            require_sound_generation(generation)
     try:
         yield
     except ImportError:
@@ -132,6 +140,32 @@ def require_sound_config(path: Path) -> None:
                 check(value, f"`{key}`")
 
     check(_read_json(path), "it")
+
+
+def require_sound_generation(path: Path) -> None:
+    """Check that the numbers of a `generation_config.json` are numbers; decoding would meet others in the middle.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    content = _read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: it is {content!r:.60}, expected an object. {COPY_AGAIN}")
+    for name, value in content.items():
+        ids = value if isinstance(value, list) and value else [value]
+        if value is None:
+            continue
+        if name in WHOLE_NUMBERS:
+            sound = type(value) is int and WHOLE_NUMBERS[name] <= value < 2**31
+            expected = f"a whole number from {WHOLE_NUMBERS[name]}"
+        elif name in TOKEN_IDS:
+            sound = all(type(one) is int and 0 <= one < 2**31 for one in ids)
+            expected = "a token id or a list of them"
+        else:
+            sound = name not in OTHER_NUMBERS or (type(value) in (int, float) and math.isfinite(value))
+            expected = "a number"
+        if not sound:
+            raise ValueError(f"{path} is damaged: `{name}` is {value!r:.60}, expected {expected}. {COPY_AGAIN}")
 
 
 def _read_json(path: Path) -> Any:

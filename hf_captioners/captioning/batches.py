@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from tqdm.auto import tqdm
 
 from hf_captioners.features.extraction import UNRELATED, weights_digest
@@ -91,10 +92,10 @@ def caption_batches(
             results = (
                 pipeline(list(read.values()), batch_size=len(read), return_scores=True, **options) if read else []
             )
-        except Exception:
+        except Exception as error:
             faults = preparation_faults(pipeline, read)
             if not faults:
-                raise  # not the fault of an image
+                raise _fault_of(pipeline, error) from error
             unreadable += faults
             for fault in faults:
                 del read[fault.image]
@@ -106,6 +107,18 @@ def caption_batches(
             for name, best in zip(read, results, strict=True)
         ]
         yield CaptionedBatch(records, unreadable)
+
+
+def _fault_of(pipeline: ImageCaptioningPipeline, error: Exception) -> Exception:
+    """Return the error of captioning images that are whole, with the name of the captioner."""
+    name = pipeline.model.name_or_path
+    if isinstance(error, (ImportError, torch.OutOfMemoryError)) or name in str(error):
+        return error
+    reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return ValueError(
+        f"The captioner {name} cannot caption images that are whole: {' '.join(reason.split())[:500]}. If the options "
+        "are right, its configuration or weights may be damaged: copy or download it again."
+    )
 
 
 def preparation_faults(pipeline: ImageCaptioningPipeline, read: Mapping[str, Any]) -> list[UnreadableImage]:

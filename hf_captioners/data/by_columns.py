@@ -10,11 +10,14 @@ It reads data sets of the Hub, WebDataset shards and Parquet shards, also stream
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow
+import pyarrow.parquet
 from datasets import (
     Dataset,
     DatasetDict,
@@ -67,20 +70,37 @@ class ByColumns(HubDatasetReader):
             BadRowsError: a row lacks its image or captions and `strict` is set.
         """
         report.begin(f"{self.name} {self.path}")
-        loaded = load_dataset(
-            self.path,
-            self.config_name,
-            data_dir=None if self.data_dir is None else str(self.data_dir),
-            data_files=self.data_files,
-            revision=self.revision,
-            split=split,
-            streaming=streaming,
-            cache_dir=None if cache_dir is None else str(cache_dir),
-        )
+        with self._named():
+            loaded = load_dataset(
+                self.path,
+                self.config_name,
+                data_dir=None if self.data_dir is None else str(self.data_dir),
+                data_files=self.data_files,
+                revision=self.revision,
+                split=split,
+                streaming=streaming,
+                cache_dir=None if cache_dir is None else str(cache_dir),
+            )
         if isinstance(loaded, (Dataset, IterableDataset)):
             return self._to_schema(loaded, str(split), strict, report)
         renamed = {name: self._to_schema(part, name, strict, report) for name, part in loaded.items()}
         return IterableDatasetDict(renamed) if streaming else DatasetDict(renamed)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the source, and the file if it is known, in errors of `datasets`, which often name neither."""
+        try:
+            yield
+        except (FileNotFoundError, ConnectionError):
+            raise
+        except Exception as error:  # a source may use any library
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            place = self.data_files or self.data_dir or self.path
+            damaged = _damaged_parquet(self.data_dir)
+            reason = damaged or f"{type(cause).__name__}: {str(cause)[:300]}".replace("\n", " ").rstrip(". ")
+            raise ValueError(f"{place} cannot be loaded as {self.path!r}: {reason}.") from error
 
     def _to_schema(
         self, dataset: Dataset | IterableDataset, split: str, strict: bool, report: DataReport
@@ -159,6 +179,18 @@ class ByColumns(HubDatasetReader):
 
 
 _ADDED = Features({IMAGE_ID: Value("string"), CAPTIONS: List(Value("string")), SPLIT: Value("string")})
+
+
+def _damaged_parquet(folder: Path | None) -> str | None:
+    """Return what is wrong with the first Parquet file of a folder that cannot be read; None if all can be read."""
+    for path in [] if folder is None else sorted(folder.rglob("*.parquet")):
+        try:
+            with pyarrow.parquet.ParquetFile(path) as file:
+                for _ in file.iter_batches():
+                    pass
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            return f"{path} cannot be read as Parquet ({str(error)[:300].strip()})"
+    return None
 
 
 def _gathered(values: Sequence[Any]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 from huggingface_hub import EvalResult
 from huggingface_hub.repocard_data import eval_results_to_model_index
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from hf_captioners.inert_text import code_span, inert_text, one_line
 from hf_captioners.metrics.registry import hub_names, score_titles
@@ -252,7 +253,11 @@ def _known(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_hub_name(source: str) -> bool:
-    return not Path(source).exists() and 1 <= len(source.split("/")) <= 2 and not source.startswith(("timm:", "."))
+    try:
+        validate_repo_id(source)
+    except HFValidationError:
+        return False
+    return not Path(source).exists()
 
 
 def figure_name(figure: str) -> str:

@@ -7,10 +7,7 @@ without this library.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import inspect
-import io
 import json
 import os
 import re
@@ -20,14 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL.Image
-import PIL.ImageFile
 import torch
 from transformers import AutoModelForImageTextToText, GenerationConfig, Pipeline
-from transformers.image_transforms import convert_to_rgb
 from transformers.pipelines import PIPELINE_REGISTRY
 
-from hf_captioners.processing.image_reading import IMAGE_FORMATS, download_image, open_image, upright
+from hf_captioners.processing.image_reading import download_image, read_image
 
 TASK = "image-captioning"
 # The task inside a checkpoint has a different name than the registered task: transformers prefers the checkpoint's
@@ -356,7 +350,7 @@ def fetch(source: Any, timeout: float | None = None, max_bytes: float | None = N
 
 
 def upright_rgb(source: Any) -> Any:
-    """Read an image for the processors of transformers: EXIF orientation applied, RGB, transparency over white.
+    """Read an image for the processors of transformers, see `read_image`.
 
     Arrays with channels and tensors are returned unchanged.
 
@@ -364,45 +358,9 @@ def upright_rgb(source: Any) -> Any:
         FileNotFoundError: no file has this path.
         ValueError: the image cannot be read.
     """
-    if isinstance(source, np.ndarray) and source.ndim == 2:
-        source = PIL.Image.fromarray(source)
-    if isinstance(source, (np.ndarray, torch.Tensor)):
+    if isinstance(source, torch.Tensor) or (isinstance(source, np.ndarray) and source.ndim != 2):
         return source
-    name = getattr(source, "filename", None) or "given as an object"
-    if isinstance(source, bytes):
-        source, name = io.BytesIO(source), "given as bytes"
-    elif isinstance(source, (str, os.PathLike)):
-        source, name = _file_or_base64(os.fspath(source))
-    try:
-        if (
-            isinstance(source, PIL.ImageFile.ImageFile)
-            and source.tile
-            and source.format not in (*IMAGE_FORMATS, "MPO")
-        ):
-            raise ValueError(f"its format is {source.format}")
-        image = upright(source if isinstance(source, PIL.Image.Image) else open_image(source))
-        if image.mode.startswith("I;16"):  # a plain conversion clips 16 bits to white
-            image = PIL.Image.fromarray((np.asarray(image) // 257).astype(np.uint8))
-        return PIL.Image.fromarray(np.asarray(convert_to_rgb(image, return_numpy=True)))
-    except Exception as error:  # decoders raise errors of many types
-        raise ValueError(
-            f"The image {name} cannot be read: {error}. Expected one of the formats {', '.join(IMAGE_FORMATS)}."
-        ) from error
-
-
-def _file_or_base64(text: str) -> tuple[Any, str]:
-    """Return the path of a file, or the opened content of base64 text, with its name for messages."""
-    if os.path.isfile(text):
-        return text, text
-    try:
-        encoded = text.split(",", 1)[1] if text.startswith("data:image/") and "," in text else text
-        if len(encoded) < 64:  # shorter than any image file: a mistyped path
-            raise binascii.Error
-        return io.BytesIO(base64.b64decode("".join(encoded.split()), validate=True)), "given as base64"
-    except binascii.Error:
-        raise FileNotFoundError(
-            f"No image has the path {text[:200]!r}. Give the path of a file, an http(s) address, or base64 text."
-        ) from None
+    return read_image(source)
 
 
 def _column_of_images(rows: Any) -> Iterator[Any]:
@@ -432,7 +390,7 @@ def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
         directory: directory with config.json.
     """
     source, folder = Path(__file__), Path(directory)
-    for file in (source, Path(inspect.getfile(open_image))):
+    for file in (source, Path(inspect.getfile(read_image))):
         if file.resolve() != (folder / file.name).resolve():
             code = LIBRARY_IMPORT.sub("from .", file.read_text(encoding="utf-8"))
             (folder / file.name).write_text(code, encoding="utf-8")

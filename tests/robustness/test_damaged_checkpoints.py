@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hf_captioners.captioning.batches import caption_batches, load_pipeline
 from hf_captioners.cli import main
 from hf_captioners.loading import load_captioner, load_vision_part
 
@@ -110,6 +111,40 @@ def test_configurations(copied, change, tmp_path, images, capsys):
     assert str(copied) in message and "error:" in message, message
     assert after.ru_utime - before.ru_utime < 5
     assert after.ru_maxrss - before.ru_maxrss < 300 * 1024
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *({"num_beams": value} for value in ("x", 0, -1, 1.5, True, [1], 2**40)),
+        *({"decoder_start_token_id": value} for value in (float("inf"), "a", [], [None], -1)),
+        *({"length_penalty": value} for value in ("x", float("nan"), [1.0])),
+        *({"max_new_tokens": value} for value in ("6", 6.0)),
+    ],
+    ids=str,
+)
+def test_generation_configurations(copied, field):
+    path = copied / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | field))
+    with pytest.raises(ValueError, match=rf"generation_config.json is damaged: `{next(iter(field))}` is .*{ADVICE}"):
+        load_captioner(str(copied))
+
+
+def test_captioners_that_fail_in_decoding_are_named(captioner, images, monkeypatch):
+    """A value that is sound by its type may still not fit."""
+    pipeline = load_pipeline(captioner, device="cpu")
+    for error in (TypeError("no number"), RuntimeError("sizes"), ValueError("no range")):
+        monkeypatch.setattr(pipeline.model, "generate", _raiser(error))
+        with pytest.raises(ValueError, match=f"{captioner} cannot caption .*{error}") as raised:
+            list(caption_batches(pipeline, [str(images / "scene_000.png")]))
+        assert raised.value.__cause__ is error
+
+
+def _raiser(error):
+    def generate(*arguments, **options):
+        raise error
+
+    return generate
 
 
 def test_parts_of_a_captioner(vision_model, language_model, tmp_path, images, capsys):

@@ -172,6 +172,20 @@ def test_parquet_files_that_are_cut_or_changed(folder):
             load(folder)
 
 
+def test_parquet_files_of_columns_that_are_cut_or_changed(folder):
+    """`datasets` raises its own errors, which do not name the file."""
+    rows = [{"image": (folder / row["file_name"]).read_bytes(), "alt": row["caption"]} for row in GOOD]
+    options = {"path": "parquet", "image_column": "image", "caption_columns": ["alt"]}
+    for name in ("train", "validation"):
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{name}.parquet")
+    table = folder / "validation.parquet"
+    content = table.read_bytes()
+    for damaged in (content[:-10], content[:100], content[:40] + b"xxxxxxxx" + content[48:]):
+        table.write_bytes(damaged)
+        with pytest.raises(ValueError, match=f"{folder} cannot be loaded as 'parquet': {table} cannot be read"):
+            load(folder, "by_columns", **options)
+
+
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
 def test_json_files_that_are_damaged_as_a_whole(tmp_path, ending):
     path = tmp_path / f"captions{ending}"

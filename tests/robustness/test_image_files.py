@@ -112,7 +112,7 @@ def test_names_of_formats_that_are_not_read_are_images():
 
 def test_the_pipeline_has_the_same_code(tmp_path):
     """Also in checkpoints of other libraries, without the package."""
-    for name in ("open_image", "upright", "download_image", "IMAGE_FORMATS"):
+    for name in ("read_image", "download_image"):
         assert getattr(image_reading, name) is getattr(image_captioning, name)
     (tmp_path / "config.json").write_text("{}")
     image_captioning.bundle_pipeline(tmp_path)
@@ -185,6 +185,19 @@ DEEP = {
     "not a number": np.array([[0, np.nan], [1, 0.5]], np.float32),
     "infinite": np.array([[0, np.inf], [1, 0.5]], np.float32),
 }
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.int32, np.float32])
+def test_the_pipeline_reads_deep_values_as_processors_do(kind, tmp_path):
+    """A plain conversion to RGB clips them to white, and whole division is darker by up to one level."""
+    levels = np.arange(0, 65536, 16).reshape(64, 64)
+    PIL.Image.fromarray(levels.astype(kind)).save(tmp_path / "deep.tif")
+    read = np.asarray(image_captioning.upright_rgb(tmp_path / "deep.tif"))
+    np.testing.assert_array_equal(read, np.asarray(read_image(tmp_path / "deep.tif")))
+    np.testing.assert_array_equal(read[..., 0], np.rint(levels / 257))
+    PIL.Image.fromarray(np.full((8, 8), np.nan, np.float32)).save(tmp_path / "bad.tif")
+    with pytest.raises(ValueError, match=r"bad.tif cannot be read"):
+        image_captioning.upright_rgb(tmp_path / "bad.tif")
 
 
 @pytest.mark.parametrize("fault", DEEP)

@@ -6,7 +6,8 @@ To add an architecture, add a file `{name}.py` to this folder that defines `conv
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from transformers import AutoModelForImageTextToText
 from hf_captioners.architectures import ARCHITECTURES, get_architecture
 from hf_captioners.hub.card_facts import TrainingFacts
 from hf_captioners.hub.cards import write_card
+from hf_captioners.hub.safe_unpickling import UnsafePickleError
 from hf_captioners.output_files import as_json, require_writable_folder, write_text
 
 from .parity_report import parity_report, sha256_of
@@ -122,7 +124,22 @@ def read_released(architecture: str, checkpoint: str | os.PathLike[str], setting
     path = Path(checkpoint)
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}.")
-    return import_module(f"{__package__}.{name}").convert(path, dict(settings))
+    with _named(path):
+        return import_module(f"{__package__}.{name}").convert(path, dict(settings))
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Name the file in errors of reading it: damaged weights and options raise errors of many types."""
+    try:
+        yield
+    except UnsafePickleError:
+        raise
+    except Exception as error:
+        if isinstance(error, (ValueError, OSError)) and str(path) in str(error):
+            raise
+        reason = str(error).rstrip(".") if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise ValueError(f"{path} cannot be converted: {reason[:1000]}.") from error
 
 
 def build_captioner(released: Released, checkpoint: str | os.PathLike[str]) -> Any:

@@ -113,10 +113,12 @@ def read_words(path: Path, first: int) -> dict[int, str]:
     """
     if path.suffix == ".pkl":
         return pickled_words(path)
-    if path.suffix == ".json":
-        ids: Any = json.loads(path.read_text(encoding="utf-8"))
-    else:
-        ids = {word: first + index for index, word in enumerate(path.read_text(encoding="utf-8").splitlines())}
+    try:
+        text = path.read_text(encoding="utf-8")
+        lines = {word: first + index for index, word in enumerate(text.splitlines())}
+        ids: Any = json.loads(text) if path.suffix == ".json" else lines
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read as a vocabulary: {error}.") from error
     if not isinstance(ids, dict) or not all(isinstance(index, int) for index in ids.values()):
         raise ValueError(f"{path} is not of the form {{word: id}}.")
     return {index: str(word) for word, index in ids.items()}

@@ -1,0 +1,46 @@
+"""The classes of attacks, in the order of the table."""
+
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .attacked_checkpoints import attack_configuration, load_model
+from .attacked_features import attack_features, write_features
+from .attacked_images import attack_image, whole_images
+from .attacked_pickles import attack_pickle, whole_pickles
+from .attacked_tables import attack_table, whole_tables
+from .isolated import attempt_in_child
+from .killed_jobs import JOBS, Job, kill_and_resume, prepare_jobs
+from .outcomes import Outcome
+
+
+class AttackClass(NamedTuple):
+    """A class of attacks.
+
+    Attributes:
+        run: runs one of them, with material, a seed and an empty folder.
+        share: attacks of this class for each image.
+        prepare: computes from the material what all attacks of this class read, once, before processes are forked.
+    """
+
+    run: Callable[[Any, str, Path], Outcome]
+    share: float
+    prepare: Callable[[Any], Any]
+
+
+def _killed(job: Job) -> Callable[[Any, str, Path], Outcome]:
+    return lambda material, seed, folder: kill_and_resume(job, material, random.Random(seed), folder)
+
+
+ATTACKS: Mapping[str, AttackClass] = {
+    "images": AttackClass(partial(attempt_in_child, attack_image), 1.0, whole_images),
+    "tables": AttackClass(partial(attempt_in_child, attack_table), 0.7, whole_tables),
+    "feature files": AttackClass(partial(attempt_in_child, attack_features), 2.0, write_features),
+    "pickles and torch files": AttackClass(partial(attempt_in_child, attack_pickle), 1.7, whole_pickles),
+    "checkpoints, configurations, cards": AttackClass(
+        partial(attempt_in_child, attack_configuration), 0.6, load_model
+    ),
+    **{f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills, prepare_jobs) for name, job in JOBS.items()},
+}

@@ -1,0 +1,154 @@
+"""The short form of `make attack`: some attacks of every class, and proof that the harness finds faults."""
+
+import collections
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from .attack import planned, read_done, summary, table
+from .attacked_images import attack_image
+from .attacks import ATTACKS
+from .isolated import Attempt, attempt_in_child
+from .killed_jobs import Job, kill_and_resume
+from .material import Material
+from .mutators import CHANGES, mutated, mutated_json
+from .outcomes import FAILED, REFUSED, RESULT
+
+FEW = {name: 12 for name in ATTACKS if not name.startswith("kills")}
+KILLED = (
+    "kills: caption",
+    "kills: extract-features",
+    "kills: convert",
+    "kills: load_captions",
+    "kills: download-images",
+)
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory):
+    return Material(tmp_path_factory.mktemp("attacks") / "material")
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_attacks(name, material, tmp_path):
+    """Seeds differ from those of the long form. At least one file is refused, so the attacks reach the library."""
+    ATTACKS[name].prepare(material)
+    kinds = collections.Counter()
+    for number in range(FEW[name]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        outcome = ATTACKS[name].run(material, f"short/{name}/{number}", folder)
+        assert outcome.kind != FAILED, f"{outcome.what}: {outcome.reason}"
+        kinds[outcome.kind] += 1
+    assert kinds[REFUSED], kinds
+
+
+@pytest.mark.parametrize("name", KILLED)
+def test_kills(name, material, tmp_path):
+    ATTACKS[name].prepare(material)
+    outcome = ATTACKS[name].run(material, f"short/{name}", tmp_path)
+    assert outcome.kind == RESULT, f"{outcome.what}: {outcome.reason}"
+
+
+def attempt(run, name="x.png"):
+    return lambda material, rng, folder: Attempt("an attack", run, (name,))
+
+
+def busy():
+    while True:
+        pass
+
+
+def fail(error):
+    raise error
+
+
+FAULTS = {
+    "a result": (lambda: 1, RESULT, ""),
+    "an error that names the file": (lambda: fail(ValueError("x.png cannot be read")), REFUSED, "x.png"),
+    "an error without the name": (lambda: fail(ValueError("cannot be read")), FAILED, "has none of x.png"),
+    "an error of a library": (lambda: fail(KeyError("x.png")), FAILED, "not one of ours: KeyError"),
+    "a subclass of a permitted error": (lambda: b"\xff".decode(), FAILED, "UnicodeDecodeError"),
+    "a wrong result": (lambda: fail(AssertionError("x.png")), FAILED, "AssertionError"),
+    "memory": (lambda: len(bytearray(2**29)), FAILED, "MB"),
+    "a crash": (lambda: os.kill(os.getpid(), 11), FAILED, "SIGSEGV"),
+    "an end": (lambda: os._exit(0), FAILED, "exit status 0"),
+    "a started program": (lambda: subprocess.run(["gs"], check=False), FAILED, "started subprocess.Popen"),
+    "a program started by other means": (lambda: os.posix_spawn("/bin/true", ["true"], {}), FAILED, "posix_spawn"),
+    "a file that was executed": (lambda: Path("executed").touch(), FAILED, "the file was executed"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_harness_tells_permitted_outcomes_from_others(fault, material, tmp_path):
+    run, kind, said = FAULTS[fault]
+    folder = tmp_path / "attack"
+    folder.mkdir()
+    outcome = attempt_in_child(attempt(run), material, "1", folder)
+    assert (outcome.kind, outcome.what) == (kind, "an attack") and said in outcome.reason, outcome
+
+
+def test_a_hang_is_stopped(material, tmp_path, monkeypatch):
+    monkeypatch.setattr("tests.robustness.isolated.CPU_SECONDS", 0)
+    monkeypatch.setattr("tests.robustness.outcomes.CPU_SECONDS", 0)
+    folder = tmp_path / "attack"
+    folder.mkdir()
+    outcome = attempt_in_child(attempt(busy), material, "1", folder)
+    assert outcome.kind == FAILED and "SIGXCPU" in outcome.reason and outcome.seconds < 5
+
+
+def test_attacks_are_the_same_for_the_same_seed(material, tmp_path):
+    whole = os.urandom(1000)
+    for change in (lambda rng: mutated(whole, rng, [b"other"]), lambda rng: mutated_json({"a": [1, "x"]}, rng)):
+        assert change(random.Random("5")) == change(random.Random("5"))
+        assert len({change(random.Random(seed))[0] for seed in range(50)}) > 30
+    for change in CHANGES:
+        assert isinstance(change(b"", random.Random(0), []), bytes), "empty files can be changed"
+    assert (
+        attack_image(material, random.Random(3), tmp_path).what
+        == attack_image(material, random.Random(3), tmp_path).what
+    )
+
+
+def count_slowly(material, folder):
+    """A job that is resumed at its last line."""
+    path = folder / "out"
+    done = path.read_text().count("\n") if path.exists() else 0
+    for number in range(done, 40):
+        with open(path, "a") as file:
+            file.write(f"{number}\n")
+        end = time.process_time() + 0.01
+        while time.process_time() < end:
+            pass
+    return 0
+
+
+def count_wrongly(material, folder):
+    """A job that is begun anew without removing what is there."""
+    (folder / "out").open("a").write("begun\n")
+    return count_slowly(material, folder)
+
+
+def outputs(folder):
+    return {"out": (folder / "out").read_bytes()} if (folder / "out").exists() else {}
+
+
+@pytest.mark.parametrize(("run", "kind"), [(count_slowly, RESULT), (count_wrongly, FAILED)])
+def test_kills_are_counted_and_differences_found(run, kind, material, tmp_path):
+    outcome = kill_and_resume(Job(run, outputs), material, random.Random(0), tmp_path)
+    assert outcome.kind == kind and 1 <= outcome.attempts <= 3, outcome
+    assert ("out differs" in outcome.reason) == (kind == FAILED)
+
+
+def test_the_table_counts_what_is_done_once(tmp_path):
+    state = tmp_path / "attacks.jsonl"
+    state.write_text('{"key": "images/1/0", "kind": "result"}\n{"key": "images/1/1", "kind": "failed"}\n{"key": "im')
+    done = read_done(state)
+    assert len(done) == 2 and state.read_text().endswith("}\n")
+    rows = summary(done, [1], 3, ["images"])
+    assert {name: rows["images"][name] for name in ("tried", "read", "failed")} == {"tried": 2, "read": 1, "failed": 1}
+    assert "images" in table(rows) and len(list(planned([1, 2], 3, ["images"]))) == 6
