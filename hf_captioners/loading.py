@@ -21,7 +21,7 @@ SUB_CONFIGS = ("text_config", "vision_config", "encoder", "decoder", "backbone_c
 # Fields with a number of layers, and the least one: parts that a model lacks have 0.
 LAYER_COUNTS = {"n_layer": 1, "num_hidden_layers": 1, "encoder_layers": 0, "decoder_layers": 0, "num_layers": 0}
 MOST_LAYERS = 1000
-# Fields of a generation configuration: whole numbers with the least one, other numbers, and token ids or lists of them.
+# Fields of a generation configuration: whole numbers with the least one, other numbers, and token ids or lists of ids.
 WHOLE_NUMBERS = {
     **dict.fromkeys(("num_beams", "num_return_sequences", "max_length", "pool_groups"), 1),
     **dict.fromkeys(("max_new_tokens", "min_length", "min_new_tokens", "no_repeat_ngram_size", "top_k"), 0),

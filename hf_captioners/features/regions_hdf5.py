@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,52 @@ from typing import Any
 import numpy as np
 
 from .region_source import MAX_NUMBERS, Regions, RegionSource, as_float32, normalised, require_numbers
+
+# Filters that h5py has itself; of the compressing ones, the most bytes that one byte becomes.
+DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000
+GROWTH = {DEFLATE: 1032, LZF: 88}
+FREE_CHUNK_BYTES = 128 * 2**20  # chunks that cannot become larger are not looked into
+
+
+def require_bounded_chunks(dataset: Any) -> None:
+    """Check that compressed chunks do not decompress to more than the shape of a chunk states.
+
+    HDF5 takes memory for whatever a compressed chunk becomes.
+
+    Raises:
+        ValueError: a chunk becomes larger, or this cannot be checked.
+    """
+    if dataset.chunks is None:
+        return
+    filters = dataset.id.get_create_plist()
+    kinds = [filters.get_filter(number)[0] for number in range(filters.get_nfilters())]
+    packing = [kind for kind in kinds if kind in GROWTH]
+    if len(packing) > 1 or set(kinds) - {*GROWTH, SHUFFLE, FLETCHER32}:
+        raise ValueError(f"it is stored with the filters {kinds} of HDF5; expected gzip, lzf, shuffle or a checksum")
+    stated = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    for number in range(dataset.id.get_num_chunks() if packing else 0):
+        chunk = dataset.id.get_chunk_info(number)
+        if chunk.size * GROWTH[packing[0]] <= FREE_CHUNK_BYTES:
+            continue
+        if packing[0] == LZF:
+            raise ValueError(f"a chunk has {chunk.size:,} bytes compressed by lzf; store it with gzip, or without")
+        if _inflated_size(dataset, chunk, kinds.index(DEFLATE), stated) > stated:
+            raise ValueError(f"a chunk is stated as {stated:,} bytes and decompresses to more")
+
+
+def _inflated_size(dataset: Any, chunk: Any, place: int, stated: int) -> int:
+    """Return the decompressed size of a chunk, or one that is above `stated`."""
+    mask, content = dataset.id.read_direct_chunk(chunk.chunk_offset)
+    packer, size = zlib.decompressobj(), 0
+    if mask & (1 << place):  # the filter is left out
+        return 0
+    try:
+        while content and size <= stated:
+            size += len(packer.decompress(content, 2**20))
+            content = packer.unconsumed_tail
+    except zlib.error as error:
+        raise ValueError(f"a chunk cannot be decompressed ({error})") from error
+    return size
 
 
 class DetectionsHdf5(RegionSource):
@@ -93,6 +140,7 @@ class DetectionsHdf5(RegionSource):
             stored = found.id.get_storage_size()
             if found.chunks is None and stored < math.prod(shape) * found.dtype.itemsize:
                 raise ValueError(f"it declares the shape {list(shape)}, and {stored:,} bytes are stored")
+            require_bounded_chunks(found)
             return as_float32(found[()], "it", self.max_numbers)
 
     @property

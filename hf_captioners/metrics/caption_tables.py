@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import re
 import zlib
@@ -14,6 +15,8 @@ from typing import IO, Any, Protocol
 
 MALFORMED_ROW, MISSING_IMAGE = "malformed row", "missing image"
 TABLE_KINDS = (".jsonl", ".csv", ".tsv", ".parquet", ".json", ".txt")
+# Limits of decompressed files: of their size, and of its ratio to the compressed size.
+GZIP_FLOOR, GZIP_RATIO = 64 * 2**20, 32
 MOST_LEVELS = 20  # of lists and objects in a row
 # Lines of Flickr's token files: name#k, then a TAB or spaces, then the caption.
 NUMBERED = re.compile(r"^(?P<name>.+?)#\d+(?: *\t| +)(?P<caption>.*)$")
@@ -36,9 +39,48 @@ class FirstFault:
         raise ValueError(f"{file}, line {line}: {message}.")
 
 
+class LimitedGzip(io.RawIOBase):
+    """The content of a gzip file up to a limit of bytes, so that a small file cannot fill the memory.
+
+    Args:
+        path: the file.
+        limit: the most bytes. None: 64 MiB, or 32 times the compressed size if that is more.
+    """
+
+    def __init__(self, path: Path, limit: int | None = None) -> None:
+        self.file = gzip.open(path, "rb")  # noqa: SIM115
+        self.left = limit or max(GZIP_FLOOR, GZIP_RATIO * path.stat().st_size)
+        self.limit = self.left
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Decompress some bytes.
+
+        Raises:
+            EOFError, gzip.BadGzipFile, zlib.error: the file is damaged.
+            gzip.BadGzipFile: it has more bytes than the limit.
+        """
+        count = self.file.readinto(buffer)
+        self.left -= count
+        if self.left < 0:
+            raise gzip.BadGzipFile(
+                f"it has more than {self.limit:,} bytes when decompressed; if the file is right, decompress it with "
+                "`gunzip`"
+            )
+        return count
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+        super().close()
+
+
 def open_annotation(path: Path) -> IO[bytes]:
-    """Open an annotation file for reading bytes; decompress it if its name ends in `.gz`."""
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")  # type: ignore[return-value]
+    """Open an annotation file for reading bytes; decompress it, up to a limit, if its name ends in `.gz`."""
+    return io.BufferedReader(LimitedGzip(path), 2**16) if path.suffix == ".gz" else open(path, "rb")
 
 
 def read_json(path: Path) -> Any:
@@ -57,7 +99,7 @@ def read_annotation(path: Path) -> bytes:
     """Read an annotation file (`.gz` too).
 
     Raises:
-        ValueError: the compressed file is damaged.
+        ValueError: the compressed file is damaged, or decompresses to too many bytes.
     """
     with open_annotation(path) as stream:
         try:

@@ -7,6 +7,7 @@ import random
 import shutil
 import struct
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,7 @@ def hostile_hdf5(path: Path, rng: random.Random) -> str:
     """Replace the features of an image by something else."""
     shape = tuple(rng.choice((0, 1, 3, 8, 2**20, 2**31, 2**40)) for _ in range(rng.choice((0, 1, 2, 2, 2, 3))))
     kind = rng.choice(
-        ("large", "large, packed", "external", "link", "soft link", "loop", "group", "texts", "NaN", "bomb")
+        ("large", "large, packed", "external", "link", "soft link", "loop", "group", "texts", "NaN", "bomb", "inflating")
     )
     with h5py.File(path, "a") as file:
         del file["3_features"]
@@ -200,6 +201,10 @@ def hostile_hdf5(path: Path, rng: random.Random) -> str:
             values = file.create_dataset("3_features", (2**21, 8), "f4", chunks=(2**14, 8), compression=1)
             for start in range(0, 2**21, 2**17):
                 values[start : start + 2**17] = np.ones((2**17, 8), np.float32)
+        elif kind == "inflating":  # a chunk that becomes more than its shape states
+            values = file.create_dataset("3_features", (3, SIZE), "f4", chunks=(3, SIZE), compression=1)
+            packed = zlib.compress(bytes(rng.choice((97, 2**20, 2**28))), 1)
+            values.id.write_direct_chunk((0, 0), packed)
         elif kind == "external":
             file.create_dataset("3_features", (3, SIZE), "f4", external=[("/etc/passwd", 0, 3 * SIZE * 4)])
         elif kind == "link":

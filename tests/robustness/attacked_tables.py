@@ -102,7 +102,7 @@ def attack_predictions(material: Any, rng: random.Random, folder: Path) -> Attem
     path = folder / name
     if rng.random() < 0.3:
         path = folder / f"{name}.gz"
-        content = gzip.compress(content)
+        content = gzip.compress(content + b" " * rng.choice((0, 0, 0, 2**28)), 1)
         if rng.random() < 0.5:
             content, more = mutated(content, rng)
             how = f"{how}; compressed, {more}"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .attacked_checkpoints import attack_configuration, load_model
+from .attacked_downloads import attack_download, serve
 from .attacked_features import attack_features, write_features
 from .attacked_images import attack_image, whole_images
 from .attacked_pickles import attack_pickle, whole_pickles
@@ -42,5 +43,6 @@ ATTACKS: Mapping[str, AttackClass] = {
     "checkpoints, configurations, cards": AttackClass(
         partial(attempt_in_child, attack_configuration), 0.6, load_model
     ),
+    "downloads": AttackClass(partial(attempt_in_child, attack_download), 0.3, serve),
     **{f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills, prepare_jobs) for name, job in JOBS.items()},
 }

@@ -4,10 +4,12 @@ import base64
 import gzip
 import json
 import re
+import resource
 import subprocess
 import sys
 import tracemalloc
 import zipfile
+import zlib
 
 import numpy as np
 import pytest
@@ -392,6 +394,38 @@ def test_hdf5_reads_no_other_file(tmp_path, hdf5):
 
 def h5py_empty():
     return pytest.importorskip("h5py").Empty("f4")
+
+
+def test_compressed_chunks_have_the_size_that_is_stated(tmp_path, hdf5):
+    """HDF5 itself takes memory for whatever a chunk becomes: here 400 MB of 400 kB."""
+
+    def longer(file):
+        values = file.create_dataset("7_features", (3, SIZE), "f4", chunks=(3, SIZE), compression="gzip")
+        packer = zlib.compressobj(9)
+        parts = [packer.compress(ONES.tobytes()), *(packer.compress(bytes(2**20)) for _ in range(400)), packer.flush()]
+        values.id.write_direct_chunk((0, 0), b"".join(parts))
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert "a chunk is stated as 96 bytes and decompresses to more" in hdf5(longer)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
+
+    def twice(file):
+        settings = pytest.importorskip("h5py").h5p.create(pytest.importorskip("h5py").h5p.DATASET_CREATE)
+        settings.set_chunk((3, SIZE))
+        settings.set_deflate(9)
+        settings.set_deflate(9)
+        file.create_dataset("7_features", data=ONES, dcpl=settings)
+
+    assert "it is stored with the filters [1, 1] of HDF5" in hdf5(twice)
+
+
+@pytest.mark.parametrize("options", [{"compression": "gzip"}, {"compression": "lzf"}, {"shuffle": True}], ids=str)
+def test_compressed_hdf5_files_are_read(tmp_path, options):
+    h5py = pytest.importorskip("h5py")
+    numbers = np.random.default_rng(0).random((400, 512), np.float32)
+    with h5py.File(tmp_path / "x.hdf5", "w") as file:
+        file.create_dataset("7_features", data=numbers, fletcher32=True, chunks=(100, 512), **options)
+    np.testing.assert_array_equal(open_regions(tmp_path / "x.hdf5")["7"].features, numbers[:400])
 
 
 HDF5 = {

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import resource
 
 import pyarrow
 import pyarrow.parquet
@@ -198,6 +199,19 @@ def test_json_files_that_are_damaged_as_a_whole(tmp_path, ending):
     path.write_bytes(pack(json.dumps({"images": ["a"], "annotations": []}).encode()))
     with pytest.raises(ValueError, match="has `images` that are no list of objects"):
         read_captions(path)
+
+
+@pytest.mark.parametrize("name", ["captions.json.gz", "captions.jsonl.gz", "captions.csv.gz", "captions.txt.gz"])
+def test_compressed_tables_have_a_limit(tmp_path, name):
+    """300 MB of 300 kB, in one line, are refused before they are in memory."""
+    path = tmp_path / name
+    with gzip.open(path, "wb", 1) as file:
+        for _ in range(300):
+            file.write(b" " * 2**20)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ValueError, match=rf"{path}.*more than 67,108,864 bytes when decompressed.*gunzip"):
+        read_captions(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 250 * 1024
 
 
 def test_captions_beside_images_that_are_not_utf8(folder):
