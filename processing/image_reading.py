@@ -328,12 +328,19 @@ def web_opener(deadline: float) -> urllib.request.OpenerDirector:
         def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
             return self.do_open(partial(connect, http.client.HTTPSConnection), req)  # type: ignore[arg-type]
 
+    class Redirects(urllib.request.HTTPRedirectHandler):
+        def http_error_302(self, req: Any, fp: Any, code: int, msg: str, headers: Any) -> Any:
+            fp.close()  # the base class reads the content of a redirect, which may be endless, into memory
+            return super().http_error_302(req, fp, code, msg, headers)
+
+        http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
         urllib.request.UnknownHandler,  # refuses file:, data: and ftp:
         urllib.request.HTTPDefaultErrorHandler,
-        urllib.request.HTTPRedirectHandler,
+        Redirects,
         urllib.request.HTTPErrorProcessor,
         Plain,
         Encrypted,

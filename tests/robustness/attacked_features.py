@@ -186,7 +186,19 @@ def hostile_hdf5(path: Path, rng: random.Random) -> str:
     """Replace the features of an image by something else."""
     shape = tuple(rng.choice((0, 1, 3, 8, 2**20, 2**31, 2**40)) for _ in range(rng.choice((0, 1, 2, 2, 2, 3))))
     kind = rng.choice(
-        ("large", "large, packed", "external", "link", "soft link", "loop", "group", "texts", "NaN", "bomb", "inflating")
+        (
+            "large",
+            "large, packed",
+            "external",
+            "link",
+            "soft link",
+            "loop",
+            "group",
+            "texts",
+            "NaN",
+            "bomb",
+            "inflating",
+        )
     )
     with h5py.File(path, "a") as file:
         del file["3_features"]

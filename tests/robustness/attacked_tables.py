@@ -102,7 +102,11 @@ def attack_predictions(material: Any, rng: random.Random, folder: Path) -> Attem
     path = folder / name
     if rng.random() < 0.3:
         path = folder / f"{name}.gz"
-        content = gzip.compress(content + b" " * rng.choice((0, 0, 0, 2**28)), 1)
+        with gzip.open(path, "wb", 1) as file:
+            file.write(content)
+            for _ in range(rng.choice((0, 0, 0, 300))):
+                file.write(b" " * 2**20)
+        content = path.read_bytes()
         if rng.random() < 0.5:
             content, more = mutated(content, rng)
             how = f"{how}; compressed, {more}"

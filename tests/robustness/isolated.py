@@ -94,7 +94,7 @@ def _read_until_end(reading: int, child: int) -> bytes:
             ready, _, _ = select.select([stream], [], [], max(0.0, end - time.monotonic()))
             if not ready:
                 os.kill(child, signal.SIGKILL)
-                return b""
+                return b"".join(parts)
             part = stream.read(2**16)
             if not part:
                 return b"".join(parts)
@@ -109,7 +109,8 @@ def _outcome(said: bytes, status: int, seconds: float, memory: int, folder: Path
         found = {"kind": FAILED, "what": json.loads(what or b'""'), "decoded": 0}
         ended = -os.waitstatus_to_exitcode(status)
         reason = signal.Signals(ended).name if ended > 0 else f"exit status {-ended}"
-        found["reason"] = f"the process ended with {reason} after {seconds:.1f} CPU seconds"
+        printed = folder.with_name(f"{folder.name}.printed").read_text(errors="replace")[-1500:]
+        found["reason"] = f"the process ended with {reason} after {seconds:.1f} CPU seconds: {printed}"
     if found["kind"] != FAILED and (excess := judge_limits(seconds, memory, found["decoded"])):
         found |= {"kind": FAILED, "reason": f"{excess}; {found['reason']}"}
     if (folder / MARKER).exists():
@@ -125,6 +126,7 @@ def _run_child(attack: Attack, material: Any, seed: str, folder: Path, writing: 
     printed = os.open(folder.parent / f"{folder.name}.printed", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(printed, 1)
     os.dup2(printed, 2)
+    faulthandler.dump_traceback_later(WALL_SECONDS - 5, file=printed)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ["PATH"] = f"{material.stand_ins}{os.pathsep}{os.environ['PATH']}"
     seconds = int(CPU_SECONDS) + 2

@@ -28,6 +28,7 @@ class Material:
         self.root = root
         self.stand_ins = root / "programs" / "bin"
         made = root / "made"
+        torch.set_num_threads(1)  # threads do not survive a fork
         if not (root / "complete").exists():
             made.mkdir(parents=True)
             write_stand_ins(self.stand_ins)
@@ -53,8 +54,7 @@ class Material:
 
 
 def load_libraries() -> None:
-    """Import what forked processes would import, so that each starts with it; threads do not survive a fork."""
-    torch.set_num_threads(1)
+    """Import what forked processes would import, so that each starts with it."""
     import h5py  # noqa: F401
     import pyarrow.parquet  # noqa: F401
 

@@ -80,6 +80,14 @@ class Hostile(http.server.BaseHTTPRequestHandler):
         self.send_header("Location", target)
         self.end_headers()
 
+    def serve_far(self):
+        self.send_response(302)
+        self.send_header("Location", "/good")
+        self.send_header("Content-Length", str(2**63 - 1))
+        self.end_headers()
+        for _ in range(1000):
+            self.wfile.write(b"x" * 2**16)
+
     def serve_file(self):
         self.redirect("file://" + Hostile.secret)
 
@@ -139,6 +147,11 @@ def test_servers_that_misbehave(page, reader, address, tmp_path):
         read(f"{address}/{page}", timeout=0.5 if expected is TimeoutError else PATIENT, max_bytes=1e6)
     assert address in str(raised.value)
     assert time.monotonic() - start < 30
+
+
+def test_the_content_of_a_redirect_is_not_read(address):
+    """It may be endless, or stated as larger than any memory."""
+    assert read_image(f"{address}/far", timeout=5, max_bytes=1e6).size == (16, 16)
 
 
 def test_limits_can_be_raised(address):
