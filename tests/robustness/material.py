@@ -32,9 +32,13 @@ class Material:
         if not (root / "complete").exists():
             made.mkdir(parents=True)
             write_stand_ins(self.stand_ins)
-            scenes = draw_scenes(made)
-            write_images(made, scenes)
-            write_captioner(made, write_language_model(made, scenes), write_vision_model(made))
+            scenes = draw_scenes(made / "cache")
+            for name in ("images", "language_model", "vision_model", "captioner"):
+                (made / name).mkdir()
+            write_images(made / "images", scenes)
+            write_language_model(made / "language_model", scenes)
+            write_vision_model(made / "vision_model")
+            write_captioner(made / "captioner", str(made / "language_model"), str(made / "vision_model"))
             rows = [scenes[number] for number in range(SCENES)]
             (root / "datasets").mkdir()
             for name in MAKERS:
