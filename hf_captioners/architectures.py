@@ -92,6 +92,21 @@ ARCHITECTURES = {
             tokenizer="words",
             paper="Huang et al., Attention on Attention for Image Captioning, ICCV 2019",
         ),
+        Architecture(
+            name="m2_transformer",
+            model_type="captioning_m2_transformer",
+            prefix="M2Transformer",
+            tokenizer="words",
+            paper="Cornia et al., Meshed-Memory Transformer for Image Captioning, CVPR 2020",
+        ),
+        Architecture(
+            name="aoa_transformer",
+            model_type="captioning_aoa_transformer",
+            prefix="AoATransformer",
+            tokenizer="gpt2",
+            paper="Chen et al., VisualGPT, CVPR 2022 (baseline); Huang et al., Attention on Attention for Image "
+            "Captioning, ICCV 2019",
+        ),
     )
 }
 
