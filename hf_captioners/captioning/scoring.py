@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from hf_captioners.metrics import (
+    Chair,
     DocumentFrequency,
     Meteor,
     MeteorTables,
+    ObjectTable,
     OriginalSpice,
     compare_systems,
     compute_caption_metrics,
+    read_instances,
 )
 from hf_captioners.metrics.caption_files import MatchedCaptions, match_captions, read_captions
 from hf_captioners.metrics.compute import check_choice
@@ -33,6 +36,8 @@ class MetricSettings:
         meteor_tables: folder of METEOR's tables. None: the installed pycocoevalcap.
         spice_jar: the original SPICE program, for the metric `spice`.
         java: the Java that runs it.
+        chair_objects: JSON file of objects and their synonyms, see `ObjectTable.load`. None: COCO's categories.
+        chair_instances: file of the annotated objects of each image, see `read_instances`. None: the references only.
 
     Raises:
         ValueError: a metric or the tokenizer is unknown.
@@ -45,6 +50,8 @@ class MetricSettings:
     meteor_tables: PathLike | None = None
     spice_jar: PathLike | None = None
     java: str = "java"
+    chair_objects: PathLike | None = None
+    chair_instances: PathLike | None = None
 
     def __post_init__(self) -> None:
         """Check the names of metrics and tokenizer."""
@@ -63,7 +70,14 @@ class MetricSettings:
             meteor=Meteor(self.meteor_stages, tables) if self.meteor_stages else None,
             tables=tables,
             spice=OriginalSpice(self.spice_jar, self.java) if self.spice_jar else None,
+            chair=self._chair(matched.images),
         )
+
+    def _chair(self, images: Sequence[str]) -> Chair | None:
+        if self.chair_objects is None and self.chair_instances is None:
+            return None
+        table = ObjectTable.load(self.chair_objects) if self.chair_objects else None
+        return Chair(table, read_instances(self.chair_instances, images) if self.chair_instances else None)
 
 
 @dataclass(frozen=True)

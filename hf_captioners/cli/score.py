@@ -50,6 +50,14 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--meteor_tables", "--meteor-tables", help="folder `meteor` of pycocoevalcap")
     parser.add_argument("--spice_jar", "--spice-jar", help="the original SPICE program")
     parser.add_argument("--java", default="java", help="the Java that runs SPICE; default: java")
+    parser.add_argument(
+        "--chair_objects", "--chair-objects", help="JSON of objects and synonyms for chair; default: those of COCO"
+    )
+    parser.add_argument(
+        "--chair_instances",
+        "--chair-instances",
+        help="annotated objects for chair: instances of COCO, or JSON; default: those of the references",
+    )
     parser.add_argument("--format", choices=("table", "json"), default="table", help="format of standard output")
     parser.add_argument("--output", help="write all metrics to this .json file")
     parser.add_argument("--per_image", "--per-image", help="write the scores of each image to this .jsonl file")
@@ -73,6 +81,8 @@ def metric_settings(args: argparse.Namespace) -> "MetricSettings":
         args.meteor_tables,
         args.spice_jar,
         args.java,
+        args.chair_objects,
+        args.chair_instances,
     )
     for file in (args.output, args.per_image):
         if file:

@@ -4,6 +4,11 @@ from .bleu import BleuCounts as BleuCounts
 from .bleu import bleu_counts as bleu_counts
 from .bleu import bleu_from_counts as bleu_from_counts
 from .bleu import corpus_bleu as corpus_bleu
+from .chair import Chair as Chair
+from .chair import ChairResult as ChairResult
+from .chair import ObjectTable as ObjectTable
+from .chair import coco_objects as coco_objects
+from .chair import read_instances as read_instances
 from .cider import CiderD as CiderD
 from .cider import CiderOriginal as CiderOriginal
 from .compute import compute_caption_metrics as compute_caption_metrics

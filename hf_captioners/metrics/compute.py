@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .chair import Chair
 from .document_frequency import DocumentFrequency
 from .input_checks import check_pairs
 from .meteor import Meteor
@@ -28,6 +29,7 @@ def compute_caption_metrics(
     meteor: Meteor | None = None,
     tables: MeteorTables | None = None,
     spice: OriginalSpice | None = None,
+    chair: Chair | None = None,
 ) -> dict[str, Any]:
     """Score one caption per image against its references.
 
@@ -43,6 +45,8 @@ def compute_caption_metrics(
         meteor: the scorer of `meteor`, to select stages or tables.
         tables: the tables of `meteor`. By default they are read from the installed pycocoevalcap.
         spice: the original program, which `spice` requires.
+        chair: the scorer of `chair`, with a table of objects and annotations of the images. By default the categories
+            of COCO, and the objects of the references.
 
     Returns:
         A dictionary with the corpus scores in natural units (papers print a CIDEr-D of 1.2 as 120) under `bleu_1` ..
@@ -77,7 +81,13 @@ def compute_caption_metrics(
         tokenize = PTBTokenizer()
         predictions, references = tokenize(predictions), [tokenize(captions) for captions in references]
     warn_of_wordless(references)
-    resources = {"document_frequency": document_frequency, "meteor": meteor, "tables": tables, "spice": spice}
+    resources = {
+        "document_frequency": document_frequency,
+        "meteor": meteor,
+        "tables": tables,
+        "spice": spice,
+        "chair": chair,
+    }
     result: dict[str, Any] = {"per_image": {}, "variants": {}, "tokenizer": tokenizer}
     for name, metric in found.items():
         for score in compute_scores(name, metric, predictions, references, resources):

@@ -74,7 +74,7 @@ class Metric:
         return tuple(name for name in RESOURCES if name in taken)
 
 
-RESOURCES = ("document_frequency", "meteor", "tables", "spice")
+RESOURCES = ("document_frequency", "meteor", "tables", "spice", "chair")
 """What a metric may need besides captions: arguments of `compute_caption_metrics`."""
 DEFAULT_METRICS = ("bleu", "rouge_l", "cider_d")
 """The metrics that are computed if none are named."""
@@ -118,6 +118,11 @@ METRICS: dict[str, Metric] = {
     ),
     "cider_original": Metric(".cider:cider_original", "original CIDEr (no clipping, no length penalty)"),
     "meteor": Metric(".meteor:score_meteor", "METEOR 1.5, English", titles={"meteor": "METEOR"}, reward="meteor"),
+    "chair": Metric(
+        ".chair:score_chair",
+        "CHAIR: objects in captions that are not in the image; lower is better",
+        titles={"chair_i": "CHAIRi (hallucinated objects)", "chair_s": "CHAIRs (captions with hallucinated objects)"},
+    ),
     "spice": Metric(".spice:score_spice", "SPICE 1.0, original program", titles={"spice": "SPICE"}),
 }
 """The metrics by name."""

@@ -16,6 +16,9 @@ from .caption_encoding import CaptionEncoder, caption_encoder
 from .collator import CaptionCollator
 from .rewards import SELF_RETRIEVAL, caption_texts
 
+PAIRS_AT_ONCE = 256
+"""Largest number of pairs of image and caption in one pass, unless one image has more captions."""
+
 
 class SelfRetrieval:
     """The probability of a caption's own image among the images of the batch, 0 to 1.
@@ -86,20 +89,25 @@ class SelfRetrieval:
         assert self.model is not None
         self.model.eval()
         encoder = caption_encoder(self.processing_class, self.model)
-        return torch.stack([self._of_image(encoder, captions, image) for image in images])
+        at_once = max(1, PAIRS_AT_ONCE // len(captions))  # images
+        parts = [images[first : first + at_once] for first in range(0, len(images), at_once)]
+        return torch.cat([self._of_images(encoder, captions, part) for part in parts])
 
-    def _of_image(self, encoder: CaptionEncoder, captions: Sequence[str], image: Any) -> Tensor:
+    def _of_images(self, encoder: CaptionEncoder, captions: Sequence[str], images: Sequence[Any]) -> Tensor:
         assert self.model is not None
-        column = "images" if isinstance(image, list) else "image"
-        items = [{column: image, "row": 0, "caption": caption} for caption in captions]
-        # Captioners of this library read the image once for all captions.
+        items = [
+            {"images" if isinstance(image, list) else "image": image, "row": row, "caption": caption}
+            for row, image in enumerate(images)
+            for caption in captions
+        ]
+        # Captioners of this library read an image once for all captions.
         batch = CaptionCollator(encoder, share_images=is_native_processor(self.processing_class))(items)
         batch = {name: value.to(self.model.device) for name, value in batch.items()}
         logits, labels = self.model(**batch).logits.float(), batch["labels"]
         nll = torch.nn.functional.cross_entropy(
             logits.transpose(1, 2), labels, ignore_index=IGNORED_LABEL, reduction="none"
         )
-        return -nll.sum(1).cpu()
+        return -nll.sum(1).view(len(images), len(captions)).cpu()
 
 
 def _different_images(images: Sequence[Any]) -> tuple[list[Any], list[int]]:
