@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
+KINDS = ("Config", "Model", "ForConditionalGeneration", "Processor")
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -22,6 +24,7 @@ class Architecture:
         generation: defaults of `generate()`, those of the paper's evaluation.
         package: package with the files `configuration_{name}.py`, `modeling_{name}.py` and `processing_{name}.py` of
             an architecture that another package adds, see `register_architecture`; None: this library's folders.
+        kinds: the classes that it has: all of `KINDS` for a captioner, the first two for an auxiliary model.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Architecture:
     paper: str
     generation: Mapping[str, Any] = field(default_factory=lambda: {"max_new_tokens": 20, "num_beams": 5})
     package: str | None = None
+    kinds: tuple[str, ...] = KINDS
 
     @property
     def tokenizer_class(self) -> str:
@@ -58,8 +62,6 @@ class Architecture:
         return f"{self.package or f'hf_captioners.{folder}'}.{file}_{self.name}"
 
 
-KINDS = ("Config", "Model", "ForConditionalGeneration", "Processor")
-
 ARCHITECTURES = {
     architecture.name: architecture
     for architecture in (
@@ -86,28 +88,33 @@ ARCHITECTURES = {
             paper="Vaswani et al., Attention Is All You Need, NeurIPS 2017",
         ),
         Architecture(
+            name="eta",
+            model_type="captioning_eta",
+            prefix="ETA",
+            tokenizer="words",
+            paper="Li et al., Entangled Transformer for Image Captioning, ICCV 2019",
+            generation={"max_new_tokens": 20, "num_beams": 3},
+        ),
+        Architecture(
             name="aoanet",
             model_type="captioning_aoanet",
             prefix="AoANet",
             tokenizer="words",
             paper="Huang et al., Attention on Attention for Image Captioning, ICCV 2019",
         ),
-        Architecture(
-            name="m2_transformer",
-            model_type="captioning_m2_transformer",
-            prefix="M2Transformer",
-            tokenizer="words",
-            paper="Cornia et al., Meshed-Memory Transformer for Image Captioning, CVPR 2020",
-        ),
-        Architecture(
-            name="aoa_transformer",
-            model_type="captioning_aoa_transformer",
-            prefix="AoATransformer",
-            tokenizer="gpt2",
-            paper="Chen et al., VisualGPT, CVPR 2022 (baseline); Huang et al., Attention on Attention for Image "
-            "Captioning, ICCV 2019",
-        ),
     )
+}
+
+# Models that are no captioners, but prepare inputs of some; by name.
+AUXILIARY_MODELS = {
+    "attribute_detector": Architecture(
+        name="attribute_detector",
+        model_type="captioning_attribute_detector",
+        prefix="AttributeDetector",
+        tokenizer="words",
+        paper="Fang et al., From Captions to Visual Concepts and Back, CVPR 2015",
+        kinds=KINDS[:2],
+    ),
 }
 
 
@@ -117,12 +124,12 @@ def list_architectures() -> list[str]:
 
 
 def architecture_classes() -> dict[str, list[str]]:
-    """Return the public classes of every architecture, by their modules relative to the package."""
+    """Return the public classes of every model of the tables, by their modules relative to the package."""
     classes: dict[str, list[str]] = {}
-    for architecture in ARCHITECTURES.values():
+    for architecture in (*ARCHITECTURES.values(), *AUXILIARY_MODELS.values()):
         if architecture.package is not None:
             continue
-        for kind in KINDS:
+        for kind in architecture.kinds:
             module = architecture.module(kind).removeprefix("hf_captioners.")
             classes.setdefault(module, []).append(architecture.prefix + kind)
     return classes

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from .architectures import ARCHITECTURES, KINDS, Architecture
+from .architectures import ARCHITECTURES, AUXILIARY_MODELS, KINDS, Architecture
 
 
 def register_architecture(architecture: Architecture) -> None:
@@ -64,6 +64,21 @@ def register_classes(architecture: Architecture) -> None:
     processor.register_for_auto_class("AutoProcessor")
 
 
+def register_auxiliary(row: Architecture) -> None:
+    """Register configuration and model of an auxiliary model with the Auto classes of transformers."""
+    import transformers
+
+    from hf_captioners.processing import image_processing_captioning as images
+
+    image_processors = {"pil": images.CaptioningImageProcessor, "torchvision": images.CaptioningImageProcessorFast}
+    config, model = (row.load(kind) for kind in row.kinds)
+    transformers.AutoConfig.register(row.model_type, config, exist_ok=True)
+    transformers.AutoModel.register(config, model, exist_ok=True)
+    transformers.AutoImageProcessor.register(config, image_processor_classes=image_processors, exist_ok=True)
+    config.register_for_auto_class()
+    model.register_for_auto_class("AutoModel")
+
+
 def register() -> None:
     """Register every architecture and the pipeline with transformers, which is imported already."""
     from hf_captioners.hub.bundling import bundle_library_code, complete_checkpoint
@@ -75,6 +90,8 @@ def register() -> None:
 
     for architecture in ARCHITECTURES.values():
         register_classes(architecture)
+    for row in AUXILIARY_MODELS.values():
+        register_auxiliary(row)
     for image_processor in (images.CaptioningImageProcessor, images.CaptioningImageProcessorFast):
         image_processor.register_for_auto_class("AutoImageProcessor")
     CaptioningPreTrainedModel.checkpoint_completions[:] = [complete_checkpoint]

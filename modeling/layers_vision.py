@@ -97,6 +97,11 @@ def check_inputs(inputs: Mapping[str, Tensor], declared: Mapping[str, str], regi
     for name, layout in declared.items():
         for keyword in (name, mask_name(name)) if layout == "ids" else (name,):
             value, expected = inputs.get(keyword), leading.get(layout, ())
+            if value is not None and not isinstance(value, Tensor):
+                raise ValueError(
+                    f"`{keyword}` is a {type(value).__name__}, expected a tensor. The processor makes it: "
+                    f"processor(images=..., {name}=...)."
+                )
             if value is not None and tuple(value.shape[: len(expected)]) != expected:
                 axes = ", ".join(("images", "regions", "regions")[: len(expected)])
                 raise ValueError(

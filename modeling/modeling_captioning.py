@@ -198,6 +198,8 @@ class CaptioningPreTrainedModel(PreTrainedModel):
         if isinstance(attn_implementation, str):
             requested = {"": attn_implementation}
             for name in self.config.sub_configs.keys() - {"vision_config"}:
+                if getattr(self.config, name) is None:
+                    continue
                 # Set here, since it belongs to no submodel, about which transformers would warn.
                 getattr(self.config, name)._attn_implementation_internal = requested[name] = attn_implementation
             backbone = next((part for part in self.modules() if isinstance(part, VisionBackbone)), None)

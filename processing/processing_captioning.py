@@ -11,6 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from transformers import BatchFeature, ProcessorMixin
+from transformers.utils import logging
+
+logger = logging.get_logger(__name__)
 
 IGNORED_LABEL = -100
 # Layouts of inputs that have one entry per image; `CaptioningConfig.encoder_inputs` describes them.
@@ -67,6 +70,8 @@ class CaptioningProcessor(ProcessorMixin):
 
     # Called with the directory of every saved processor, see `CaptioningPreTrainedModel.checkpoint_completions`.
     checkpoint_completions: ClassVar[list[Callable[[Any], None]]] = []
+    # Names under which words may be given for a declared input of the layout `"ids"`: name -> declared input.
+    word_columns: ClassVar[Mapping[str, str]] = {}
 
     def __init__(
         self,
@@ -117,6 +122,59 @@ class CaptioningProcessor(ProcessorMixin):
         return saved
 
     @property
+    def input_columns(self) -> dict[str, str]:
+        """Names that a user may give per image: declared inputs with their layouts, and columns of words."""
+        words = {name: "words" for name, target in self.word_columns.items() if target in self.declared_inputs}
+        return {**self.declared_inputs, **words}
+
+    def pad_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, np.ndarray]:
+        """Pad the columns of B images to declared inputs, see `pad_inputs`; words become ids of the vocabulary.
+
+        Args:
+            columns: name of `input_columns` -> one entry per image.
+            images: B.
+
+        Raises:
+            ValueError: words and ids of one input are given, or see `pad_inputs`.
+        """
+        inputs = dict(columns)
+        for name, target in self.word_columns.items():
+            if name not in inputs:
+                continue
+            if target in inputs:
+                raise ValueError(f"Both `{name}` and `{target}` were given; pass one of them.")
+            inputs[target] = self.ids_of_words(name, inputs.pop(name))
+        for name, target in self.word_columns.items():
+            if any(isinstance(entry, str) for row in inputs.get(target, ()) if np.ndim(row) for entry in row):
+                raise ValueError(f"`{target}` holds words, expected ids of words. Pass words as `{name}`.")
+        return pad_inputs(inputs, self.declared_inputs, images)
+
+    def ids_of_words(self, name: str, rows: Sequence[Sequence[str]]) -> list[list[int]]:
+        """Return the ids of the words of each image; words that are not in the vocabulary are dropped and counted.
+
+        Raises:
+            ValueError: an entry is no list of words.
+        """
+        for index, words in enumerate(rows):
+            if isinstance(words, str) or not all(isinstance(word, str) for word in (words or ())):
+                raise ValueError(
+                    f"`{name}` of image {index} is {words!r:.80}, expected a list of words such as ['dog', 'grass']."
+                )
+        special, known = {*self.tokenizer.all_special_ids}, {}
+        for word in {word for words in rows for word in words or ()}:
+            tokens = self.tokenizer(word, add_special_tokens=False)["input_ids"]
+            if len(tokens) == 1 and tokens[0] not in special:
+                known[word] = tokens[0]
+        dropped = [word for words in rows for word in words or () if word not in known]
+        if dropped:
+            given = sum(len(words or ()) for words in rows)
+            logger.warning(
+                f"{len(dropped)} of {given} words of `{name}` are not in the vocabulary and are left out: "
+                f"{', '.join(sorted(set(dropped))[:5])}."
+            )
+        return [[known[word] for word in words or () if word in known] for words in rows]
+
+    @property
     def model_input_names(self) -> list[str]:
         """Names that `__call__` may return."""
         regions = ["region_features", "region_boxes", "region_mask", "region_views", *self.declared_inputs]
@@ -162,12 +220,12 @@ class CaptioningProcessor(ProcessorMixin):
             ValueError: nothing was given, both images and regions were, or their number does not match the texts.
             TypeError: a keyword is neither a declared input nor a setting of the image processor.
         """
-        declared = {name: kwargs.pop(name) for name in self.declared_inputs if name in kwargs}
+        declared = {name: kwargs.pop(name) for name in self.input_columns if name in kwargs}
         known = set(self.image_processor.valid_kwargs.__annotations__)
         if unknown := sorted(kwargs.keys() - known):
             raise TypeError(
                 f"{type(self).__name__} has no arguments {unknown}; expected images, text, regions, text_target, "
-                f"return_tensors, max_length, padding, {''.join(f'{name}, ' for name in self.declared_inputs)}or a "
+                f"return_tensors, max_length, padding, {''.join(f'{name}, ' for name in self.input_columns)}or a "
                 f"setting of the image processor: {sorted(known)}."
             )
         if images is not None and regions is not None:
@@ -182,16 +240,14 @@ class CaptioningProcessor(ProcessorMixin):
             data.update(self._encode_images(images, return_tensors, kwargs))
             count = len(data["pixel_values"])
         if regions is not None:
-            found, given = split_regions(regions, self.declared_inputs)
+            found, given = split_regions(regions, self.input_columns)
             if self.requires_region_boxes and any(not _has_boxes(entry) for entry in found):
                 raise ValueError("This captioner needs boxes: pass `regions` as {'features': ..., 'boxes': ...}.")
             data.update(batch_regions(found))
             declared |= given
             count = len(data["region_features"])
         if declared:
-            padded = pad_inputs(
-                declared, self.declared_inputs, len(next(iter(declared.values()))) if count is None else count
-            )
+            padded = self.pad_columns(declared, len(next(iter(declared.values()))) if count is None else count)
             data.update(_as_tensors(padded) if return_tensors == "pt" else padded)
         if text is not None:
             data.update(self.encode_prompts(_one_each(text, count), max_length))

@@ -23,6 +23,7 @@ COMMANDS = {
     "check-data": "check_data",
     "download-images": "download_images",
     "extract-features": "extract_features",
+    "attributes": "attributes",
     "push": "push",
     "convert": "convert",
     "reproduce": "reproduce",

@@ -7,7 +7,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from hf_captioners.architectures import get_architecture
+from hf_captioners.architectures import AUXILIARY_MODELS, get_architecture
 from hf_captioners.output_files import write_text
 from hf_captioners.pipelines.image_captioning import bundle_pipeline
 
@@ -30,14 +30,17 @@ def complete_checkpoint(directory: str | os.PathLike[str]) -> None:
     """
     path = Path(directory) / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    architecture = get_architecture(config["model_type"])
+    auxiliary = [row for row in AUXILIARY_MODELS.values() if row.model_type == config["model_type"]]
+    architecture = auxiliary[0] if auxiliary else get_architecture(config["model_type"])
     config["auto_map"] = {
         auto: f"{architecture.module(kind).rpartition('.')[2]}.{architecture.prefix}{kind}"
         for auto, kind in AUTO_CLASSES.items()
+        if kind in architecture.kinds
     }
     write_text(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
     bundle_library_code(directory)
-    bundle_pipeline(directory)
+    if not auxiliary:
+        bundle_pipeline(directory)
 
 
 def bundle_library_code(directory: str | os.PathLike[str]) -> None:

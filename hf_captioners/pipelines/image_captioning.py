@@ -143,7 +143,7 @@ class ImageCaptioningPipeline(Pipeline):
         else:
             item = {"images" if isinstance(inputs, (list, tuple)) else "image": inputs}
         prompt = item.get("prompt", prompt)
-        declared = self.processor.declared_inputs if self._is_native else {}
+        declared = self.processor.input_columns if self._is_native else {}
         # Not tensors yet: `_forward` pads the inputs of a batch together.
         given = {name: item[name] for name in declared if name in item}
         if "images" in item and self._is_native:

@@ -22,6 +22,10 @@ class CaptionEncoder(Protocol):
         """Return the model inputs of B images."""
         ...
 
+    def encode_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, Tensor]:
+        """Return the padded model inputs of the columns in `declared_inputs` of B images."""
+        ...
+
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
         """Return `labels` `[B, T]` and the text inputs that the model needs with them."""
         ...
@@ -41,7 +45,12 @@ class ProcessorEncoder:
 
     def __init__(self, processor: Any, max_tokens: int | None) -> None:
         self.processor, self.max_tokens = processor, max_tokens
-        self.declared_inputs: Mapping[str, str] = processor.declared_inputs
+        self.declared_inputs: Mapping[str, str] = processor.input_columns
+
+    def encode_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, Tensor]:
+        """Return the padded inputs that the model declares, words as ids, see `CaptioningProcessor.pad_columns`."""
+        padded = self.processor.pad_columns(columns, images)
+        return {name: torch.from_numpy(values) for name, values in padded.items()}
 
     def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Return `pixel_values` (with `view_mask` for several views), or region features with mask and boxes."""
@@ -85,6 +94,10 @@ class ForeignEncoder:
                 f"{type(model).__name__} names no {'end' if self.end is None else 'begin'} token in its generation "
                 "configuration, and its tokenizer has none; set model.generation_config.eos_token_id and bos_token_id."
             )
+
+    def encode_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, Tensor]:
+        """Return nothing: captioners of transformers declare no further inputs."""
+        return {}
 
     def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Return `pixel_values` `[B, C, H, W]`.

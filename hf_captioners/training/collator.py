@@ -9,8 +9,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_captioners.processing.processing_captioning import pad_inputs
-
 from .caption_encoding import CaptionEncoder
 
 
@@ -30,7 +28,7 @@ class CaptionCollator:
     def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Return `pixel_values`, or `region_features`, `region_boxes` and `region_mask`; with captions also `labels`.
 
-        Further inputs that the model declares are padded, see `pad_inputs`.
+        Further inputs that the model declares are padded, see `CaptioningProcessor.pad_columns`.
         """
         images = once_each(items) if self.share_images and "row" in items[0] else items
         if "region_features" in items[0]:
@@ -39,8 +37,7 @@ class CaptionCollator:
             batch = self.encoder.encode_images(images)
         if declared := items[0].get("declared"):
             rows = {name: [item["declared"][name] for item in images] for name in declared}
-            padded = pad_inputs(rows, self.encoder.declared_inputs, len(images))
-            batch.update({name: torch.from_numpy(values) for name, values in padded.items()})
+            batch.update(self.encoder.encode_columns(rows, len(images)))
         if "caption" in items[0]:
             batch.update(self.encoder.encode_captions([item["caption"] for item in items]))
         return batch

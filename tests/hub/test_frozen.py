@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
 from hf_captioners.architectures import ARCHITECTURES
 from tests.comparisons import assert_computed_alike
@@ -35,6 +35,17 @@ def test_equal_figures(name, place):
     assert processor.tokenizer.decode(processor.tokenizer("a dog")["input_ids"]).strip()
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_equal_probabilities_of_a_detector():
+    folder = FROZEN / "auxiliary" / "attribute_detector"
+    detector, report = AutoModel.from_pretrained(folder, output_loading_info=True)
+    assert not any(report.values()), report
+    expected = load_file(folder / "expected.safetensors")["probabilities"]
+    with torch.no_grad():
+        found = detector(**load_file(folder / "inputs.safetensors")).probabilities
+    assert_computed_alike(found, expected, tolerance=1e-5)
+    assert expected.std() > 0.01, "constant probabilities"
+
+
+@pytest.mark.parametrize("name", [*NAMES, "auxiliary/attribute_detector"])
 def test_small(name):
     assert sum(path.stat().st_size for path in (FROZEN / name).iterdir()) < LARGEST

@@ -111,7 +111,7 @@ def row(inputs: dict[str, Tensor], index: int) -> dict[str, Tensor]:
     alone = {name: tensor[index : index + 1] for name, tensor in inputs.items()}
     if "region_mask" in alone:
         real = alone["region_mask"][0]
-        alone = {name: tensor[:, real] for name, tensor in alone.items()}
+        alone = {name: tensor[:, real] if name.startswith("region") else tensor for name, tensor in alone.items()}
     return alone
 
 

@@ -37,8 +37,14 @@ class Figures:
         """Read a folder; a missing one is a failure, never a skip."""
         folder = FIGURES / name
         assert (folder / "config.json").is_file(), f"no figures in {folder} (HF_CAPTIONERS_PARITY_DIR={GIVEN})"
-        tensors = {part: load_file(folder / f"{part}.safetensors") for part in ("weights", "inputs", "expected")}
-        return cls(name, json.loads((folder / "config.json").read_text()), **tensors)
+        config = json.loads((folder / "config.json").read_text())
+        tensors = {}
+        for part in ("weights", "inputs", "expected"):
+            # Variants of one set of weights name its files; figures of a function have no weights.
+            given = config.get(part)
+            path = folder / (given if str(given).endswith(".safetensors") else f"{part}.safetensors")
+            tensors[part] = load_file(path) if path.exists() or part != "weights" else {}
+        return cls(name, config, **tensors)
 
 
 @dataclass

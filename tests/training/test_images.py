@@ -4,6 +4,7 @@ import pytest
 import torch
 from datasets import Dataset
 
+from hf_captioners.processing.processing_captioning import pad_inputs
 from hf_captioners.training.collator import CaptionCollator
 from hf_captioners.training.images import CaptionedImages, CaptionPairs, CaptionSampler
 
@@ -107,6 +108,10 @@ class OnePixel:
 
     def encode_images(self, images):
         return {"pixel_values": torch.tensor([[ord(image["image"])] for image in images])}
+
+    def encode_columns(self, columns, images):
+        padded = pad_inputs(columns, self.declared_inputs, images)
+        return {name: torch.from_numpy(values) for name, values in padded.items()}
 
     def encode_captions(self, captions):
         return {"labels": torch.tensor([[len(caption)] for caption in captions])}

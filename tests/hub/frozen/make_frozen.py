@@ -41,5 +41,21 @@ def make(name: str) -> None:
     save_file(expected, folder / "expected.safetensors")
 
 
+def make_detector() -> None:
+    """Save a tiny attribute detector, regions and its probabilities."""
+    from tests.modeling import test_attribute_detector
+
+    folder = Path(__file__).with_name("auxiliary") / "attribute_detector"
+    if folder.exists():
+        raise FileExistsError(f"{folder} is frozen.")
+    detector, inputs = test_attribute_detector.make(), test_attribute_detector.inputs()
+    detector.save_pretrained(folder)
+    for path in folder.glob("*.py"):
+        path.unlink()
+    save_file(inputs, folder / "inputs.safetensors")
+    with torch.no_grad():
+        save_file({"probabilities": detector(**inputs).probabilities}, folder / "expected.safetensors")
+
+
 if __name__ == "__main__":
-    make(sys.argv[1])
+    make_detector() if sys.argv[1] == "attribute_detector" else make(sys.argv[1])

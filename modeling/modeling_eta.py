@@ -1,0 +1,666 @@
+"""Entangled Transformer (Li et al., ICCV 2019, "Entangled Transformer for Image Captioning").
+
+Symbols of the paper: V^N and S^N are the encoded regions and attributes (`regions`, `attributes`), a the text after
+self-attention (`text`), g^s and g^v the guidance that one modality gives to the other (`semantic_guidance`,
+`visual_guidance`), v and s the attended targets (`visual`, `semantic`), c the gate, e the fused representation.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils import can_return_tuple, logging
+
+from .configuration_eta import ETAConfig
+from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention
+from .layers_attributes import AttributeNetwork, Attributes, WordScores, noisy_or, top_attributes
+from .layers_transformer import (
+    CachedSelfAttention,
+    DecoderStep,
+    FeedForward,
+    PositionTable,
+    Residual,
+    TextDecoder,
+    TransformerEncoderLayer,
+    encode_levels,
+    sinusoids,
+)
+from .layers_vision import RegionFeatures
+from .modeling_captioning import (
+    CaptioningDecoderOutput,
+    CaptioningEncoder,
+    CaptioningEncoderOutput,
+    CaptioningForConditionalGeneration,
+    CaptioningLMOutput,
+    CaptioningModel,
+    CaptioningModelOutput,
+    CaptioningPreTrainedModel,
+)
+
+logger = logging.get_logger(__name__)
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "identity": lambda states: states,
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+}
+# Words of a detector that a tokenizer must know at least.
+KNOWN_WORDS = 0.5
+
+
+@dataclass
+class ETAEncoderOutput(CaptioningEncoderOutput):
+    """Encoder output of B images with R regions and N attributes.
+
+    Args:
+        attribute_states: `[B, N, D]`, S^N.
+        attribute_mask: `[B, N]`, True = an attribute; an image may have none.
+        attribute_ids: `[B, N]`, words of the vocabulary.
+        attribute_probabilities: `[B, N]`, of detected attributes; None if they were given.
+        attribute_attentions: tuple of `[B, H, N, N]`, one per layer of the attribute encoder.
+    """
+
+    attribute_states: Tensor | None = None
+    attribute_mask: Tensor | None = None
+    attribute_ids: Tensor | None = None
+    attribute_probabilities: Tensor | None = None
+    attribute_attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class ETADecoderOutput(CaptioningDecoderOutput):
+    """Decoder output. P is the number of attentions of a layer to one memory: guidance, then target.
+
+    `cross_attentions` are `[B * K, P, H, T, R]` per layer, None with `fusion="semantic_only"`; `gates` are the gate c
+    `[B * K, T, D]` per layer, the share of the visual target.
+
+    Args:
+        attribute_attentions: tuple of `[B * K, P, H, T, N]`, one per layer; 0 for an image without attributes.
+    """
+
+    attribute_attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class ETAModelOutput(CaptioningModelOutput):
+    """Model output, see `ETADecoderOutput`."""
+
+    attribute_attentions: tuple[Tensor, ...] | None = None
+
+
+@dataclass
+class ETALMOutput(CaptioningLMOutput):
+    """Captioner output, see `ETADecoderOutput`."""
+
+    attribute_attentions: tuple[Tensor, ...] | None = None
+
+
+class AttributeMaps(NamedTuple):
+    """Attributes of B images, and their attention weights for each generated token of B x K captions.
+
+    Args:
+        ids: `[B, N]`, words of the vocabulary.
+        mask: `[B, N]`, True = an attribute.
+        weights: `[B * K, T - 1, N]`.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    weights: Tensor
+
+
+class ETAPreTrainedModel(CaptioningPreTrainedModel):
+    """Initialisation and split rules of the Entangled Transformer."""
+
+    config: ETAConfig
+    _no_split_modules = ["TransformerEncoderLayer", "ETALayer", "VisionBackbone"]
+    model_output_class = ETAModelOutput
+    lm_output_class = ETALMOutput
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise as the Transformer: projections by Xavier, words with deviation 1 / sqrt(d)."""
+        super()._init_weights(module)
+        if isinstance(module, WordScores):
+            module.reset_parameters()
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.hidden_size**-0.5)
+        elif isinstance(module, PositionTable):
+            module.reset()
+        elif isinstance(module, ETAEncoder) and module.token_ids is not None:
+            init.copy_(module.token_ids, torch.tensor(self.config.attribute_token_ids))
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+
+
+class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
+    """Dual-way encoder (section 4.1): self-attention over regions, and separately over attributes."""
+
+    def __init__(self, config: ETAConfig) -> None:
+        super().__init__(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.region_projection = (
+            nn.Linear(config.region_feature_size, config.hidden_size) if config.reads_regions else None
+        )
+        self.region_layers = self.make_layers(config.reads_regions)
+        self.attribute_layers = self.make_layers(config.reads_attributes)
+        has_detector = config.detector_config is not None and config.reads_attributes
+        self.detector = AttributeNetwork(config.detector_config).requires_grad_(False) if has_detector else None
+        tokens = torch.tensor(config.attribute_token_ids) if has_detector else None
+        self.register_buffer("token_ids", tokens, persistent=False)
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def make_layers(self, needed: bool) -> nn.ModuleList:
+        """Return the N layers of one way; none without an encoder, or where the decoder does not read them."""
+        config = self.config
+        number = config.encoder_layers if needed and config.use_encoder else 0
+        return nn.ModuleList([self.make_layer(config) for _ in range(number)])
+
+    @staticmethod
+    def make_layer(config: ETAConfig) -> TransformerEncoderLayer:
+        """Return a new post-norm layer."""
+        width, rate = config.hidden_size, config.dropout
+        attention = MultiHeadAttention(config, width, config.num_attention_heads, dropout=rate)
+        return TransformerEncoderLayer(
+            attention, FeedForward(width, config.ffn_dim), partial(Residual, width, dropout=rate)
+        )
+
+    def share_words(self, decoder: "ETADecoder") -> None:
+        """Embed attributes with the words of the decoder, whose table they share.
+
+        The decoder does not become a part of the encoder: its weights are saved, counted and trained once.
+        """
+        self.__dict__["decoder"] = decoder
+
+    def train(self, mode: bool = True) -> "ETAEncoder":
+        """Set the mode; the detector is frozen and stays in evaluation mode."""
+        super().train(mode)
+        if self.detector is not None:
+            self.detector.eval()
+        return self
+
+    @torch.no_grad()
+    def detect_attributes(self, regions: RegionFeatures) -> Attributes:
+        """Detect the most probable attributes, as words of the vocabulary.
+
+        Args:
+            regions: B images with regions `[B, R, D_in]`.
+
+        Raises:
+            ValueError: there is no detector.
+        """
+        if self.detector is None:
+            raise ValueError(
+                f"This captioner reads attributes (`fusion={self.config.fusion!r}`) and has no detector: pass "
+                "`attribute_ids` [images, attributes] (of a processor: attributes=[['dog', 'grass']]), or build it "
+                "with `from_pretrained_parts(attribute_detector=...)`."
+            )
+        assert regions.region_features is not None
+        presence = noisy_or(self.detector(regions.region_features), regions.region_mask)
+        known = presence.probabilities.masked_fill(self.token_ids < 0, -1.0)
+        found = top_attributes(known, self.config.num_attributes, self.config.attribute_threshold)
+        return found._replace(ids=self.token_ids[found.ids].clamp(min=0))
+
+    def given_attributes(self, ids: Tensor, mask: Tensor | None) -> Attributes:
+        """Check attributes that were given.
+
+        Args:
+            ids: `[B, N]`, words of the vocabulary.
+            mask: `[B, N]`, True = an attribute; None: all are.
+
+        Raises:
+            ValueError: an id is no word of the vocabulary.
+        """
+        mask = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask.bool()
+        if not torch.compiler.is_compiling():  # a compiled graph cannot branch on values
+            wrong = ids[mask & ((ids < 0) | (ids >= self.config.vocab_size))]
+            if len(wrong):
+                raise ValueError(
+                    f"`attribute_ids` has {int(wrong[0])}, expected ids of words below {self.config.vocab_size} "
+                    "(`config.vocab_size`). Convert words with the captioner's own processor: "
+                    "processor(images=..., attributes=[['dog', 'grass']])."
+                )
+        return Attributes(ids.masked_fill(~mask, 0), mask, mask.float())
+
+    def with_positions(self, states: Tensor) -> Tensor:
+        """Add sinusoids to `[B, N, D]` with `encoder_positions`, and dropout."""
+        if self.config.encoder_positions:
+            states = states + sinusoids(*states.shape[1:]).to(states)
+        return self.dropout(states)
+
+    def encode_set(self, layers: nn.ModuleList, states: Tensor, mask: Tensor | None, recorded: bool) -> Any:
+        """Return the encoded states `[B, N, D]` of every layer and the attention weights (Eq. 4, 5)."""
+        return encode_levels(self.config, layers, states, mask, recorded, True)
+
+    def encode_attributes(self, attributes: Attributes, recorded: bool) -> Any:
+        """Return S^N; an image without attributes gets states that nothing attends to."""
+        states = self.decoder.get_input_embeddings()(attributes.ids) * self.decoder.embedding_scale
+        return self.encode_set(self.attribute_layers, self.with_positions(states), visible(attributes.mask), recorded)
+
+    def encode_regions(
+        self,
+        regions: RegionFeatures,
+        output_attentions: bool,
+        output_hidden_states: bool,
+        output_gates: bool,
+        attribute_ids: Tensor | None = None,
+        attribute_mask: Tensor | None = None,
+    ) -> ETAEncoderOutput:
+        """Encode regions `[B, R, D_in]`, and the attributes that are given, or else those detected in the regions.
+
+        Args:
+            attribute_ids: `[B, N]`, words of the vocabulary.
+            attribute_mask: `[B, N]`, True = an attribute.
+
+        Raises:
+            ValueError: attributes are missing, or are no words of the vocabulary.
+        """
+        found: dict[str, Any] = {}
+        if self.config.reads_attributes:
+            if attribute_ids is None:
+                attributes = self.detect_attributes(regions)
+                found["attribute_probabilities"] = attributes.probabilities
+            else:
+                attributes = self.given_attributes(attribute_ids, attribute_mask)
+            main = self.encode_attributes(attributes, output_attentions)
+            found |= {"attribute_states": main.last_hidden_state, "attribute_mask": attributes.mask}
+            found |= {"attribute_ids": attributes.ids}
+            found |= {"attribute_attentions": main.attentions} if output_attentions else {}
+        elif attribute_ids is not None:
+            logger.warning_once("`attribute_ids` were given, but `fusion='visual_only'` reads no attributes.")
+        if self.config.reads_regions:
+            projected = self.with_positions(self.region_projection(regions.region_features))
+            main = self.encode_set(self.region_layers, projected, regions.region_mask, output_attentions)
+        # The first memory tells the number of images: that of the attributes where no regions are read.
+        return ETAEncoderOutput(
+            last_hidden_state=main.last_hidden_state,
+            region_mask=regions.region_mask if self.config.reads_regions else None,
+            hidden_states=main.hidden_states if output_hidden_states else None,
+            attentions=main.attentions if output_attentions else None,
+            **found,
+        )
+
+
+def visible(mask: Tensor | None) -> Tensor | None:
+    """Return a mask `[B, N]` in which an empty set is visible, so that its softmax is defined."""
+    return None if mask is None else mask | ~mask.any(1, keepdim=True)
+
+
+class ETAAttention(BeamFoldingCrossAttention):
+    """Cross-attention to one memory with its residual connection and norm (Eq. 9, 10).
+
+    The attended vector of an image whose memory is empty is 0.
+    """
+
+    def __init__(self, config: ETAConfig, layer_idx: int) -> None:
+        super().__init__(
+            config, config.hidden_size, config.num_attention_heads, dropout=config.dropout, layer_idx=layer_idx
+        )
+        self.residual = Residual(config.hidden_size, dropout=config.dropout)
+
+    def project_levels(self, levels: Any) -> tuple[Tensor, Tensor]:
+        """Compute keys and values `[B, H, N, d]` of a memory: states `[B, N, D]` and mask `[B, N]`."""
+        states, mask = levels
+        keys, values = super().project_levels(states[:, None])
+        return keys, values if mask is None else values * mask[:, None, :, None]
+
+    def forward(  # type: ignore[override]
+        self, text: Tensor, states: Tensor, mask: Tensor | None, attention_mask: Any, cache: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from text `[B * K, T, D]` to a memory.
+
+        Args:
+            states: `[B, N, D]`.
+            mask: `[B, N]`, True = visible; None: all.
+            attention_mask: the mask in the form of the attention implementation.
+            cache: a `CaptionCache`, or None.
+
+        Returns:
+            `[B * K, T, D]`, and the weights `[B * K, H, T, N]` or None.
+        """
+        attended, weights = super().forward(text, lambda: (states, mask), 1, attention_mask, cache)
+        if weights is not None:
+            weights = weights[:, 0]
+            if mask is not None:
+                rows = mask.repeat_interleave(len(weights) // len(mask), dim=0)  # [B * K, N]
+                weights = weights * rows[:, None, None]
+        return self.residual.after(text, attended[:, :, 0]), weights
+
+
+class BilateralController(nn.Module):
+    """Gated bilateral controller: one gate mixes visual and semantic targets per feature (Eq. 11, 12)."""
+
+    def __init__(self, config: ETAConfig) -> None:
+        super().__init__()
+        self.gate = nn.Linear(3 * config.hidden_size, config.hidden_size)
+        self.activation = config.gbc_activation
+
+    def forward(
+        self, semantic_guidance: Tensor, visual_guidance: Tensor, text: Tensor, visual: Tensor, semantic: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return e and the gate c, both `[B * K, T, D]`."""
+        activate = ACTIVATIONS[self.activation]
+        gate = self.gate(torch.cat((semantic_guidance, visual_guidance, text), dim=-1)).sigmoid()  # Eq. 11
+        return activate(visual) * gate + activate(semantic) * (1 - gate), gate  # Eq. 12
+
+
+# The attentions of a decoder layer by fusion, in the order of the paper: guidance of attributes and visual target,
+# guidance of regions and semantic target. Single modalities and `"parallel"` have no targets.
+ATTENTIONS = {
+    "entangled": ("semantic_guidance", "visual_target", "visual_guidance", "semantic_target"),
+    "parallel": ("semantic_guidance", "visual_guidance"),
+    "stacked_v": ("semantic_guidance", "visual_target"),
+    "stacked_s": ("visual_guidance", "semantic_target"),
+    "visual_only": ("visual_guidance",),
+    "semantic_only": ("semantic_guidance",),
+}
+
+
+class ETALayer(GradientCheckpointingLayer):
+    """Decoder block (section 4.2, Figure 2): self-attention, entangled attention, controller, feed-forward layer."""
+
+    def __init__(self, config: ETAConfig, index: int) -> None:
+        super().__init__()
+        width, rate, names = config.hidden_size, config.dropout, ATTENTIONS[config.fusion]
+        self.self_attn = CachedSelfAttention(config, width, config.num_attention_heads, dropout=rate, layer_idx=index)
+        self.self_attn_residual = Residual(width, dropout=rate)
+        # Every attention has an entry of its own in the cache of the image side.
+        self.attentions = nn.ModuleDict(
+            {name: ETAAttention(config, index * len(names) + number) for number, name in enumerate(names)}
+        )
+        self.controller = BilateralController(config) if config.fusion in ("entangled", "parallel") else None
+        self.controller_norm = nn.LayerNorm(width) if config.gbc_residual else None
+        self.feed_forward = FeedForward(width, config.ffn_dim)
+        self.feed_forward_residual = Residual(width, dropout=rate)
+
+    def fuse(self, text: Tensor, found: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Return e and the gate (None without a controller) of the attended vectors by name."""
+        if self.controller is None:
+            return list(found.values())[-1], None
+        semantic_guidance, visual_guidance = found["semantic_guidance"], found["visual_guidance"]
+        visual = found.get("visual_target", visual_guidance)
+        semantic = found.get("semantic_target", semantic_guidance)
+        return self.controller(semantic_guidance, visual_guidance, text, visual, semantic)
+
+    def forward(
+        self,
+        hidden: Tensor,
+        regions: Tensor | None,
+        attributes: Tensor | None,
+        masks: dict[str, tuple[Tensor | None, Any]],
+        causal_mask: Any,
+        cache: Any = None,
+    ) -> tuple[Tensor | None, ...]:
+        """Run the block.
+
+        Args:
+            hidden: `[B * K, T, D]`.
+            regions: V^N `[B, R, D]`; None where it is not read.
+            attributes: S^N `[B, N, D]`; None where it is not read.
+            masks: by memory: mask `[B, N]` and the mask in the form of the attention implementation.
+            causal_mask: of self-attention.
+            cache: a `CaptionCache`, or None.
+
+        Returns:
+            The stream, weights of self-attention, the gate, and the weights of every attention in order.
+        """
+        branch, self_weights = self.self_attn(hidden, causal_mask, cache)
+        text = self.self_attn_residual.after(hidden, branch)  # a, Eq. 7
+        memories = {"visual": (regions, *masks["region"]), "semantic": (attributes, *masks["attribute"])}
+        found: dict[str, Tensor] = {}
+        weights = []
+        for name, attention in self.attentions.items():
+            modality, role = name.split("_")
+            # The target of one modality is sought with the guidance of the other.
+            guide = "semantic_guidance" if modality == "visual" else "visual_guidance"
+            query = found[guide] if role == "target" else text
+            found[name], recorded = attention(query, *memories[modality], cache)
+            weights.append(recorded)
+        fused, gate = self.fuse(text, found)
+        if self.controller_norm is not None:
+            fused = self.controller_norm(text + fused)
+        hidden = self.feed_forward_residual.after(fused, self.feed_forward(fused))
+        return hidden, self_weights, gate, *weights
+
+
+class ETADecoder(ETAPreTrainedModel, TextDecoder):
+    """Decoder of entangled blocks; `ETADecoderOutput` describes its records."""
+
+    memory_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: ETAConfig) -> None:
+        super().__init__(config)
+        self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position_embedding = PositionTable(config.max_position_embeddings, config.hidden_size)
+        self.dropout = nn.Dropout(config.dropout)
+        self.decoder_layers = nn.ModuleList([ETALayer(config, index) for index in range(config.decoder_layers)])
+        self.final_norm = nn.Identity()
+        self.memory_names = tuple(  # type: ignore[misc]
+            name
+            for name, is_read in (("region", config.reads_regions), ("attribute", config.reads_attributes))
+            if is_read
+        )
+        self.post_init()
+
+    @property
+    def embedding_scale(self) -> float:
+        """Factor of embeddings of words and attributes."""
+        return math.sqrt(self.config.hidden_size) if self.config.scale_embedding else 1.0
+
+    def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
+        """Compute scaled words and sinusoidal positions `[B * K, T, D]` with dropout."""
+        positions = self.position_embedding(self.positions(input_ids, attention_mask, past_length))
+        return self.dropout(self.token_embedding(input_ids) * self.embedding_scale + positions)
+
+    def memory_mask(self, hidden: Tensor, states: Tensor, mask: Tensor | None) -> Any:
+        """Return the mask of a memory, see `TextDecoder.memory_mask`; an empty set is visible."""
+        return super().memory_mask(hidden, states, visible(mask))
+
+    def run_layer(self, index: int, hidden: Tensor, step: DecoderStep) -> tuple[Tensor, Tensor | None, Any, Any]:
+        """Run a block; the third entry holds the weights over regions and over attributes."""
+        states: dict[str, Tensor | None] = {"region": None, "attribute": None}
+        masks: dict[str, tuple[Tensor | None, Any]] = {"region": (None, None), "attribute": (None, None)}
+        for name in self.memory_names:
+            states[name], mask = step.encoder_outputs.memory(name)
+            masks[name] = mask, step.memory_masks[name]
+        layer = self.decoder_layers[index]
+        hidden, self_weights, gate, *weights = layer(
+            hidden, states["region"], states["attribute"], masks, step.causal_mask, step.cache
+        )
+        by_modality = []
+        for modality in ("visual", "semantic"):
+            of_modality = [one for name, one in zip(layer.attentions, weights, strict=True) if modality in name]
+            recorded = bool(of_modality) and of_modality[0] is not None
+            by_modality.append(torch.stack(of_modality, dim=1) if recorded else None)  # [B * K, P, H, T, N]
+        return hidden, self_weights, tuple(by_modality), gate
+
+    @can_return_tuple
+    def forward(self, *args: Any, output_attentions: bool = False, **kwargs: Any) -> ETADecoderOutput:
+        """Decode text rows, see `TextDecoder.forward`."""
+        outputs = super().forward(*args, output_attentions=output_attentions, return_dict=True, **kwargs)
+        recorded = dict(outputs.items())
+        if output_attentions:
+            over_regions, over_attributes = zip(*recorded.pop("cross_attentions"), strict=True)
+            if self.config.reads_regions:
+                recorded["cross_attentions"] = over_regions
+            if self.config.reads_attributes and None not in over_attributes:
+                recorded["attribute_attentions"] = over_attributes
+        if self.decoder_layers[0].controller is None:
+            recorded.pop("gates", None)
+        return ETADecoderOutput(**recorded)
+
+
+class ETAModel(ETAPreTrainedModel, CaptioningModel):
+    """Dual-way encoder and decoder without the head over the vocabulary."""
+
+    def __init__(self, config: ETAConfig) -> None:
+        super().__init__(config)
+        self.encoder = ETAEncoder(config)
+        self.decoder = ETADecoder(config)
+        self.encoder.share_words(self.decoder)
+        self.post_init()
+
+
+class ETAForConditionalGeneration(ETAPreTrainedModel, CaptioningForConditionalGeneration):
+    """Entangled Transformer with the head over the vocabulary."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.token_embedding.weight"}
+
+    def __init__(self, config: ETAConfig) -> None:
+        super().__init__(config)
+        self.model = ETAModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    @property
+    def has_visual_scores(self) -> bool:
+        """Whether the fusion has a gate."""
+        return self.config.fusion in ("entangled", "parallel")
+
+    @torch.no_grad()
+    def visual_scores(self, sequences: Tensor, **images: Any) -> Tensor:
+        """Return the share of the visual target in each generated token: c of the last block, averaged over features.
+
+        Args:
+            sequences: `[B * K, T]` as `generate()` returns them, begin token first.
+            images: `pixel_values`, or `region_features` with their mask, or `encoder_outputs`, of B images.
+
+        Returns:
+            `[B * K, T - 1]`, in [0, 1]. Entries after the end token are meaningless.
+
+        Raises:
+            ValueError: if the fusion has no gate.
+        """
+        if not self.has_visual_scores:
+            raise ValueError(f"`fusion={self.config.fusion!r}` has no gate, expected 'entangled' or 'parallel'.")
+        gates = self(decoder_input_ids=sequences[:, :-1], output_gates=True, **images).gates
+        return gates[-1].mean(-1)  # [B * K, T - 1, D] to [B * K, T - 1]
+
+    def attention_maps(self, sequences: Tensor, **images: Any) -> Tensor:
+        """Return the attention over regions, see `CaptioningForConditionalGeneration.attention_maps`.
+
+        Raises:
+            ValueError: the fusion attends to no regions, or the attention implementation computes no weights.
+        """
+        if not self.config.reads_regions:
+            raise ValueError(
+                "`fusion='semantic_only'` attends to no regions; `attribute_maps` returns its weights of attributes."
+            )
+        return super().attention_maps(sequences, **images)
+
+    @torch.no_grad()
+    def attribute_maps(self, sequences: Tensor, **images: Any) -> AttributeMaps:
+        """Return the attributes of images, and how much the last block attends to each for each generated token.
+
+        Args:
+            sequences: `[B * K, T]` as `generate()` returns them, begin token first.
+            images: `pixel_values`, or `region_features` with their mask, with `attribute_ids` and their mask or
+                without, or `encoder_outputs`, of B images.
+
+        Returns:
+            Attributes, and weights averaged over heads and attentions. Entries after the end token are meaningless.
+
+        Raises:
+            ValueError: the fusion reads no attributes, or the attention implementation computes no weights.
+        """
+        if not self.config.reads_attributes:
+            raise ValueError("`fusion='visual_only'` reads no attributes.")
+        encoded = images.pop("encoder_outputs", None) or self.get_encoder()(**images)
+        outputs = self(decoder_input_ids=sequences[:, :-1], encoder_outputs=encoded, output_attentions=True)
+        if outputs.attribute_attentions is None:
+            raise ValueError(
+                f"{self.config._attn_implementation!r} attention computes no weights; call "
+                '`model.set_attn_implementation("eager")` first.'
+            )
+        weights = outputs.attribute_attentions[-1].mean((1, 2))  # [B * K, P, H, T - 1, N] to [B * K, T - 1, N]
+        return AttributeMaps(encoded.attribute_ids, encoded.attribute_mask, weights)
+
+    @classmethod
+    def from_pretrained_parts(
+        cls, vision_model: Any = None, tokenizer: Any = None, attribute_detector: Any = None, **config_fields: Any
+    ) -> "ETAForConditionalGeneration":
+        """Build a new captioner with a pretrained vision model and a trained attribute detector.
+
+        Args:
+            vision_model, tokenizer, config_fields: see `CaptioningForConditionalGeneration.from_pretrained_parts`.
+            attribute_detector: an `AttributeDetectorModel`, or its name or directory; None: attributes have to be
+                given. It must read the regions that the captioner reads. Its words that the tokenizer does not know
+                are never attributes; their number is logged.
+
+        Raises:
+            ValueError: the detector reads other features, or the tokenizer knows too few of its words.
+        """
+        if attribute_detector is None:
+            return super().from_pretrained_parts(vision_model=vision_model, tokenizer=tokenizer, **config_fields)
+        detector = load_detector(attribute_detector)
+        fields = config_fields | detector_fields(detector.config, tokenizer)
+        model = super().from_pretrained_parts(vision_model=vision_model, tokenizer=tokenizer, **fields)
+        check_features(model.config, detector.config)
+        if model.model.encoder.detector is not None:
+            model.model.encoder.detector.load_state_dict(detector.network.state_dict())
+        return model
+
+
+def load_detector(source: Any) -> Any:
+    """Load an attribute detector by name or directory, or return the one given.
+
+    Raises:
+        ValueError: it is another kind of model.
+    """
+    detector = source if isinstance(source, nn.Module) else AutoModel.from_pretrained(source)
+    found = detector.config.model_type
+    if found != "captioning_attribute_detector":
+        raise ValueError(
+            f"`attribute_detector` is a {found!r} model, expected a 'captioning_attribute_detector': train one with "
+            "`hf-captioners attributes train`."
+        )
+    return detector
+
+
+def detector_fields(detector_config: Any, tokenizer: Any) -> dict[str, Any]:
+    """Return the fields of `ETAConfig` that an attribute detector and a tokenizer determine.
+
+    Raises:
+        ValueError: there is no tokenizer, or it knows too few words of the detector.
+    """
+    words = detector_config.words
+    if tokenizer is None:
+        raise ValueError("`attribute_detector` needs `tokenizer`, which says what the detector's words are.")
+    known, special = tokenizer.get_vocab(), set(tokenizer.all_special_tokens)
+    tokens = [known[word] if word in known and word not in special else -1 for word in words]
+    dropped = [word for word, token in zip(words, tokens, strict=True) if token < 0]
+    if len(dropped) > (1 - KNOWN_WORDS) * len(words):
+        raise ValueError(
+            f"The vocabulary lacks {len(dropped)} of the {len(words)} words of the attribute detector "
+            f"({', '.join(dropped[:5])} ...): it has another vocabulary. Train a detector on the captions of this "
+            "captioner: `hf-captioners attributes train`."
+        )
+    if dropped:
+        logger.warning(
+            f"{len(dropped)} of {len(words)} words of the attribute detector are not in the vocabulary and are never "
+            f"attributes: {', '.join(dropped[:5])}."
+        )
+    own = {**detector_config.to_dict(), "vision_config": None}
+    return {"detector_config": own, "attribute_token_ids": tokens}
+
+
+def check_features(config: Any, detector_config: Any) -> None:
+    """Raise a `ValueError` if captioner and detector read features of different widths or extractors."""
+    for field, what in (("region_feature_size", "features per region"), ("region_extractor", "extractor")):
+        ours, theirs = getattr(config, field), getattr(detector_config, field)
+        if ours is not None and theirs is not None and ours != theirs:
+            raise ValueError(
+                f"The attribute detector reads other regions than the captioner: {what} {theirs} and {ours} "
+                f"(`{field}`). Train a detector on the captioner's regions: `hf-captioners attributes train`."
+            )
