@@ -95,7 +95,14 @@ class CpuTime:
         """Take the seconds that a process needed to start."""
         self.add(SHARED, getattr(node, "workeroutput", {}).get("cpu_seconds_of_start", 0.0))
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: Any) -> Any:
+        """Print the report below the summary of the tests."""
+        result = yield
+        self.report(terminalreporter)
+        return result
+
+    def report(self, terminalreporter: Any) -> None:
         """Print the sums beside their budgets. A sum above its budget is a defect, but fails no run."""
         in_processes = terminalreporter.config.pluginmanager.hasplugin("dsession")
         self.add(SHARED, sum(os.times()[:2]) if in_processes else self.start + fork_server.spent["servers"])

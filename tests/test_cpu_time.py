@@ -50,7 +50,7 @@ def test_sums_of_processes_are_printed_beside_the_budgets(monkeypatch):
     plugin.pytest_testnodedown(SimpleNamespace(workeroutput={"cpu_seconds_of_start": 400.0}))
     for owner, seconds in (("shared", 150.0), ("shared", 20.0), ("visualgpt", 71.0), ("visualgpt", 1.0)):
         plugin.pytest_runtest_logreport(SimpleNamespace(nodeid="a test", cpu_seconds=(owner, seconds)))
-    plugin.pytest_terminal_summary(reporter)
+    plugin.report(reporter)
     assert lines == [
         "CPU seconds",
         ("shared", "578", "of", "600", False),
