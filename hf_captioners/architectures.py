@@ -102,6 +102,14 @@ ARCHITECTURES = {
             tokenizer="words",
             paper="Huang et al., Attention on Attention for Image Captioning, ICCV 2019",
         ),
+        Architecture(
+            name="image_transformer",
+            model_type="captioning_image_transformer",
+            prefix="ImageTransformer",
+            tokenizer="words",
+            paper="He et al., Image Captioning through Image Transformer, ACCV 2020",
+            generation={"max_new_tokens": 20, "num_beams": 3},
+        ),
     )
 }
 

@@ -260,8 +260,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
             each view and the number of the view in `region_views`.
 
         Raises:
-            ValueError: both or neither are given, shapes or values are wrong, boxes are missing that the configuration
-                needs, or there is no backbone for images.
+            ValueError: both or neither are given, shapes or values are wrong, or there is no backbone for images.
         """
         if (pixel_values is None) == (region_features is None):
             given = "both" if pixel_values is not None else "neither"
@@ -275,8 +274,6 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
             )
         else:
             regions = self._regions_of_images(pixel_values, view_mask, vision_inputs)
-        if regions.region_boxes is None and self.config.needs_region_boxes:
-            raise ValueError(f"{self.config.needs_region_boxes}: pass `region_boxes` [images, regions, 4] as well.")
         return check_regions(self._without_padding(regions), self.config.region_feature_size)
 
     def _regions_of_images(
@@ -312,6 +309,15 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         if view_mask is not None:
             joined["region_mask"] = joined["region_mask"] & view_mask.bool().repeat_interleave(cells, dim=1)
         return RegionFeatures(**joined)
+
+    def _check_boxes(self, regions: RegionFeatures, inputs: Mapping[str, Tensor]) -> None:
+        """Raise a `ValueError` if the configuration needs boxes, and there are neither boxes nor relations."""
+        needed = self.config.needs_region_boxes
+        relations = [name for name, layout in self.config.encoder_inputs.items() if layout == "relation"]
+        if not needed or regions.region_boxes is not None or any(name in inputs for name in relations):
+            return
+        instead = "".join(f", or `{name}` [images, regions, regions]" for name in relations)
+        raise ValueError(f"{needed}: pass `region_boxes` [images, regions, 4] as well{instead}.")
 
     def _without_padding(self, regions: RegionFeatures) -> RegionFeatures:
         """Return the regions with zeros where the mask marks padding, so that no result depends on its content."""
@@ -359,7 +365,8 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
 
         Raises:
             TypeError: an input is not declared.
-            ValueError: see `get_region_features`; or a declared input does not fit the images or regions.
+            ValueError: see `get_region_features`; a declared input does not fit the images or regions; or boxes are
+                missing that the configuration needs (relations between the regions, where declared, replace them).
         """
         config = self.config
         given = read_inputs(inputs, self.declared_inputs(), self)
@@ -374,6 +381,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         )
         own = {name: given[name] for name in input_names(config.encoder_inputs) if name in given}
         check_inputs(own, config.encoder_inputs, regions)
+        self._check_boxes(regions, own)
         return self.encode_regions(
             regions,
             output_attentions=config.output_attentions if output_attentions is None else output_attentions,

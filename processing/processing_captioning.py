@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -48,7 +48,8 @@ class CaptioningProcessor(ProcessorMixin):
             Default False; the evaluation of several published captioners does it.
         declared_inputs: inputs per image that the captioner reads besides images and regions, name to layout; see
             `CaptioningConfig.encoder_inputs`. `for_config` fills it in.
-        requires_region_boxes: refuse regions without boxes. `for_config` fills it in.
+        requires_region_boxes: refuse regions without boxes, unless relations between them are given. `for_config`
+            fills it in.
 
     Raises:
         ValueError: the tokenizer lacks one of the three tokens.
@@ -242,7 +243,7 @@ class CaptioningProcessor(ProcessorMixin):
         if regions is not None:
             found, given = split_regions(regions, self.input_columns)
             if self.requires_region_boxes and any(not _has_boxes(entry) for entry in found):
-                raise ValueError("This captioner needs boxes: pass `regions` as {'features': ..., 'boxes': ...}.")
+                self._require_relations(given.keys() | declared.keys())
             data.update(batch_regions(found))
             declared |= given
             count = len(data["region_features"])
@@ -254,6 +255,15 @@ class CaptioningProcessor(ProcessorMixin):
         if text_target is not None:
             data["labels"] = self.encode_captions(_some_each(text_target, count), max_length)
         return BatchFeature(data, tensor_type=return_tensors)
+
+    def _require_relations(self, given: Collection[str]) -> None:
+        """Raise a `ValueError` unless relations between regions are given, which replace boxes."""
+        relations = [name for name, layout in self.declared_inputs.items() if layout == "relation"]
+        if not any(name in given for name in relations):
+            instead = "".join(f", or '{name.removeprefix('region_')}' instead of boxes" for name in relations)
+            raise ValueError(
+                f"This captioner needs boxes: pass `regions` as {{'features': ..., 'boxes': ...}}{instead}."
+            )
 
     def _encode_images(self, images: Any, return_tensors: str | None, options: dict[str, Any]) -> dict[str, Any]:
         """Return `pixel_values` of images, or of studies with their `view_mask`, see `__call__`."""

@@ -6,7 +6,7 @@ from transformers import PreTrainedModel
 
 from .cache import vision_part
 from .feature_store import FeatureStore, OtherExtractorError
-from .region_source import RegionSource
+from .region_source import Regions, RegionSource
 
 
 def require_own_features(model: PreTrainedModel, processor: Any, source: RegionSource) -> None:
@@ -46,10 +46,16 @@ def require_own_features(model: PreTrainedModel, processor: Any, source: RegionS
             f"{source.name} has {source.feature_size} features per region, the captioner reads "
             f"{config.region_feature_size} (`region_feature_size`)."
         )
-    if config.needs_region_boxes and source[next(iter(source))].boxes is None:
+    if config.needs_region_boxes and not has_boxes_or_relations(config, source[next(iter(source))]):
         raise ValueError(
             f"{source.name} has no boxes, and {config.needs_region_boxes}. Extract features with boxes, or pass the "
             "sizes of the images to the reader, so that it can normalise them."
         )
     if found is not None:
         config.region_extractor = {"name": found.extractor, "revision": found.revision}
+
+
+def has_boxes_or_relations(config: Any, regions: Regions) -> bool:
+    """Return whether an image's regions have boxes, or relations that the captioner reads instead of boxes."""
+    reads_relations = "relation" in config.encoder_inputs.values()
+    return regions.boxes is not None or (reads_relations and regions.relations is not None)

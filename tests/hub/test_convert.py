@@ -120,6 +120,13 @@ def compare_aoanet(figures, logits):
     return logits.log_softmax(-1)[real], figures.expected["logprobs"][real]
 
 
+def convert_image_transformer(figures, folder, new_format):
+    _, path = convert_aoanet(figures, folder, new_format)
+    given = torch.load(folder / "inputs.pt") | {"region_relations": figures.inputs["flag_feats"]}
+    torch.save(given, folder / "inputs.pt")
+    return ["image_transformer", path]
+
+
 # The architecture, and functions that write a checkpoint and compare its logits, by the beginning of a folder's name.
 FAMILIES = {
     "visualgpt/": ("visualgpt", convert_visualgpt, compare_visualgpt),
@@ -131,12 +138,13 @@ FAMILIES = {
         compare_infos_transformer,
     ),
     "aoanet/": ("aoanet", convert_aoanet, compare_aoanet),
+    "image_transformer/": ("image_transformer", convert_image_transformer, compare_aoanet),
 }
 FOLDERS = [
     name
     for family, _, start in (beginning.partition("/") for beginning in FAMILIES)
     for name in variants(family, start=start)
-    if not name.endswith(("_lstmenc", "/optimizers"))  # refused, see below; not a model
+    if not name.endswith(("_lstmenc", "/optimizers", "/adjacency"))  # refused, see below; not models
 ]
 
 

@@ -286,12 +286,16 @@ class CacheChecks(CaptionerCase):
         )
         assert torch.equal(second.sequences, expected)
 
-    @pytest.mark.parametrize("mode", ["greedy", "n_best", "no_repeats"])
+    @pytest.mark.parametrize("mode", ["greedy", "samples", "n_best", "no_repeats"])
     @both_inputs
     def test_cached_equals_uncached(self, model, mode, way_in):
         inputs, options = self.inputs(way_in), MODES[mode] | {"max_new_tokens": NEW_TOKENS}
         options |= {"return_dict_in_generate": True, "output_scores": True}
-        cached, uncached = (model.generate(**inputs, **options, use_cache=flag) for flag in (True, False))
+        found = []
+        for use_cache in (True, False):
+            torch.manual_seed(0)
+            found.append(model.generate(**inputs, **options, use_cache=use_cache))
+        cached, uncached = found
         assert torch.equal(cached.sequences, uncached.sequences)
         for one, other in zip(cached.scores, uncached.scores, strict=True):
             assert_close(one.nan_to_num(neginf=0.0), other.nan_to_num(neginf=0.0), atol=1e-4)

@@ -49,8 +49,11 @@ def parts_of(model: Any) -> dict[str, int]:
     parts = {}
     for name, module in model.named_modules():
         if isinstance(module, MultiHeadAttention):
-            own = [part for part in "qkv" if hasattr(module, f"{part}_proj")]  # prepared keys are projected elsewhere
-            parts |= {f"{name}.{part}_proj.weight": module.num_heads for part in own}
+            for part in "qkv":
+                projection = getattr(module, f"{part}_proj", None)  # prepared keys are projected elsewhere
+                if projection is not None:
+                    size = module.value_dim if part == "v" else module.key_dim
+                    parts[f"{name}.{part}_proj.weight"] = projection.out_features // size
         elif isinstance(module, LSTMCell):
             parts |= {f"{name}.{weight}": 4 for weight, value in module.named_parameters() if value.shape[0] % 4 == 0}
         elif isinstance(module, AttentionOnAttention):

@@ -2,6 +2,7 @@
 with an attention LSTM."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -137,8 +138,13 @@ def time_first(values, steps: int):
     return values[:, :steps].transpose(0, 1)
 
 
+def gate_name(layer: int) -> str:
+    """Return the name of the gate of an encoder layer."""
+    return f"glu.refiner.layers.{layer}.self_attn.aoa_layer.1.gate"
+
+
 @torch.no_grad()
-def compare_encoder(case: Case) -> Any:
+def compare_encoder(case: Case, gate_name: Callable[[int], str] = gate_name) -> Any:
     """Refined regions, global vector, gates and plain attention maps of the encoder; returns its outputs."""
     encoded = case.model.model.encoder(**case.images, output_attentions=True, output_gates=True)
     visible = torch.ones(encoded.last_hidden_state.shape[:2], dtype=torch.bool)
@@ -150,7 +156,7 @@ def compare_encoder(case: Case) -> Any:
             case.close(f"enc_attn.{layer}", weights, where=of_visible_queries(weights, visible))
     for layer, gate in enumerate(encoded.gates):
         if gate is not None:
-            case.close(f"glu.refiner.layers.{layer}.self_attn.aoa_layer.1.gate", gate, where=visible)
+            case.close(gate_name(layer), gate, where=visible)
     return encoded
 
 

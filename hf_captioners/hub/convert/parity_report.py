@@ -85,7 +85,7 @@ def compare_figures(model: Any, path: Path) -> dict[str, Any]:
 
 
 def random_inputs(model: Any) -> dict[str, Tensor]:
-    """Return random regions, with the vectors of images that the captioner needs, and tokens, from a fixed seed."""
+    """Return random regions, boxes and vectors of images that the captioner needs, and tokens, from a fixed seed."""
     generator = torch.Generator().manual_seed(0)
     words = torch.randint(model.config.vocab_size, (IMAGES, TOKENS - 1), generator=generator)
     begin = torch.full((IMAGES, 1), model.config.decoder_start_token_id)
@@ -93,7 +93,10 @@ def random_inputs(model: Any) -> dict[str, Tensor]:
     vectors = {
         name: torch.randn(IMAGES, width, generator=generator) for name, width in model.config.required_vectors.items()
     }
-    return {"region_features": features, **vectors, "decoder_input_ids": torch.cat((begin, words), dim=1)}
+    given = {"region_features": features, **vectors, "decoder_input_ids": torch.cat((begin, words), dim=1)}
+    if model.config.needs_region_boxes:
+        given["region_boxes"] = torch.rand(IMAGES, REGIONS, 2, 2, generator=generator).sort(dim=2).values.flatten(2)
+    return given
 
 
 @torch.no_grad()

@@ -41,7 +41,7 @@ def make_processor(architecture: str, released: Released, vocabulary: str | None
         words = read_words(Path(vocabulary), len(LAYOUTS[layout].before))
         tokenizer = tokenizer_of_words(words, vocabulary, layout, size)
     processor_class = get_architecture(architecture).load("Processor")
-    return processor_class(CaptioningImageProcessor(), tokenizer, **released.processor)
+    return processor_class.for_config(released.config, CaptioningImageProcessor(), tokenizer, **released.processor)
 
 
 def gpt2_tokenizer(vocabulary: str, config: Any) -> Any:

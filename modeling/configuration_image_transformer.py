@@ -1,0 +1,181 @@
+"""Configuration of Image Transformer (He et al., ACCV 2020, "Image Captioning through Image Transformer")."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from transformers import AutoConfig
+
+from .configuration_captioning import CaptioningConfig, require_choice, require_range
+
+CHILD, NEIGHBOUR, PARENT = "child", "neighbour", "parent"
+# What a number in `region_relations` says of the column's region, seen from the row's; 0: the two are not related.
+RELATION_NUMBERS = {CHILD: 1, NEIGHBOUR: 2, PARENT: 3}
+CHOICES = {
+    "region_mask_rule": ("explicit",),
+    "relation_weights": ("all_regions", "related_regions", "mean"),
+    "overlap_rule": ("clamped", "released"),
+    "sub_transformer_mixture": ("mean", "gates"),
+    "global_vector": ("mean", "projected", "given"),
+    "token_mask_rule": ("explicit",),
+}
+
+
+class ImageTransformerConfig(CaptioningConfig):
+    """Configuration of Image Transformer: a graph of boxes in the encoder, parallel attentions in the decoder.
+
+    | model | fields |
+    |---|---|
+    | "Ours" of Table 1, "layer1,2,3 (M=3)" of Table 3 | the defaults |
+    | "layer1,2,3", "(M=2)", "(M=4)" of Table 3 | `num_sub_transformers=1`, `2`, `4` |
+    | "layer1" (likewise 2, 3) of Table 3 | `spatial_layers=[0], num_sub_transformers=1` |
+    | the same in the released code | and `share_plain_attention=True` |
+    | "baseline(AoA)" of Table 3 | `spatial_layers=[], num_sub_transformers=1` |
+    | "w/o spatial rela" of Table 3 | `relation_weights="mean", num_sub_transformers=1` |
+    | the same in the released code | and `mask_decoder_attention=False` |
+    | `aoa3_no_c`, `aoa3_no_p` of the released code | `spatial_relations` without `"parent"`, `"child"`, see there |
+    | `aoa1`, `aoa3d2` of the released code | `relation_weights="related_regions"`, `sub_transformer_mixture="gates"` |
+    | `aoa3d3` of the released code | `sub_transformer_mixture="gates", decoder_attention_on_attention=False` |
+    | `aoa3d1_24h` of the released code | `share_queries=False` |
+
+    Args:
+        vocab_size (`int`, defaults to 10370): V (paper: 10,369 words).
+        embedding_size (`int`, defaults to 1024): E, width of the word embeddings (code: 1,024).
+        hidden_size (`int`, defaults to 1024): D, width of regions, LSTM and context (paper, section 4.2).
+        num_heads (`int`, defaults to 8): H (code: 8).
+        encoder_layers (`int`, defaults to 3): layers of the encoder (section 3.2: 3).
+        spatial_layers (`list[int]`, *optional*): encoder layers with the graph, counted from 0; None: all. The others
+            are plain layers of AoANet.
+        share_plain_attention (`bool`, defaults to False): the plain layers share one self-attention (released code for
+            "layer1", "layer2" and "layer3"; the paper does not say so).
+        spatial_relations (`list[str]`, *optional*): relations with a sub-transformer of their own, any of `"child"`,
+            `"neighbour"` and `"parent"`; None: all three. A missing relation counts as neighbourhood. The released
+            names are turned round: its "child" is the paper's parent (`aoa3_no_c` has no `"parent"`).
+        relation_weights (`str`, defaults to `"all_regions"`): `"all_regions"` (Eq. 6, code): a softmax over all
+            regions, of which only the related ones are read. `"related_regions"` (code `aoa1`): a softmax over the
+            related regions. `"mean"` (section 4.4): the mean of the sub-transformers, without relations.
+        overlap_rule (`str`, defaults to `"clamped"`): intersection of two boxes. `"clamped"` is the geometric one
+            (Eq. 5). `"released"` multiplies negative extents, so that boxes that are apart in both directions may
+            become parent and child; the authors' checkpoints were trained with relations of their script.
+        overlap_threshold (`float`, defaults to 0.9): epsilon of Eq. 5, inclusive (paper, code: 0.9).
+        encoder_attention_on_attention (`bool`, defaults to True): attention on attention after the self-attention
+            (code; not in Eq. 7, but in its baseline); False: a linear map (Eq. 2).
+        encoder_ffn_dim (`int`, *optional*): width inside of a feed-forward layer in every encoder layer (Eq. 4); None:
+            there is none (code; with its option `use_ff`: 2,048).
+        num_sub_transformers (`int`, defaults to 3): M of Eq. 10, parallel attentions in the decoder.
+        sub_transformer_mixture (`str`, defaults to `"mean"`): `"mean"` (Eq. 10), or `"gates"` that are computed from
+            the query and all outputs (code `aoa3d2`).
+        share_queries (`bool`, defaults to True): one query projection for all sub-transformers (Eq. 9). False: one
+            each, with scores divided by sqrt(M) more (code `aoa3d1_24h`).
+        mask_decoder_attention (`bool`, defaults to True): hide padding from the decoder. False is a defect of the
+            released code without spatial relations, for exact comparison.
+        decoder_attention_on_attention (`bool`, defaults to True): the gated linear layer of Eq. 10; False: the
+            attended vector is the context (code `aoa3d3`).
+        global_vector (`str`, defaults to `"mean"`): vector of the image that the LSTM reads: `"mean"` of the refined
+            regions (Eq. 8); `"projected"`, a rectified projection of the mean of the regions as they come in;
+            `"given"`, a rectified projection of `global_features` `[B, global_feature_size]` (code with
+            `mean_feats=0`).
+        global_feature_size (`int`, defaults to 2048): width of `global_features`.
+        dropout (`float`, defaults to 0.5): rate on words, projected regions and output (code: 0.5).
+        context_dropout (`float`, defaults to 0.5): rate on the previous context (code: 0.5).
+        encoder_dropout (`float`, defaults to 0.1): rate on attention weights and sub-layers of the encoder, and on
+            attention weights of the decoder (code: 0.1).
+        aoa_dropout (`float`, defaults to 0.3): rate inside of the encoder's attention on attention (code: 0.3).
+        vision_grid_size (`int` or `list[int]`, defaults to `[1, 2, 4]`): the cells of one grid are all neighbours;
+            those of several scales contain each other.
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    model_type = "captioning_image_transformer"
+    sub_configs = {"vision_config": AutoConfig}
+    encoder_inputs: ClassVar[Mapping[str, str]] = {"region_relations": "relation", "global_features": "vector"}
+
+    vocab_size: int = 10370
+    embedding_size: int = 1024
+    hidden_size: int = 1024
+    num_heads: int = 8
+    encoder_layers: int = 3
+    spatial_layers: list[int] | None = None
+    share_plain_attention: bool = False
+    spatial_relations: list[str] | None = None
+    relation_weights: str = "all_regions"
+    overlap_rule: str = "clamped"
+    overlap_threshold: float | int = 0.9
+    encoder_attention_on_attention: bool = True
+    encoder_ffn_dim: int | None = None
+    num_sub_transformers: int = 3
+    sub_transformer_mixture: str = "mean"
+    share_queries: bool = True
+    mask_decoder_attention: bool = True
+    decoder_attention_on_attention: bool = True
+    global_vector: str = "mean"
+    global_feature_size: int = 2048
+    dropout: float | int = 0.5
+    context_dropout: float | int = 0.5
+    encoder_dropout: float | int = 0.1
+    aoa_dropout: float | int = 0.3
+    vision_grid_size: int | list[int] | tuple[int, ...] | None = (1, 2, 4)
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    pad_token_id: int | None = 0
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Resolve the lists, and check choices and ranges."""
+        if isinstance(self.vision_grid_size, tuple):
+            self.vision_grid_size = list(self.vision_grid_size)
+        if self.spatial_layers is None:
+            self.spatial_layers = list(range(self.encoder_layers))
+        if self.spatial_relations is None:
+            self.spatial_relations = list(RELATION_NUMBERS)
+        for field, choices in CHOICES.items():
+            require_choice(field, getattr(self, field), choices)
+        for field in ("dropout", "context_dropout", "encoder_dropout", "aoa_dropout"):
+            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
+        require_range("overlap_threshold", self.overlap_threshold, 0.0, 1.0)
+        sizes = ("encoder_layers", "num_sub_transformers", "num_heads", "global_feature_size")
+        for field in (*sizes, *(("encoder_ffn_dim",) if self.encoder_ffn_dim is not None else ())):
+            if getattr(self, field) < 1:
+                raise ValueError(f"`{field}` is {getattr(self, field)}, expected at least 1.")
+        self._check_graph()
+        self._check_widths()
+        super().__post_init__(**kwargs)
+
+    def _check_graph(self) -> None:
+        outside = [layer for layer in self.spatial_layers if not 0 <= layer < self.encoder_layers]
+        if outside:
+            raise ValueError(
+                f"`spatial_layers` is {self.spatial_layers}, expected layers between 0 and {self.encoder_layers - 1}."
+            )
+        for relation in self.spatial_relations:
+            require_choice("spatial_relations", relation, tuple(RELATION_NUMBERS))
+        if NEIGHBOUR not in self.spatial_relations:
+            raise ValueError(
+                f"`spatial_relations` is {self.spatial_relations}, expected {NEIGHBOUR!r} among them: a missing "
+                "relation counts as neighbourhood."
+            )
+
+    def _check_widths(self) -> None:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"`hidden_size` is {self.hidden_size}, expected a multiple of {self.num_heads} heads.")
+        if self.tie_word_embeddings and self.hidden_size != self.embedding_size:
+            raise ValueError(
+                "`tie_word_embeddings=True` needs a state as wide as the word embeddings, got "
+                f"{self.hidden_size} and {self.embedding_size}."
+            )
+
+    @property
+    def reads_relations(self) -> bool:
+        """Whether any encoder layer reads the relations between regions."""
+        return bool(self.spatial_layers) and self.relation_weights != "mean"
+
+    @property
+    def required_vectors(self) -> dict[str, int]:
+        """The vector of the image, where the LSTM reads a given one."""
+        return {"global_features": self.global_feature_size} if self.global_vector == "given" else {}
+
+    @property
+    def needs_region_boxes(self) -> str | None:
+        """The graph is made of boxes, unless relations are given."""
+        return "Image Transformer makes its graph of the boxes of the regions" if self.reads_relations else None
