@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hf_captioners.dotted_paths import did_you_mean
+
 from .building import CaptionBuilder
 from .image_feature import with_allowed_formats
 from .reader import CaptionDatasets, CaptionReader, HubDatasetReader
@@ -41,7 +43,10 @@ def reader_class(name: str) -> type[CaptionReader] | type[HubDatasetReader]:
         ValueError: the name is unknown.
     """
     if name not in READERS:
-        raise ValueError(f"There is no data set {name!r}; expected one of {', '.join(list_datasets())}.")
+        raise ValueError(
+            f"There is no data set {name!r}; expected one of {', '.join(list_datasets())}."
+            f"{did_you_mean(name, READERS)}"
+        )
     module, cls = READERS[name]
     return getattr(importlib.import_module(f".{module}", __package__), cls)
 
@@ -121,7 +126,10 @@ def make_reader(name: str, data_dir: str | Path | None, options: dict[str, Any])
     cls = reader_class(name)
     unknown = sorted(set(options) - set(option_names(name)))
     if unknown:
-        raise ValueError(f"{name!r} has no option {', '.join(unknown)}; it has {', '.join(option_names(name))}.")
+        raise ValueError(
+            f"{name!r} has no option {', '.join(unknown)}; it has {', '.join(option_names(name))}."
+            f"{did_you_mean(unknown[0], option_names(name))}"
+        )
     needed = [option.name for option in dataclasses.fields(cls) if _is_needed(option) and option.name not in options]
     if needed:
         raise ValueError(f"{name!r} needs {', '.join(f'{option}=...' for option in needed)}.")
