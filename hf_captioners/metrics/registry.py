@@ -133,6 +133,11 @@ def score_titles() -> dict[str, str]:
     return {name: title for metric in METRICS.values() for name, title in metric.titles.items()}
 
 
+def metric_of(score: str) -> str | None:
+    """Return the metric of the table that computes a score; None for scores of one's own."""
+    return next((name for name, metric in METRICS.items() if score in (metric.titles or [name])), None)
+
+
 def hub_names() -> dict[str, str]:
     """Return the names on the Hub by the names of scores."""
     known = (metric for metric in METRICS.values() if metric.hub_name is not None)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS, find_metrics
+from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS, find_metrics, metric_of
 
 from .optimizers import OPTIMIZERS
 from .schedules import SCHEDULE_NAMES, SCHEDULES, sampling_probability
@@ -168,7 +168,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 "`remove_unused_columns=True` removes images and captions that the collator needs; leave it False."
             )
-        find_metrics(self.eval_metrics)
+        self._check_metrics()
         if self.feature_cache_dtype not in FEATURE_DTYPES:
             raise ValueError(
                 f"`feature_cache_dtype` is {self.feature_cache_dtype!r}, expected one of {', '.join(FEATURE_DTYPES)}."
@@ -203,6 +203,17 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         if self.max_grad_value is not None:
             self.max_grad_norm = 0.0
         self._post_init_with_published_names()
+
+    def _check_metrics(self) -> None:
+        """Check the names of metrics, and whether that of the best model is computed."""
+        found = find_metrics(self.eval_metrics)
+        best = str(self.metric_for_best_model).removeprefix("eval_")
+        needed = metric_of(best)
+        if needed is not None and needed not in found and self.eval_strategy not in (IntervalStrategy.NO, "no"):
+            raise ValueError(
+                f"`metric_for_best_model` is {best!r}, which `eval_metrics` ({', '.join(found)}) does not compute: "
+                f"add {needed} to `eval_metrics`, or choose the best model by another metric."
+            )
 
     def _post_init_with_published_names(self) -> None:
         """Run the checks of transformers, which would refuse the names of published schedules and optimizers."""

@@ -41,8 +41,8 @@ def test_a_metric_of_ones_own(folder, capsys):
     assert figures["variants"]["word_recall"] == "Share of the words of all references that the caption contains."
     exec(IN_PYTHON, {})
     assert capsys.readouterr().out.split()[0] == f"{3 / 7}"
-    arguments = CaptioningTrainingArguments(str(folder), eval_metrics=["my_metrics:word_recall"], use_cpu=True)
-    assert arguments.eval_metrics == ["my_metrics:word_recall"]
+    training = {"eval_metrics": ["my_metrics:word_recall"], "metric_for_best_model": "word_recall", "use_cpu": True}
+    assert CaptioningTrainingArguments(str(folder), **training).best_metric_key == "eval_word_recall"
     assert main(["score", "captions.jsonl", "references.json", "--metrics", "my_metrics:word_recal"]) == 2
     assert "Did you mean `word_recall`?" in capsys.readouterr().err
 

@@ -43,6 +43,8 @@ def test_every_argument_is_a_flag_with_help(tmp_path):
         ({"predict_with_generate": True}, "generation_max_new_tokens"),
         ({"generation_config": "some/captioner"}, "generation_num_beams"),
         ({"include_for_metrics": ["loss"]}, "set `eval_metrics`"),
+        ({"eval_metrics": ["bleu"]}, r"'cider_d', which `eval_metrics` \(bleu\) does not compute: add cider_d"),
+        ({"eval_metrics": ["cider_d"], "metric_for_best_model": "eval_bleu_4"}, "add bleu to `eval_metrics`"),
         ({"eval_metrics": ["cider_e"]}, r"Did you mean `cider_d`\?"),
         ({"fp16_full_eval": True}, "precision of training"),
         ({"sortish_sampler": True}, "group_by_length"),
