@@ -23,6 +23,7 @@ from .caption_tables import FirstFault, read_json, table_rows
 _IMAGE_KEYS = ("image_id", "image", "file_name", "filename", "id")
 _NAME_KEYS = ("file_name", "filename", "image")
 _CAPTION_KEYS = ("caption", "captions", "text", "generated_text", "references")
+IMAGES = "images"  # place of the file names by image in COCO's format
 _ENDINGS = (".json", ".jsonl", ".csv", ".tsv", ".txt")
 _TABLES = tuple(stem + ending for stem in ("metadata", "captions") for ending in (".jsonl", ".csv", ".json"))
 
@@ -62,8 +63,8 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
         raise ValueError(f"{file} ends in {_ending(file)!r}, expected one of {', '.join(_ENDINGS)}.")
     table = CaptionTable({}, {})
     for place, row in _rows(file):
-        if "names" in row:
-            table.file_names.update(row["names"])
+        if place == IMAGES:
+            table.file_names.update(row)
             continue
         image = unquoted_name(str(_value(row, _IMAGE_KEYS, "the image", file, place)))
         table.captions.setdefault(image, []).extend(_captions(row, file, place))
@@ -161,8 +162,8 @@ def _json_rows(file: Path) -> Iterator[Row]:
         images = content.get("images") or []
         if not isinstance(images, list) or not all(isinstance(image, dict) for image in images):
             raise ValueError(f"{file} has `images` that are no list of objects: {images!r:.80}.")
-        names = {str(image["id"]): image["file_name"] for image in images if {"id", "file_name"} <= set(image)}
-        yield "images", {"names": names}
+        named = [image for image in images if "id" in image and isinstance(image.get("file_name"), str)]
+        yield IMAGES, {str(image["id"]): image["file_name"] for image in named}
         content = content["annotations"]
         for row in content:
             if isinstance(row, dict):

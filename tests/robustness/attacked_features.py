@@ -53,9 +53,10 @@ def lxmert_record(image_id: str, count: int) -> str:
 
 def write_features(material: Any) -> Path:
     """Write whole features of every format into folders, once."""
-    root = material.root / "features"
-    if root.exists():
-        return root
+    whole, root = material.root / "features", material.root / "features.partial"
+    if whole.exists():
+        return whole
+    shutil.rmtree(root, ignore_errors=True)
     for kind in ("float32", "float16", "int8"):
         with FeatureStoreWriter(root / f"store_{kind}", StoreDescription("x", "1", SIZE, kind)) as writer:
             for count in (3, 5, 7):
@@ -84,7 +85,7 @@ def write_features(material: Any) -> Path:
         (root / name / "x.tsv").write_text(text)
     (root / "gz").mkdir()
     (root / "gz" / "x.tsv.gz").write_bytes(gzip.compress(lines.encode()))
-    return root
+    return root.rename(whole)
 
 
 def attack_features(material: Any, rng: random.Random, folder: Path) -> Attempt:

@@ -6,6 +6,7 @@ import json
 import pickle
 import pickletools
 import random
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hf_captioners.hub.convert.converting import read_released
 from hf_captioners.hub.convert.vocabulary import read_words
 from hf_captioners.hub.safe_unpickling import read_pickle
 from hf_captioners.hub.torch_files import TensorDescription, TorchFile, read_torch_file
-from tests.hub.released_files import write_modules, write_program, write_visualgpt
+from tests.hub.released_files import write_model_and_infos, write_modules, write_program, write_visualgpt
 from tests.parity.figures import Figures, variants
 
 from .isolated import Attempt
@@ -64,6 +65,8 @@ HARMFUL = (
         ("os", "_exit", (0,)),
     ),
 )
+# Files that are read together: weights, and options in a pickle.
+PAIRS = (("program.npz", "program.npz.pkl"), ("model.pth", "infos_test.pkl"))
 # What a pickle of the allow-list names; random programs combine them.
 ALLOWED = (
     *(("collections", "OrderedDict"), ("collections", "defaultdict"), ("builtins", "set"), ("argparse", "Namespace")),
@@ -93,9 +96,22 @@ def whole_pickles(material: Any) -> dict[str, bytes]:
     files["words.pkl"] = pickle.dumps(value["words"], 2)
     files["words.json"] = json.dumps(value["words"]).encode()
     files["words.txt"] = "\n".join(value["words"]).encode()
-    state = {"state_dict": collections.OrderedDict(w=torch.arange(60.0), v=torch.ones(3, 4).T, b=torch.ones(2).bool())}
     folder = material.root / "pickles"
-    folder.mkdir(exist_ok=True)
+    if not folder.exists():
+        partial = material.root / "pickles.partial"
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        write_checkpoints(partial)
+        partial.rename(folder)
+    files |= {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+    material.kept["pickles"] = files
+    return files
+
+
+def write_checkpoints(folder: Path) -> None:
+    """Write torch files, and checkpoints of programs."""
+    tensors = {"w": torch.arange(60.0), "v": torch.ones(3, 4).T, "b": torch.ones(2).bool()}
+    state = {"state_dict": collections.OrderedDict(tensors)}
     for new in (True, False):
         torch.save(state, folder / f"state{new:d}.pth", _use_new_zipfile_serialization=new)
         figures = Figures.load(variants("visualgpt")[0])
@@ -104,9 +120,9 @@ def whole_pickles(material: Any) -> dict[str, bytes]:
         write_modules(folder / f"modules{new:d}.pth.tar", figures.weights, figures.config["options"], new)
     figures = Figures.load("show_attend_tell_arctic/soft_main")
     write_program(folder / "program.npz", figures.weights, figures.config["options"])
-    files |= {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-    material.kept["pickles"] = files
-    return files
+    figures = Figures.load("zodiac_transformer/baseline_transformer")
+    options = {name: figures.config[name] for name in ("num_att_heads", "max_length", "use_bn")}
+    write_model_and_infos(folder, figures.weights, options, figures.config["ix_to_word"])
 
 
 def attack_pickle(material: Any, rng: random.Random, folder: Path) -> Attempt:
@@ -119,20 +135,22 @@ def attack_pickle(material: Any, rng: random.Random, folder: Path) -> Attempt:
     else:
         maker = harmful_pickle if kind < 0.7 else random_program if kind < 0.85 else bomb
         content, how = maker(rng)
-        name = rng.choice(("x.pkl", "x.pkl", "program.npz.pkl", "words.pkl", "visualgpt1.pth", "modules0.pth.tar"))
+        name = rng.choice(
+            ("x.pkl", "x.pkl", "infos_test.pkl", "program.npz.pkl", "words.pkl", "visualgpt1.pth", "modules0.pth.tar")
+        )
         if name.endswith((".pth", ".tar")):
             content = in_torch_file(content, rng)
-    if name.startswith("program"):  # two files, which are read together
-        for other in ("program.npz", "program.npz.pkl"):
+    for pair in PAIRS:
+        for other in pair if name in pair else ():
             (folder / other).write_bytes(files[other])
     path = folder / name
     path.write_bytes(content)
-    return Attempt(f"{name}: {how}", lambda: read_file(path), (str(path), *program_names(path)))
+    return Attempt(f"{name}: {how}", lambda: read_file(path), (str(path), *other_names(path)))
 
 
-def program_names(path: Path) -> tuple[str, ...]:
-    """Return the other file of a pair that is read together; its error may be found in either."""
-    return (str(path.with_name("program.npz")),) if path.name.startswith("program") else ()
+def other_names(path: Path) -> tuple[str, ...]:
+    """Return the paths of a pair of files that are read together; an error may be found when the other one is read."""
+    return tuple(str(path.with_name(other)) for pair in PAIRS if path.name in pair for other in pair)
 
 
 def changed_file(content: bytes, rng: random.Random, files: dict[str, bytes]) -> tuple[bytes, str]:
@@ -279,6 +297,8 @@ def read_file(path: Path) -> None:
         )
     elif name.startswith(("modules", "program")):
         check_released(read_released("show_attend_tell", path.with_name(name.removesuffix(".pkl")), {}))
+    elif name in ("model.pth", "infos_test.pkl"):
+        check_released(read_released("transformer", path.with_name("model.pth"), {}))
     elif name.endswith(".pth"):
         read_tensors(read_torch_file(path))
     else:

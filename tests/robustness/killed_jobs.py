@@ -19,6 +19,7 @@ from typing import Any
 import datasets
 import numpy as np
 import PIL.Image
+import tqdm.std
 from safetensors.numpy import load
 
 from hf_captioners.cli import main
@@ -70,9 +71,10 @@ def kill_and_resume(job: Job, material: Any, rng: random.Random, folder: Path) -
         record.write_text(json.dumps(seconds))
     seconds, expected = json.loads(record.read_text()), job.outputs(undisturbed)
     moments, kills = [], 0
+    span = seconds if job.kills <= 3 else seconds * 2 / (job.kills + 2)  # so that the last kills find a job at work
     killed = fresh(folder / "killed")
     while kills < job.kills:
-        moment = rng.random() * seconds
+        moment = rng.random() * span
         ended, _ = run_in_child(job, material, killed, moment)
         if ended is not None:
             break
@@ -116,6 +118,8 @@ def run_in_child(job: Job, material: Any, folder: Path, moment: float | None = N
         printed = os.open(folder.with_suffix(".printed"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(printed, 1)
         os.dup2(printed, 2)
+        # The lock of progress bars is shared by all forked processes, and the next one would wait for a killed one.
+        tqdm.std.tqdm.set_lock(threading.RLock())
         datasets.config.HF_DATASETS_CACHE = folder / "cache"
         try:
             os._exit(job.run(material, folder))

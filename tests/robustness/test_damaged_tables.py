@@ -201,6 +201,18 @@ def test_json_files_that_are_damaged_as_a_whole(tmp_path, ending):
         read_captions(path)
 
 
+@pytest.mark.parametrize("entry", [7, None, "x", [], True, {"names": 3, "more": 1}])
+def test_entries_of_predictions_that_are_no_captions(tmp_path, entry):
+    path = tmp_path / "captions.json"
+    path.write_text(json.dumps([*GOOD, entry]))
+    with pytest.raises(ValueError, match=f"{path}, entry 4"):
+        read_captions(path)
+    annotations = [{"image_id": 1, "caption": "A dog."}]
+    for name in (3, None, ["dog.png"]):
+        path.write_text(json.dumps({"images": [{"id": 1, "file_name": name}], "annotations": annotations}))
+        assert read_captions(path) == ({"1": ["A dog."]}, {}), "an image without a name is known by its id"
+
+
 @pytest.mark.parametrize("name", ["captions.json.gz", "captions.jsonl.gz", "captions.csv.gz", "captions.txt.gz"])
 def test_compressed_tables_have_a_limit(tmp_path, name):
     """300 MB of 300 kB, in one line, are refused before they are in memory."""

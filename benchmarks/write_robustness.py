@@ -1,0 +1,84 @@
+"""Write docs/robustness.md from benchmarks/results/robustness.json, which `make attack` writes.
+
+make attack SEED="1 2 3" COUNT=100 ARGS="--results benchmarks/results/robustness.json"
+python benchmarks/write_robustness.py
+"""
+
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "robustness.json"
+HEAD = """# Robustness
+
+`make attack` gives the library damaged and hostile files, and kills its long jobs. This page lists what was tried. Two
+outcomes are permitted: a result, or an error of this library whose message names the fault (the file, and the row or
+image where there is one). Everything else counts as failed:
+
+- an exception of another library, a crash, or an error that does not name the file;
+- more than 10 CPU seconds, or more than 300 MB of memory plus 4 times the size of a decoded image within the limit of
+  pixels;
+- a program that is started, code that is run, or a connection to another machine;
+- a wrong result: readers that disagree, numbers that are not finite, files outside of the output folder;
+- a resumed job that writes other files than an undisturbed one. Files are compared byte by byte; weights must be equal
+  within 1e-6.
+
+`tests/robustness/outcomes.py` defines these limits. Every attack runs in a process that is forked from one that has
+loaded the library.
+
+"""
+TAIL = """
+The columns: attacks or kills that were made; those that ended in a result, and in an error that names the fault; those
+that failed; the largest CPU time of an attack (for kills, of the undisturbed job), and its largest memory above what
+the process held before.
+
+## Run the attacks
+
+```bash
+make attack SEED="1 2 3" COUNT=100   # the table above
+make attack SEED=7 COUNT=10          # fewer attacks, with a different seed
+```
+
+`COUNT` is the number of images for each seed; other classes are attacked in proportion. The same command resumes an
+interrupted run, and `ARGS="--minutes 20"` ends it after that time. The folder `attack/failed` has the files of attacks
+that have failed. To write the table again:
+
+```bash
+make attack SEED="1 2 3" COUNT=100 ARGS="--results benchmarks/results/robustness.json"
+python benchmarks/write_robustness.py
+```
+
+`make test` runs a short form with other seeds.
+
+## Limits
+
+| limit | value | how to raise it |
+|---|---|---|
+| pixels of an image | 178,956,970 | `--max_image_pixels`, `PIL.Image.MAX_IMAGE_PIXELS` |
+| download of an image | 60 seconds, 64 MiB | `timeout`, `max_bytes` |
+| features of an image | 16,777,216 numbers | `max_numbers` |
+| decompressed `.gz` file | 64 MiB, or 32 times its size | decompress it with `gunzip` |
+| instructions of a pickle | 1,000,000 | `max_steps` |
+| compressed parts of a torch file | 64 MiB, or 8 times its size | pack it again with `zip -0` |
+"""
+COLUMNS = ("tried", "read", "refused", "failed", "seconds", "megabytes")
+
+
+def page() -> str:
+    """Return the whole page."""
+    results = json.loads(RESULTS.read_text(encoding="utf-8"))
+    seeds = ", ".join(map(str, results["seeds"]))
+    lines = [
+        f"## Result\n\nSeeds {seeds}, `COUNT={results['count']}`.\n",
+        "| class | tried | result | refused | failed | CPU seconds | MB |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, row in results["classes"].items():
+        lines.append(f"| {name} | " + " | ".join(f"{row[column]:,}" for column in COLUMNS) + " |")
+    total = {column: sum(row[column] for row in results["classes"].values()) for column in COLUMNS[:4]}
+    lines.append("| **all** | " + " | ".join(f"**{value:,}**" for value in total.values()) + " | | |")
+    return HEAD + "\n".join(lines) + "\n" + TAIL
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "robustness.md").write_text(page(), encoding="utf-8")
