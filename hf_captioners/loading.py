@@ -96,13 +96,14 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
             raise
         if config is not None and (fault := _config_fault(config)):
             raise ValueError(fault) from error
-        if isinstance(error, (ValueError, KeyError)):
+        if isinstance(error, ValueError) and source in str(error):
             raise
         if config is not None and "mismatched" in reason:
             raise ValueError(
                 f"{config} states other sizes than the weights beside it have, see the report above. {COPY_AGAIN}"
             ) from error
-        raise ValueError(f"{source} cannot be loaded: {type(error).__name__}: {reason[:300]}") from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"{source} cannot be loaded: {kind}{' '.join(str(error).split())[:1000]}") from error
 
 
 def _config_file(source: str, revision: str | None) -> Path | None:

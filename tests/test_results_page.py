@@ -1,15 +1,33 @@
-"""docs/results.md matches the committed result files."""
+"""docs/results.md and docs/robustness.md match the committed result files."""
 
 import importlib.util
+import json
 from pathlib import Path
+
+from tests.robustness.attacks import ATTACKS
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_page_is_written_from_the_committed_results():
-    spec = importlib.util.spec_from_file_location("write_results", ROOT / "benchmarks" / "write_results.py")
+def writer(name):
+    """The module of a script in `benchmarks`."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_written_from_the_committed_results():
+    module = writer("write_results")
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert module.page() == page, "run python benchmarks/write_results.py"
     assert page.count("## Flickr8k: ") >= 1
+
+
+def test_the_table_of_attacks_is_written_from_the_committed_results():
+    module = writer("write_robustness")
+    page = (ROOT / "docs" / "robustness.md").read_text(encoding="utf-8")
+    assert module.page() == page, "run python benchmarks/write_robustness.py"
+    rows = json.loads(module.RESULTS.read_text(encoding="utf-8"))["classes"]
+    assert set(rows) == set(ATTACKS), "every class of attacks has a row"
+    assert all(row["tried"] > 0 and row["failed"] == 0 for row in rows.values())

@@ -41,10 +41,13 @@ def read_done(path: Path) -> dict[str, Outcome]:
     return {record.pop("key"): Outcome(**record) for record in records}
 
 
-def run_attacks(seeds: list[int], count: int, classes: list[str], folder: Path, minutes: float) -> bool:
-    """Run the attacks that are not done; return whether all are."""
+def run_attacks(
+    seeds: list[int], count: int, classes: list[str], folder: Path, minutes: float = math.inf, again: bool = False
+) -> bool:
+    """Run the attacks that are not done, or that have failed; return whether all are done."""
     folder.mkdir(parents=True, exist_ok=True)
     done, end = read_done(folder / STATE), time.monotonic() + 60 * minutes
+    done = {key: outcome for key, outcome in done.items() if not (again and outcome.kind == FAILED)}
     left = [plan for plan in planned(seeds, count, classes) if "/".join(map(str, plan)) not in done]
     if not left:
         return True
@@ -111,9 +114,10 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="CLASS")
     parser.add_argument("--folder", type=Path, default=Path("attack"))
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time; a later call resumes")
+    parser.add_argument("--again", action="store_true", help="repeat the attacks that have failed")
     parser.add_argument("--results", type=Path, help="JSON file to write the table to")
     args = parser.parse_args()
-    complete = run_attacks(args.seed, args.count, args.only, args.folder, args.minutes)
+    complete = run_attacks(args.seed, args.count, args.only, args.folder, args.minutes, args.again)
     rows = summary(read_done(args.folder / STATE), args.seed, args.count, args.only)
     print(table(rows))
     if args.results:

@@ -44,5 +44,8 @@ ATTACKS: Mapping[str, AttackClass] = {
         partial(attempt_in_child, attack_configuration), 0.6, load_model
     ),
     "downloads": AttackClass(partial(attempt_in_child, attack_download), 0.3, serve),
-    **{f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills, prepare_jobs) for name, job in JOBS.items()},
+    **{
+        f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills if job.kills < 10 else 0.01, prepare_jobs)
+        for name, job in JOBS.items()
+    },
 }

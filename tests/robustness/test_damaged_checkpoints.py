@@ -130,6 +130,21 @@ def test_generation_configurations(copied, field):
         load_captioner(str(copied))
 
 
+@pytest.mark.parametrize("part", ["added_tokens", "model", "pre_tokenizer", "decoder"])
+def test_tokenizers_with_missing_parts_are_named(copied, part):
+    """Their readers raise errors of many types, which do not name the file."""
+    path = copied / "tokenizer.json"
+    content = json.loads(path.read_text())
+    del content[part]
+    path.write_text(json.dumps(content))
+    try:
+        load_captioner(str(copied))
+    except ValueError as error:
+        assert str(copied) in str(error)
+    else:
+        assert part in ("pre_tokenizer", "decoder"), "a tokenizer may lack these"
+
+
 def test_captioners_that_fail_in_decoding_are_named(captioner, images, monkeypatch):
     """A value that is sound by its type may still not fit."""
     pipeline = load_pipeline(captioner, device="cpu")
