@@ -130,7 +130,7 @@ class Recipe:
         path = find_recipe(source)
         try:
             content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or no date
             raise ValueError(f"{path} is no YAML: {error}") from error
         if not isinstance(content, dict):
             raise ValueError(f"{path} holds a {type(content).__name__}, expected lines of the form `name: value`.")

@@ -71,7 +71,7 @@ def kill_and_resume(job: Job, material: Any, rng: random.Random, folder: Path) -
         record.write_text(json.dumps(seconds))
     seconds, expected = json.loads(record.read_text()), job.outputs(undisturbed)
     moments, kills = [], 0
-    span = seconds if job.kills <= 3 else seconds * 2 / (job.kills + 2)  # so that the last kills find a job at work
+    span = seconds if job.kills <= 3 else 1.2 * seconds / job.kills  # so that the last kills find a job at work
     killed = fresh(folder / "killed")
     while kills < job.kills:
         moment = rng.random() * span
