@@ -110,6 +110,21 @@ ARCHITECTURES = {
             paper="He et al., Image Captioning through Image Transformer, ACCV 2020",
             generation={"max_new_tokens": 20, "num_beams": 3},
         ),
+        Architecture(
+            name="m2_transformer",
+            model_type="captioning_m2_transformer",
+            prefix="M2Transformer",
+            tokenizer="words",
+            paper="Cornia et al., Meshed-Memory Transformer for Image Captioning, CVPR 2020",
+        ),
+        Architecture(
+            name="aoa_transformer",
+            model_type="captioning_aoa_transformer",
+            prefix="AoATransformer",
+            tokenizer="gpt2",
+            paper="Chen et al., VisualGPT, CVPR 2022 (baseline); Huang et al., Attention on Attention for Image "
+            "Captioning, ICCV 2019",
+        ),
     )
 }
 

@@ -337,21 +337,24 @@ class RegionEncoder(CaptioningEncoder):
 
 
 class LevelGates(nn.Module):
-    """Learned sigmoid gates, one per encoder level, of the stream and the attended vector of that level.
+    """Learned gates, one per encoder level, of the stream and the attended vector of that level.
 
     Args:
         hidden_size: D.
         num_levels: N.
+        activation: `"sigmoid"`, or `"softmax"` over the levels.
     """
 
-    def __init__(self, hidden_size: int, num_levels: int) -> None:
+    def __init__(self, hidden_size: int, num_levels: int, activation: str = "sigmoid") -> None:
         super().__init__()
+        self.activation = activation
         self.levels = nn.ModuleList([nn.Linear(2 * hidden_size, hidden_size) for _ in range(num_levels)])
 
     def forward(self, stream: Tensor, attended: Tensor) -> Tensor:
         """Compute gates `[B, T, N, D]` from the stream `[B, T, D]` and attended vectors `[B, T, N, D]`."""
         gates = [gate(torch.cat((stream, attended[:, :, level]), dim=-1)) for level, gate in enumerate(self.levels)]
-        return torch.stack(gates, dim=2).sigmoid()
+        stacked = torch.stack(gates, dim=2)
+        return stacked.softmax(2) if self.activation == "softmax" else stacked.sigmoid()
 
 
 def meshed_sum(gates: Tensor, attended: Tensor) -> Tensor:

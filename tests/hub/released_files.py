@@ -57,6 +57,31 @@ def write_visualgpt(
     torch.save(checkpoint, path, _use_new_zipfile_serialization=new_format)
 
 
+def write_m2(path: Path, weights: dict[str, Tensor], sizes: dict, new_format: bool = True) -> None:
+    """Write a training checkpoint of the M2 code: `state_dict` with decoding state, optimizer and random states."""
+    state = OrderedDict(weights)
+    state |= {
+        "decoder.running_mask_self_attention": torch.zeros(1, 1, 0),
+        "decoder.running_seq": torch.zeros(1),
+    }
+    for layer in range(sizes["decoder_layers"]):
+        for name in ("keys", "values"):
+            state[f"decoder.layers.{layer}.self_att.running_{name}"] = torch.zeros(0, sizes["d_model"])
+    optimizer = torch.optim.Adam([nn.Parameter(torch.zeros(3))])
+    checkpoint = {
+        "torch_rng_state": torch.get_rng_state(),
+        "numpy_rng_state": np.random.get_state(),
+        "random_rng_state": random.getstate(),
+        "epoch": 7,
+        "val_cider": np.float64(1.1),
+        "state_dict": state,
+        "optimizer": optimizer.state_dict(),
+        "scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9).state_dict(),
+        "use_rl": False,
+    }
+    torch.save(checkpoint, path, _use_new_zipfile_serialization=new_format)
+
+
 def write_program(path: Path, weights: dict[str, Tensor], options: dict) -> None:
     """Write `NAME.npz`, with the errors of the run and a pickled copy of the parameters, and `NAME.npz.pkl`."""
     arrays = {name: tensor.numpy() for name, tensor in weights.items()}

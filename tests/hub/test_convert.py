@@ -17,7 +17,7 @@ from hf_captioners.hub.convert.parity_report import compare_figures, sha256_of
 from tests.modeling.gpt2_parts import tiny_gpt2_tokenizer
 from tests.parity.figures import Figures, variants
 
-from .released_files import words, write_model_and_infos, write_modules, write_program, write_visualgpt
+from .released_files import words, write_m2, write_model_and_infos, write_modules, write_program, write_visualgpt
 
 SCRIPT = Path(__file__).with_name("scoring_process.py")
 FORMATS = {True: "zip", False: "legacy"}
@@ -127,6 +127,26 @@ def convert_image_transformer(figures, folder, new_format):
     return ["image_transformer", path]
 
 
+def convert_m2(figures, folder, new_format):
+    sizes = figures.config
+    write_m2(folder / "m2_best.pth", figures.weights, sizes, new_format)
+    (folder / "vocabulary.txt").write_text("\n".join(words(sizes["vocab_size"] - 4)) + "\n")
+    ids = figures.inputs["input_ids"]
+    torch.save({"region_features": figures.inputs["features"], "decoder_input_ids": ids}, folder / "inputs.pt")
+    settings = {"n_head": sizes["n_head"], "identity_map_reordering": sizes.get("identity_map_reordering", False)}
+    typed = ["--set", *(f"{name}={json.dumps(value)}" for name, value in settings.items())]
+    return ["m2_transformer", str(folder / "m2_best.pth"), "--vocab", str(folder / "vocabulary.txt"), *typed]
+
+
+def convert_aoa(figures, folder, new_format):
+    write_visualgpt(folder / "best.pth", figures.weights, figures.config, new_format)
+    ids = figures.inputs["input_ids"]
+    torch.save({"region_features": figures.inputs["features"], "decoder_input_ids": ids}, folder / "inputs.pt")
+    names = ("n_head", "bos_token_id", "eos_token_id", "pad_token_id")
+    typed = ["--set", *(f"{name}={figures.config[name]}" for name in names)]
+    return ["aoa_transformer", str(folder / "best.pth"), *typed]
+
+
 # The architecture, and functions that write a checkpoint and compare its logits, by the beginning of a folder's name.
 FAMILIES = {
     "visualgpt/": ("visualgpt", convert_visualgpt, compare_visualgpt),
@@ -139,6 +159,10 @@ FAMILIES = {
     ),
     "aoanet/": ("aoanet", convert_aoanet, compare_aoanet),
     "image_transformer/": ("image_transformer", convert_image_transformer, compare_aoanet),
+    "m2_transformer/main": ("m2_transformer", convert_m2, compare_visualgpt),
+    "m2_transformer/enc": ("m2_transformer", convert_m2, compare_visualgpt),
+    "m2_transformer/no_memory": ("m2_transformer", convert_m2, compare_visualgpt),
+    "aoa_transformer/ma": ("aoa_transformer", convert_aoa, compare_visualgpt),
 }
 FOLDERS = [
     name

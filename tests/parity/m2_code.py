@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 import torch
 
 from hf_captioners.modeling.layers_attention import AttentionOnAttention
@@ -21,6 +22,11 @@ from .figures import Comparison, Figures
 def thresholded(activation: Any, threshold: float) -> tuple[Any, Any]:
     """Return the two gates of a sigmoid; only VisualGPT has them."""
     raise NotImplementedError
+
+
+def slow_but_first(folders: list[str]) -> list[Any]:
+    """Return parameters of a test that is slow for all folders but the first."""
+    return [folders[0], *(pytest.param(folder, marks=pytest.mark.slow) for folder in folders[1:])]
 
 
 @dataclass(frozen=True)

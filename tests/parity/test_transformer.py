@@ -9,7 +9,7 @@ from hf_captioners.modeling.modeling_transformer import CaptioningTransformerFor
 from hf_captioners.modeling.search_captioning import TRIGRAM_PENALTY
 
 from .figures import Comparison, Figures, variants
-from .m2_code import CodeBase, compare_all, moved, unnoticed_weights, unread
+from .m2_code import CodeBase, compare_all, moved, slow_but_first, unnoticed_weights, unread
 
 pytestmark = pytest.mark.parity
 
@@ -47,7 +47,7 @@ def test_equals_m2_code(folder, report_compared):
     assert not missing, f"expected tensors that nothing was compared with: {missing}"
 
 
-@pytest.mark.parametrize("folder", M2_STYLE)
+@pytest.mark.parametrize("folder", slow_but_first(M2_STYLE))
 def test_every_weight_of_m2_code_matters(folder):
     unnoticed, tried = unnoticed_weights(M2_CODE, Figures.load(folder))
     assert not unnoticed, f"moving these went unnoticed: {unnoticed}"

@@ -65,6 +65,34 @@ M2_STATE = (
     r"decoder\.(running_mask_self_attention|running_seq)",
     r"decoder\.layers\.\d+\.self_att\.running_(keys|values)",
 )
+# Names of the region encoder in the M2 code and in those built on it.
+M2_REGION_ENCODER = (
+    (r"encoder\.fc\.(\w+)", r"model.encoder.input_projection.\1"),
+    (r"encoder\.layer_norm\.(\w+)", r"model.encoder.input_norm.\1"),
+    (r"encoder\.layers\.(\d+)\.mhatt\.attention\.fc_([qkvo])\.(\w+)", r"model.encoder.layers.\1.self_attn.\2_proj.\3"),
+    (r"encoder\.layers\.(\d+)\.mhatt\.attention\.m_k", r"model.encoder.layers.\1.self_attn.memory_keys"),
+    (r"encoder\.layers\.(\d+)\.mhatt\.attention\.m_v", r"model.encoder.layers.\1.self_attn.memory_values"),
+    (r"encoder\.layers\.(\d+)\.mhatt\.layer_norm\.(\w+)", r"model.encoder.layers.\1.self_attn_norm.\2"),
+    (r"encoder\.layers\.(\d+)\.pwff\.(fc[12])\.(\w+)", r"model.encoder.layers.\1.\2.\3"),
+    (r"encoder\.layers\.(\d+)\.pwff\.layer_norm\.(\w+)", r"model.encoder.layers.\1.ffn_norm.\2"),
+)
+_M2_LAYER, _OUR_LAYER = r"decoder\.layers\.(\d+)", r"model.decoder.decoder_layers.\1"
+# Names of its decoder, as `TransformerDecoderLayer` has them.
+M2_DECODER = (
+    *(
+        name
+        for theirs, ours in (("self_att", "self_attn"), ("enc_att", "cross_attn"))
+        for name in (
+            (rf"{_M2_LAYER}\.{theirs}\.attention\.fc_([qkvo])\.(\w+)", rf"{_OUR_LAYER}.{ours}.\2_proj.\3"),
+            (rf"{_M2_LAYER}\.{theirs}\.layer_norm\.(\w+)", rf"{_OUR_LAYER}.{ours}_residual.norm.\2"),
+        )
+    ),
+    (rf"{_M2_LAYER}\.pwff\.(fc[12])\.(\w+)", rf"{_OUR_LAYER}.feed_forward.\2.\3"),
+    (rf"{_M2_LAYER}\.pwff\.layer_norm\.(\w+)", rf"{_OUR_LAYER}.feed_forward_residual.norm.\2"),
+    (r"decoder\.word_emb\.weight", "model.decoder.token_embedding.weight"),
+    (r"decoder\.pos_emb\.weight", "model.decoder.position_embedding.weight"),
+    (r"decoder\.fc\.weight", "lm_head.weight"),
+)
 
 
 # The weights of an `nn.LSTMCell`.

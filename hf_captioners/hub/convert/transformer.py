@@ -15,7 +15,7 @@ from hf_captioners.hub.torch_files import read_torch_file
 from hf_captioners.modeling.configuration_transformer import CaptioningTransformerConfig
 
 from .infos_files import find_infos, read_infos
-from .key_maps import M2_STATE, KeyMap, count_layers
+from .key_maps import M2_DECODER, M2_STATE, KeyMap, count_layers
 from .released import Released
 
 SETTINGS = ("infos",)
@@ -81,30 +81,7 @@ M2_KEY_MAP = KeyMap(
         (r"encoder\.layers\.(\d+)\.mhatt\.layer_norm\.(\w+)", r"model.encoder.layers.\1.self_attn_residual.norm.\2"),
         (r"encoder\.layers\.(\d+)\.pwff\.(fc[12])\.(\w+)", r"model.encoder.layers.\1.feed_forward.\2.\3"),
         (r"encoder\.layers\.(\d+)\.pwff\.layer_norm\.(\w+)", r"model.encoder.layers.\1.feed_forward_residual.norm.\2"),
-        (
-            r"decoder\.layers\.(\d+)\.self_att\.attention\.fc_([qkvo])\.(\w+)",
-            r"model.decoder.decoder_layers.\1.self_attn.\2_proj.\3",
-        ),
-        (
-            r"decoder\.layers\.(\d+)\.enc_att\.attention\.fc_([qkvo])\.(\w+)",
-            r"model.decoder.decoder_layers.\1.cross_attn.\2_proj.\3",
-        ),
-        (
-            r"decoder\.layers\.(\d+)\.self_att\.layer_norm\.(\w+)",
-            r"model.decoder.decoder_layers.\1.self_attn_residual.norm.\2",
-        ),
-        (
-            r"decoder\.layers\.(\d+)\.enc_att\.layer_norm\.(\w+)",
-            r"model.decoder.decoder_layers.\1.cross_attn_residual.norm.\2",
-        ),
-        (r"decoder\.layers\.(\d+)\.pwff\.(fc[12])\.(\w+)", r"model.decoder.decoder_layers.\1.feed_forward.\2.\3"),
-        (
-            r"decoder\.layers\.(\d+)\.pwff\.layer_norm\.(\w+)",
-            r"model.decoder.decoder_layers.\1.feed_forward_residual.norm.\2",
-        ),
-        (r"decoder\.word_emb\.weight", "model.decoder.token_embedding.weight"),
-        (r"decoder\.pos_emb\.weight", "model.decoder.position_embedding.weight"),
-        (r"decoder\.fc\.weight", "lm_head.weight"),
+        *M2_DECODER,
     ),
     unused=(*M2_STATE, r"decoder\.layers\.\d+\.(fc_alpha\d|Layer_norm)\.\w+"),
 )

@@ -1,0 +1,127 @@
+"""Configuration of the Meshed-Memory Transformer (Cornia et al., CVPR 2020, "Meshed-Memory Transformer for Image
+Captioning")."""
+
+from typing import Any
+
+from transformers import AutoConfig
+
+from .configuration_captioning import CaptioningConfig, require_choice, require_range
+
+CHOICES = {
+    "fusion": ("meshed", "one_to_one", "last"),
+    "level_gate": ("sigmoid", "softmax"),
+    "position_embedding": ("sinusoidal", "noise", "learned"),
+}
+
+
+class M2TransformerConfig(CaptioningConfig):
+    """Configuration of the Meshed-Memory (M2) Transformer.
+
+    | row of the paper's ablations | fields |
+    |---|---|
+    | M2 Transformer | the defaults |
+    | without memory | `memory_slots=0` |
+    | 20, 60 or 80 memory vectors | `memory_slots` |
+    | 1-to-1 connections, without memory | `fusion="one_to_one"`, and `memory_slots=0` |
+    | softmax in place of the sigmoid | `level_gate="softmax"` |
+    | Transformer | `fusion="last", memory_slots=0` |
+
+    Args:
+        vocab_size (`int`, defaults to 10000): V.
+        hidden_size (`int`, defaults to 512): D.
+        encoder_layers, decoder_layers (`int`, default to 3): number of layers.
+        num_attention_heads (`int`, defaults to 8): H of every attention.
+        ffn_dim (`int`, defaults to 2048): inner width of the feed-forward layers.
+        key_dim, value_dim (`int`, *optional*): width of keys and values per head, in encoder and decoder; default:
+            D / H.
+        memory_slots (`int`, defaults to 40): learned keys and values of each encoder layer (Eq. 2); 0: none.
+        fusion (`str`, defaults to `"meshed"`): what a decoder layer reads. `"meshed"`: a gated sum of the levels
+            (Eq. 7-9). `"one_to_one"`: layer i reads level i. `"last"`: the last level, as a plain Transformer.
+        level_gate (`str`, defaults to `"sigmoid"`): gates of the levels. `"sigmoid"` (Eq. 9), whose sum is divided by
+            the square root of their number; `"softmax"`: weights over the levels that sum to 1 (the paper's ablation,
+            of which neither paper nor code give details).
+        cross_levels (`list[int]`, *optional*): levels (0-based) of a meshed decoder; default: all. Released code: the
+            first three at any depth.
+        identity_map_reordering (`bool`, defaults to False): pre-norm encoder layers with a rectified branch, an option
+            of the released encoder class that its script never sets.
+        position_embedding (`str`, defaults to `"sinusoidal"`): table of positions, see `PositionTable`; saved with the
+            model. The paper has sinusoids; the initialisation of the released code overwrites them with noise, which
+            stays untrained: `"noise"`.
+        max_position_embeddings (`int`, defaults to 55): size of that table, whose first row belongs to padding.
+        dropout (`float`, defaults to 0.1): rate on the projected regions, on the output of every sub-layer, and inside
+            of feed-forward layers.
+
+    Raises:
+        ValueError: if a value is outside of its range or choices.
+    """
+
+    model_type = "captioning_m2_transformer"
+    sub_configs = {"vision_config": AutoConfig}
+    attribute_map = {"num_hidden_layers": "decoder_layers"}  # read by caches
+
+    vocab_size: int = 10000
+    hidden_size: int = 512
+    encoder_layers: int = 3
+    decoder_layers: int = 3
+    num_attention_heads: int = 8
+    ffn_dim: int = 2048
+    key_dim: int | None = None
+    value_dim: int | None = None
+    memory_slots: int = 40
+    fusion: str = "meshed"
+    level_gate: str = "sigmoid"
+    cross_levels: list[int] | None = None
+    identity_map_reordering: bool = False
+    position_embedding: str = "sinusoidal"
+    max_position_embeddings: int = 55
+    dropout: float | int = 0.1
+    bos_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    pad_token_id: int | None = 0
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Resolve the levels, and check choices and ranges."""
+        for field, choices in CHOICES.items():
+            require_choice(field, getattr(self, field), choices)
+        require_range("dropout", self.dropout, 0.0, 1.0, high_open=True)
+        require_range("memory_slots", self.memory_slots, 0, float("inf"))
+        for field in ("encoder_layers", "decoder_layers"):
+            if getattr(self, field) < 1:
+                raise ValueError(f"`{field}` is {getattr(self, field)}, expected at least 1.")
+        if (self.key_dim is None or self.value_dim is None) and self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"`hidden_size={self.hidden_size}` is not a multiple of `num_attention_heads="
+                f"{self.num_attention_heads}`; choose a different number of heads, or set `key_dim` and `value_dim`."
+            )
+        self._resolve_levels()
+        super().__post_init__(**kwargs)
+
+    def _resolve_levels(self) -> None:
+        if self.cross_levels is None:
+            self.cross_levels = {
+                "meshed": list(range(self.encoder_layers)),
+                "one_to_one": list(range(self.decoder_layers)),
+                "last": [self.encoder_layers - 1],
+            }[self.fusion]
+        outside = [level for level in self.cross_levels if not 0 <= level < self.encoder_layers]
+        if outside or not self.cross_levels:
+            raise ValueError(
+                f"`cross_levels` is {self.cross_levels}, expected levels between 0 and {self.encoder_layers - 1}: "
+                f"the encoder has `encoder_layers={self.encoder_layers}`."
+            )
+        needed = {"one_to_one": self.decoder_layers, "last": 1}.get(self.fusion, len(self.cross_levels))
+        if len(self.cross_levels) != needed:
+            raise ValueError(
+                f"`fusion={self.fusion!r}` reads {needed} level(s), got `cross_levels={self.cross_levels}`."
+            )
+
+    @property
+    def encoder_dropout(self) -> float:
+        """Rate of the region encoder."""
+        return self.dropout
+
+    def levels_of_layer(self, index: int) -> list[int]:
+        """Return the encoder levels that decoder layer `index` reads."""
+        assert self.cross_levels is not None
+        return [self.cross_levels[index]] if self.fusion == "one_to_one" else self.cross_levels

@@ -1,0 +1,157 @@
+"""The Meshed-Memory Transformer, M2 (Cornia et al., CVPR 2020).
+
+Symbols of the paper: the memory slots are M_k and M_v (Eq. 2), the encoder levels X^1 to X^N, C the cross-attention
+(`attended`), alpha_i the gate of level i (Eq. 9).
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .configuration_m2_transformer import M2TransformerConfig
+from .layers_attention import BeamFoldingCrossAttention
+from .layers_transformer import (
+    CachedSelfAttention,
+    DecoderStep,
+    FeedForward,
+    LevelGates,
+    PositionTable,
+    RegionEncoder,
+    RegionEncoderLayer,
+    Residual,
+    TextDecoder,
+    TransformerDecoderLayer,
+    meshed_sum,
+)
+from .modeling_captioning import (
+    CaptioningForConditionalGeneration,
+    CaptioningModel,
+    CaptioningPreTrainedModel,
+)
+
+
+class M2TransformerPreTrainedModel(CaptioningPreTrainedModel):
+    """Initialisation and split rules of the M2 Transformer."""
+
+    config: M2TransformerConfig
+    _no_split_modules = ["RegionEncoderLayer", "MeshedDecoderLayer", "VisionBackbone"]
+    _supports_flex_attn = False  # its masks have no form for memory slots, see `visible_slots`
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise matrices by Xavier's uniform law, as the released code; biases are 0."""
+        super()._init_weights(module)
+        if isinstance(module, (nn.Linear, nn.Embedding)):
+            init.xavier_uniform_(module.weight)
+            if getattr(module, "bias", None) is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, PositionTable):
+            module.reset()
+
+
+class M2TransformerEncoder(M2TransformerPreTrainedModel, RegionEncoder):
+    """Memory-augmented encoder (section 3.1): every layer also attends to its memory slots; all levels are returned.
+
+    Attention weights of its output are `[B, H, R, R + memory slots]`.
+    """
+
+    def __init__(self, config: M2TransformerConfig) -> None:
+        super().__init__(config)
+        self.post_init()
+
+    @staticmethod
+    def make_layer(config: M2TransformerConfig) -> RegionEncoderLayer:
+        """Return a new layer (Eq. 3-5)."""
+        return RegionEncoderLayer(
+            config,
+            config.hidden_size,
+            config.num_attention_heads,
+            config.ffn_dim,
+            config.key_dim,
+            config.value_dim,
+            dropout=config.dropout,
+            memory_slots=config.memory_slots,
+            reordered=config.identity_map_reordering,
+        )
+
+
+class MeshedDecoderLayer(TransformerDecoderLayer):
+    """Decoder layer that mixes its cross-attention to several encoder levels (section 3.2)."""
+
+    def __init__(self, config: M2TransformerConfig, index: int) -> None:
+        sizes = (config, config.hidden_size, config.num_attention_heads, config.key_dim, config.value_dim)
+        super().__init__(
+            CachedSelfAttention(*sizes, layer_idx=index),
+            BeamFoldingCrossAttention(*sizes, layer_idx=index),
+            FeedForward(config.hidden_size, config.ffn_dim, dropout=config.dropout),
+            partial(Residual, config.hidden_size, dropout=config.dropout),
+        )
+        self.levels = config.levels_of_layer(index)
+        meshed = config.fusion == "meshed"
+        self.gates = LevelGates(config.hidden_size, len(self.levels), config.level_gate) if meshed else None
+        self.sums_to_one = config.level_gate == "softmax"
+
+    def attend_regions(
+        self, stream: Tensor, levels: Tensor, step: DecoderStep
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Attend to the levels of this layer; mix them by their gates (Eq. 7-9) if there are several.
+
+        Returns:
+            The stream `[B * K, T, D]`, the weights `[B * K, N, H, T, R]` and the gates `[B * K, T, N, D]` (or None).
+        """
+        attended, weights = self.cross_attn(
+            stream, lambda: levels[:, self.levels], len(self.levels), step.memory_masks["region"], step.cache
+        )
+        added = self.cross_attn_residual.after(stream[:, :, None], attended)  # [B * K, T, N, D]
+        if self.gates is None:
+            return added[:, :, 0], weights, None
+        gates = self.gates(stream, added)
+        mixed = (gates * added).sum(2) if self.sums_to_one else meshed_sum(gates, added)
+        return mixed, weights, gates
+
+
+class M2TransformerDecoder(M2TransformerPreTrainedModel, TextDecoder):
+    """Meshed decoder (section 3.2). `gates` of its output are alpha (Eq. 9), `[B * K, T, N, D]` per layer."""
+
+    first_position = 1  # row 0 of the table belongs to padding
+
+    def __init__(self, config: M2TransformerConfig) -> None:
+        super().__init__(config)
+        self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.position_embedding = PositionTable(
+            config.max_position_embeddings, config.hidden_size, config.position_embedding
+        )
+        self.decoder_layers = nn.ModuleList([MeshedDecoderLayer(config, i) for i in range(config.decoder_layers)])
+        self.final_norm = nn.Identity()
+        self.post_init()
+
+    def run_layer(
+        self, index: int, hidden: Tensor, step: DecoderStep
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
+        """Run layer `index` on the encoder levels."""
+        return self.decoder_layers[index](hidden, step.encoder_outputs.level_states, step)
+
+
+class M2TransformerModel(M2TransformerPreTrainedModel, CaptioningModel):
+    """Encoder and decoder without the projection to the vocabulary."""
+
+    def __init__(self, config: M2TransformerConfig) -> None:
+        super().__init__(config)
+        self.encoder = M2TransformerEncoder(config)
+        self.decoder = M2TransformerDecoder(config)
+        self.post_init()
+
+
+class M2TransformerForConditionalGeneration(M2TransformerPreTrainedModel, CaptioningForConditionalGeneration):
+    """M2 Transformer with the projection to the vocabulary."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.token_embedding.weight"}
+
+    def __init__(self, config: M2TransformerConfig) -> None:
+        super().__init__(config)
+        self.model = M2TransformerModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
