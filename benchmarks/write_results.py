@@ -88,6 +88,24 @@ def decoding(figures: dict) -> list[str]:
     return [*lines, ""]
 
 
+def recurrent_decoding(figures: dict) -> list[str]:
+    """Return the section on the decoding speed of an attention LSTM."""
+    setting = figures["setting"]
+    lines = [
+        "## Decoding speed of an attention LSTM",
+        "",
+        f"AoANet with random weights, width {setting['width']}, {setting['regions']} regions per image, "
+        f"{setting['beams']} beams and {setting['tokens']} tokens per caption ({figures['machine']}). "
+        "`stock generate` repeats encoder results for each beam; `keys of every step` also projects the keys and "
+        "values of the attention again for each beam and step. `make bench` repeats the measurement.",
+        "",
+        "| batch size | decoder | CPU seconds | relative to this library |",
+        "|---|---|---|---|",
+    ]
+    lines += [f"| {r['batch']} | {r['decoder']} | {r['seconds']:.2f} | {r['ratio']:.2f} |" for r in figures["rows"]]
+    return [*lines, ""]
+
+
 def scst(figures: dict) -> list[str]:
     """Return the section on the cost of self-critical training."""
     setting, profile, rival = figures["setting"], figures["profile"], figures["rival"]
@@ -209,6 +227,7 @@ def page() -> str:
         ("self_critical", self_critical),
         ("low_data", low_data),
         ("decoding", decoding),
+        ("recurrent_decoding", recurrent_decoding),
         ("scst", scst),
     )
     for name, section in sections:

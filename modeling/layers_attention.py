@@ -184,7 +184,7 @@ class PreparedDotAttention(MultiHeadAttention):
             `[B * K, T, scale * D]`, and the weights `[B * K, H, T, R]` or None.
         """
         rows, length = queries.shape[:2]
-        folded = queries.reshape(len(keys), -1, queries.shape[-1])  # [B, K * T, D]
+        folded = queries.reshape(keys.shape[0], -1, queries.shape[-1])  # [B, K * T, D]
         query = self.split_heads(self.q_proj(folded))
         attended, weights = self.attend(query, self.split_heads(keys), self.split_heads(values), mask)
         if weights is not None:  # [B, H, K * T, R] to [B * K, H, T, R]
