@@ -24,6 +24,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     | {
         "_version": ["__version__"],
         "architectures": ["list_architectures"],
+        "captioning.ensemble": ["CaptionerEnsemble"],
         "data": ["load_captions"],
         "loading": ["ImageTextProcessor", "load_captioner"],
         "metrics": ["compute_caption_metrics"],

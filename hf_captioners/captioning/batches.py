@@ -14,6 +14,7 @@ from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 from hf_captioners.processing.image_reading import read_image
 
 from .caption_files import CaptionFile
+from .ensemble import load_ensemble
 from .image_list import views_of
 
 
@@ -42,21 +43,31 @@ class CaptionedBatch(NamedTuple):
 
 
 def load_pipeline(
-    model: str, device: str | None = None, dtype: str = "auto", trust_remote_code: bool = False
+    model: str | Sequence[str],
+    device: str | None = None,
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    weights: Sequence[float] | None = None,
 ) -> ImageCaptioningPipeline:
-    """Load the captioning pipeline of a model.
+    """Load the captioning pipeline of a model, or of an ensemble of models.
 
     Args:
-        model: name or directory of a captioner.
+        model: name or directory of a captioner, or several ones, which become a `CaptionerEnsemble`.
         device: for example `"cuda:0"`. None: an accelerator if there is one.
         dtype: number format of the weights, for example `"bfloat16"`.
         trust_remote_code: run code from the repository of the model.
+        weights: of the captioners of an ensemble; default: equal ones.
 
     Raises:
-        ValueError: the model is no captioner.
+        ValueError: a model is no captioner, or the captioners do not go together.
         OSError: it cannot be found or read.
     """
-    captioner, processor = load_captioner(model, dtype=dtype, trust_remote_code=trust_remote_code)
+    sources = [model] if isinstance(model, str) else list(model)
+    options = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    if len(sources) > 1 or weights is not None:
+        captioner, processor = load_ensemble(sources, weights, **options)
+    else:
+        captioner, processor = load_captioner(sources[0], **options)
     return ImageCaptioningPipeline(model=captioner, processor=processor, device=device)
 
 

@@ -16,7 +16,13 @@ HELP = "caption an image, a folder or a list of images"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of inputs, model, generation and output."""
     parser.add_argument("inputs", nargs="+", help="images, folders, or .txt lists of paths")
-    parser.add_argument("--model", required=True, help="captioner: name or directory")
+    parser.add_argument(
+        "--model",
+        required=True,
+        action="append",
+        help="captioner: name or directory; typed several times, the captioners choose every word together",
+    )
+    add_weights_argument(parser)
     parser.add_argument(
         "--output", help="file to write: .jsonl, .csv, .txt, .json (COCO results); default: standard output"
     )
@@ -26,6 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     add_image_arguments(parser)
     add_model_arguments(parser)
+
+
+def add_weights_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of the weights of an ensemble."""
+    parser.add_argument(
+        "--weights",
+        nargs="+",
+        type=float,
+        metavar="W",
+        help="weights of the captioners of an ensemble; default: equal",
+    )
 
 
 def add_image_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +105,7 @@ def load_model(args: argparse.Namespace) -> Any:
     from hf_captioners.captioning.batches import load_pipeline, require_batch_size
 
     require_batch_size(args.batch_size)
-    return load_pipeline(args.model, args.device, args.dtype, args.trust_remote_code)
+    return load_pipeline(args.model, args.device, args.dtype, args.trust_remote_code, args.weights)
 
 
 def run(args: argparse.Namespace) -> int:

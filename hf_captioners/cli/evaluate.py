@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hf_captioners.named_values import read_named_values
 
-from .caption import add_model_arguments, generation_options, load_model
+from .caption import add_model_arguments, add_weights_argument, generation_options, load_model
 from .score import add_metric_arguments, metric_settings, report
 
 if TYPE_CHECKING:
@@ -21,6 +21,14 @@ SHOWN = 50  # rows that are printed one by one
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of model, data, generation and metrics."""
     parser.add_argument("model", help="captioner: name or directory")
+    parser.add_argument(
+        "--model",
+        dest="more_models",
+        action="append",
+        default=[],
+        help="a further captioner, name or directory, may be repeated: the captioners choose every word together",
+    )
+    add_weights_argument(parser)
     parser.add_argument("data", help="name of a data set of `load_captions`, or a folder of images with captions")
     parser.add_argument("--data_dir", "--data-dir", help="folder of a named data set")
     parser.add_argument(
@@ -67,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if args.max_images is not None and args.max_images < len(rows):
         print(f"only the first {args.max_images:,} of {len(rows):,} images", file=sys.stderr)
         rows = rows.select(range(args.max_images))
+    args.model = [args.model, *args.more_models]
     matched = caption_data_set(load_model(args), rows, args.batch_size, **generation_options(args))
     status = report(score_matched(matched, settings), args)
     return max(status, report_left_out(unusable_images(problems), args.strict))
