@@ -87,7 +87,7 @@ class EnsembleEncoder(nn.Module):
 
     def __init__(self, members: nn.ModuleList) -> None:
         super().__init__()
-        self.members = members
+        self.members: Any = members
 
     def forward(self, **kwargs: Any) -> EnsembleEncoderOutput:
         """Encode images or regions, see `CaptioningEncoder.forward`."""
@@ -128,7 +128,8 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
         members = list(members)
         require_alike(members)
         super().__init__(copy.deepcopy(members[0].config))
-        self.members = nn.ModuleList(members)
+        self.members: Any = nn.ModuleList(members)
+        self.weights: Tensor
         self.register_buffer("weights", normalized(weights, len(members)), persistent=False)
         self.generation_config = copy.deepcopy(members[0].generation_config)
         self.name_or_path = ", ".join(str(member.name_or_path) for member in members)
@@ -145,7 +146,7 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
         """Data type of the first member."""
         return self.members[0].dtype
 
-    def get_encoder(self, *args: Any, **kwargs: Any) -> EnsembleEncoder:
+    def get_encoder(self, *args: Any, **kwargs: Any) -> Any:
         """Return the encoders of all members as one."""
         return EnsembleEncoder(self.members)
 
