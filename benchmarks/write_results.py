@@ -162,6 +162,40 @@ def self_critical(figures: dict) -> list[str]:
     return [*lines, "", f"Hardware: {figures['hardware']}. Commands:", "", "```bash", *commands(figures), "```", ""]
 
 
+def self_retrieval(figures: dict) -> list[str]:
+    """Return the section on the reward `self_retrieval`."""
+    setting = figures["setting"]
+    lines = [
+        "## Effect of the reward `self_retrieval`",
+        "",
+        f"Show, Attend and Tell (width 128) on {setting['train']} drawn scenes: {setting['epochs']:g} epochs of "
+        f"cross-entropy, then {setting['scst_steps']} self-critical steps of 8 images with 4 captions each "
+        f"(sampling `{setting['sampling']}`, temperature {setting['temperature']:g}, learning rate "
+        f"{setting['learning_rate']:g}), scored on "
+        f"{setting['validation']} other scenes. Retrieval among {setting['among']} is the share of captions whose own "
+        f"image is the most likely one in a block of {setting['among']} images, by a captioner of another seed that "
+        "was trained with cross-entropy only and rewards no run. Scores are means ± standard deviations over the "
+        "runs.",
+        "",
+        "| rewards (weights) | runs | retrieval before | after | gain | CIDEr-D before | after | shuffled after |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for rewards in dict.fromkeys(run["rewards"] for run in figures["runs"]):
+        runs = [run for run in figures["runs"] if run["rewards"] == rewards]
+        gain = spread([run["after"]["retrieval"] - run["before"]["retrieval"] for run in runs])
+        cells = [
+            spread([run[when][name] for run in runs])
+            for name in ("retrieval", "cider_d")
+            for when in ("before", "after")
+        ]
+        control = spread([run["after"]["cider_d_shuffled"] for run in runs])
+        weights = ", ".join(f"{weight:g}" for weight in setting["weights"][rewards])
+        row = [f"{rewards} ({weights})", str(len(runs)), *cells[:2], gain, *cells[2:], control]
+        lines.append(f"| {' | '.join(row)} |")
+    command = "python benchmarks/self_retrieval.py --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf"
+    return [*lines, "", f"Hardware: {figures['hardware']}. Command:", "", "```bash", command, "```", ""]
+
+
 def low_data(figures: dict) -> list[str]:
     """Return the section on training with few pairs."""
     lines = [
@@ -225,6 +259,7 @@ def page() -> str:
         ("flickr8k_visualgpt", flickr8k),
         ("flickr8k_show_attend_tell", flickr8k),
         ("self_critical", self_critical),
+        ("self_retrieval", self_retrieval),
         ("low_data", low_data),
         ("decoding", decoding),
         ("recurrent_decoding", recurrent_decoding),
