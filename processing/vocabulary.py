@@ -13,6 +13,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 DELETED = str.maketrans("", "", "'.")
 SEPARATORS = re.compile(r'[,;!?"()\-/\r\n]')
 
@@ -49,3 +51,24 @@ def vocabulary(counts: Counter[str], at_least: int) -> list[str]:
             f"No word occurs {at_least} times; the most frequent occurs {max(counts.values(), default=0)}."
         )
     return kept
+
+
+def attribute_words(captions: Iterable[str], number: int) -> list[str]:
+    """Return the most frequent words of captions, most frequent first.
+
+    Raises:
+        ValueError: `number` is below 1, or there are no captions.
+    """
+    if number < 1:
+        raise ValueError(f"`num_words` is {number}, expected at least 1.")
+    return vocabulary(count_words(karpathy_words(caption) for caption in captions), 1)[:number]
+
+
+def attribute_labels(captions: Sequence[Sequence[str]], words: Sequence[str]) -> np.ndarray:
+    """Return which words the captions of each image have, `[N, W]` bool."""
+    place = {word: index for index, word in enumerate(words)}
+    labels = np.zeros((len(captions), len(words)), dtype=bool)
+    for row, of_image in enumerate(captions):
+        found = {place[word] for caption in of_image for word in karpathy_words(caption) if word in place}
+        labels[row, sorted(found)] = True
+    return labels

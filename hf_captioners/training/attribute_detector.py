@@ -1,6 +1,6 @@
 """Training of an attribute detector on the words of captions, and its evaluation."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from hf_captioners.metrics.retrieved_words import word_metrics
 from hf_captioners.modeling.modeling_attribute_detector import AttributeDetectorModel
 from hf_captioners.output_files import only_run_in, require_writable_folder
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
-from hf_captioners.processing.vocabulary import count_words, karpathy_words, vocabulary
+from hf_captioners.processing.vocabulary import attribute_labels, attribute_words
 
 from .collator import stack_features
 from .data_arguments import DataArguments, load_training_data
@@ -49,27 +49,6 @@ class AttributeDetectorArguments:
     num_words: int = 1000
     hidden_sizes: list[int] = field(default_factory=list)
     dropout: float = 0.5
-
-
-def attribute_words(captions: Iterable[str], number: int) -> list[str]:
-    """Return the most frequent words of captions, most frequent first.
-
-    Raises:
-        ValueError: `number` is below 1, or there are no captions.
-    """
-    if number < 1:
-        raise ValueError(f"`num_words` is {number}, expected at least 1.")
-    return vocabulary(count_words(karpathy_words(caption) for caption in captions), 1)[:number]
-
-
-def attribute_labels(captions: Sequence[Sequence[str]], words: Sequence[str]) -> np.ndarray:
-    """Return which words the captions of each image have, `[N, W]` bool."""
-    place = {word: index for index, word in enumerate(words)}
-    labels = np.zeros((len(captions), len(words)), dtype=bool)
-    for row, of_image in enumerate(captions):
-        found = {place[word] for caption in of_image for word in karpathy_words(caption) if word in place}
-        labels[row, sorted(found)] = True
-    return labels
 
 
 class LabelledImages(Dataset):

@@ -1,8 +1,10 @@
 """The data of a training run: arguments, splits, held-out images, subsets and stored features."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from datasets import Dataset, DatasetDict
 
@@ -13,8 +15,9 @@ from hf_captioners.data.report import DataReport, Problem
 from hf_captioners.data.subsets import CaptionSubset, draw_subset
 from hf_captioners.features.region_forms import open_regions
 from hf_captioners.features.region_source import RegionSource
-from hf_captioners.features.regions_column import with_regions
+from hf_captioners.features.regions_column import region_source_of, with_regions
 from hf_captioners.named_values import read_named_values
+from hf_captioners.processing.vocabulary import attribute_labels
 from hf_captioners.training.starting import ModelArguments
 
 logger = logging.getLogger(__name__)
@@ -31,6 +34,9 @@ class DataArguments:
         data_options: options of the data set, as `name=value` entries or as a mapping.
         features: stored features instead of images: a folder with one feature store per split, as
             `hf-captioners extract-features` writes it, or one source for all splits, see `open_regions`.
+        attributes: `"oracle"`: the captioner reads the words of an image's own captions as attributes (Entangled
+            Transformer, Table 2), among the 1,000 most frequent ones of the training captions. None: those of the
+            column `attributes`, or else those that the captioner detects.
         validation_dir: folder of evaluation images. None: the split `validation`, or else held-out training images.
         validation_share: share of training images to hold out if there are no evaluation images.
         train_share: share of the training captions or images to train on, drawn at random.
@@ -61,6 +67,10 @@ class DataArguments:
             "help": "Region features instead of images: the output of extract-features, or a TSV, HDF5 or folder of "
             "bottom-up features."
         },
+    )
+    attributes: Literal["oracle"] | None = field(
+        default=None,
+        metadata={"help": "oracle: read the words of the captions as attributes instead of detected ones."},
     )
     validation_dir: str | None = field(
         default=None, metadata={"help": "Folder of evaluation images; default: the validation split of the data set."}
@@ -197,6 +207,17 @@ def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset
     train, validation = hold_out(train, data.validation_share, seed)
     train = data.reduced(train, seed)
     return data.with_features(train, "train"), data.with_features(validation, "train")
+
+
+def with_oracle_attributes(rows: Dataset, words: Sequence[str]) -> Dataset:
+    """Add the column `attributes`: the words of an image's own captions among `words`, most frequent first."""
+    found = attribute_labels(rows["captions"], words)
+    column = [[words[index] for index in of_image.nonzero()[0]] for of_image in found]
+    source = region_source_of(rows)
+    rows = rows.with_format(None)
+    rows = rows.remove_columns([name for name in ("attributes",) if name in rows.column_names])
+    rows = rows.add_column("attributes", column)
+    return rows if source is None else with_regions(rows, source)
 
 
 def fit_to_features(start: ModelArguments, data: DataArguments) -> None:

@@ -12,10 +12,11 @@ from hf_captioners.hub.card_facts import PublishedFacts
 from hf_captioners.metrics import compute_caption_metrics
 from hf_captioners.metrics.compute import with_control
 from hf_captioners.output_files import as_json, explain_write_errors, only_run_in, require_writable_folder, write_text
+from hf_captioners.processing.vocabulary import attribute_words
 
 from .arguments import CaptioningTrainingArguments
 from .checkpoints import last_complete_checkpoint, require_complete
-from .data_arguments import DataArguments, fit_to_features, load_training_data
+from .data_arguments import DataArguments, fit_to_features, load_training_data, with_oracle_attributes
 from .evaluation import MetricResult
 from .finished_runs import STATE
 from .hub_trainer import ADVICE
@@ -25,6 +26,7 @@ from .scst_trainer import SCSTTrainer
 from .starting import ModelArguments, start_captioner
 from .trainer import CaptioningTrainer
 
+NUM_ATTRIBUTES = 1000  # words that may be attributes (Entangled Transformer, section 5.1)
 TRAIN_RESULTS = "train_results.json"
 TEST_RESULTS = "test_results.json"
 CONDITIONS = ("variants", "document_frequency", "tokenizer")  # of `MetricResult`
@@ -120,7 +122,8 @@ def train_captioner(
         reproduces: compares the metrics of the test with a published row; the card shows both.
 
     Raises:
-        ValueError: an argument has a wrong value, a checkpoint is of a different type, or images are missing.
+        ValueError: an argument has a wrong value or is not used by the captioner, a checkpoint is of a different type,
+            or images are missing.
         FileExistsError: `output_dir` holds a run, and neither `resume` nor `resume_from_checkpoint` is set.
         BlockingIOError: another run is writing into `output_dir`.
         OSError: a file cannot be read or written.
@@ -160,6 +163,17 @@ def train_captioner(
         set_seed(training_arguments.seed)
         captions = (caption for captions in train_rows["captions"] for caption in captions)
         model, processor = start_captioner(model_arguments, captions)
+        if data_arguments.attributes is not None:
+            if "attributes" not in getattr(processor, "input_columns", ()):
+                raise ValueError(
+                    f"`--attributes {data_arguments.attributes}`: a {type(model).__name__} reads no attributes. Leave "
+                    "it out, or pass --architecture eta."
+                )
+            words = attribute_words((text for texts in train_rows["captions"] for text in texts), NUM_ATTRIBUTES)
+            train_rows, validation_rows = (
+                with_oracle_attributes(part, words) for part in (train_rows, validation_rows)
+            )
+            test_rows = None if test_rows is None else with_oracle_attributes(test_rows, words)
         trainer_type = SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
         trainer = trainer_type(
             model,

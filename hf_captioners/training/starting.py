@@ -34,6 +34,7 @@ class ModelArguments:
         vision_model: name or directory of a vision model, or `timm:ARCHITECTURE[:FILE]`.
         image_size: input resolution in pixels: the shorter side is scaled to it and the central square is used.
             Default: that of the vision model.
+        attribute_detector: an attribute detector, for architectures that read attributes.
         model_config: fields of the architecture's configuration, as `name=value`.
         processor_config: arguments of its processor, such as `drop_final_punctuation=false`.
     """
@@ -64,6 +65,10 @@ class ModelArguments:
     image_size: int | None = field(
         default=None,
         metadata={"help": "Input resolution: scale the shorter side to it and use the central square (pixels)."},
+    )
+    attribute_detector: str | None = field(
+        default=None,
+        metadata={"help": "Attribute detector (name or directory) of `hf-captioners attributes train`, for eta."},
     )
     model_config: list[str] = field(
         default_factory=list,
@@ -150,6 +155,14 @@ def _from_parts(start: ModelArguments, captions: Iterable[str]) -> tuple[Any, An
         tokenizer = _word_tokenizer(start, captions)
     parts["vision_model"], image_processor = _vision_part(start)
     captioner = architecture.load("ForConditionalGeneration")
+    if start.attribute_detector is not None:
+        if "attribute_detector" not in inspect.signature(captioner.from_pretrained_parts).parameters:
+            raise ValueError(
+                f"`--attribute_detector {start.attribute_detector}` is not used by {architecture.prefix}, which reads "
+                "no attributes; leave it out, or pass --architecture eta."
+            )
+        with reading(start.attribute_detector):
+            parts["attribute_detector"] = AutoModel.from_pretrained(start.attribute_detector)
     with reading(start.language_model) if start.language_model else nullcontext():
         model = captioner.from_pretrained_parts(**parts, tokenizer=tokenizer, **start.config_fields())
     model.generation_config.update(max_length=None, **architecture.generation)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForImageTextToText
 
 from hf_captioners.captioning.attributes import detection_settings, load_attribute_detector, read_attributes
 from hf_captioners.cli import main
@@ -17,7 +18,8 @@ from hf_captioners.metrics.retrieved_words import mean_average_precision, word_m
 from hf_captioners.modeling.configuration_attribute_detector import AttributeDetectorConfig
 from hf_captioners.modeling.modeling_attribute_detector import AttributeDetectorModel
 from hf_captioners.processing.image_reading import read_image
-from hf_captioners.training.attribute_detector import attribute_labels, attribute_words, start_from_frequencies
+from hf_captioners.processing.vocabulary import attribute_labels, attribute_words
+from hf_captioners.training.attribute_detector import start_from_frequencies
 
 QUICK = ["--num_words", "12", "--epochs", "2", "--batch_size", "4", "--validation_share", "0.3", "--use_cpu"]
 
@@ -102,7 +104,24 @@ def test_stored_features(images, vision_model, tmp_path, capsys):
     assert run("detect", *typed, "--output", tmp_path / "found.jsonl") == 0
     assert len(lines(tmp_path / "found.jsonl")) == 10
     assert run("evaluate", *stored, "--detector", tmp_path / "detector", "--split", "train") == 0
+    small = "encoder_layers=1 decoder_layers=1 hidden_size=16 ffn_dim=16 num_attention_heads=2 num_attributes=3"
+    short = ["--max_steps", "2", "--validation_share", "0.3", "--disable_tqdm", "true", "--min_word_count", "1"]
+    short += ["--use_cpu", "--generation_num_beams", "1", "--generation_max_new_tokens", "4"]
+    typed_train = ["train", "--architecture", "eta", *map(str, stored), *short, "--model_config", *small.split()]
+    detects = [*typed_train, "--attribute_detector", str(tmp_path / "detector"), "--output_dir", str(tmp_path / "eta")]
+    assert main(detects) == 0
+    captioner = AutoModelForImageTextToText.from_pretrained(tmp_path / "eta")
+    trained = load_attribute_detector(str(tmp_path / "detector")).model
+    assert torch.equal(captioner.model.encoder.detector.score.weight, trained.network.score.weight)
+    assert main([*typed_train, "--attributes", "oracle", "--output_dir", str(tmp_path / "oracle")]) == 0
     capsys.readouterr()
+    assert main([*typed_train, "--output_dir", str(tmp_path / "blind")]) == 2
+    assert "and has no detector" in capsys.readouterr().err
+    others = ["train", "--architecture", "transformer", *map(str, stored), *short, "--output_dir", str(tmp_path / "n")]
+    assert main([*others, "--attribute_detector", str(tmp_path / "detector")]) == 2
+    assert "is not used by CaptioningTransformer" in capsys.readouterr().err
+    assert main([*others, "--attributes", "oracle"]) == 2
+    assert "reads no attributes" in capsys.readouterr().err
     for wrong, message in (
         (["detect", "--detector", tmp_path / "detector"], "Pass images, or `--features`"),
         (["detect", images, "--detector", tmp_path / "detector"], "has no vision model: it was trained on stored"),
