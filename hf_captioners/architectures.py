@@ -81,6 +81,22 @@ ARCHITECTURES = {
             paper="Xu et al., Show, Attend and Tell: Neural Image Caption Generation with Visual Attention, ICML 2015",
         ),
         Architecture(
+            name="zodiac",
+            model_type="captioning_zodiac",
+            prefix="Zodiac",
+            tokenizer="words",
+            paper="Zohourianshahzadi and Kalita, ZoDIAC: Zoneout Dropout Injection Attention Calculation, 2022",
+            generation={"max_new_tokens": 20, "num_beams": 3},
+        ),
+        Architecture(
+            name="zodiac_aoanet",
+            model_type="captioning_zodiac_aoanet",
+            prefix="ZodiacAoANet",
+            tokenizer="words",
+            paper="Zohourianshahzadi and Kalita, ZoDIAC: Zoneout Dropout Injection Attention Calculation, 2022",
+            generation={"max_new_tokens": 20, "num_beams": 2},
+        ),
+        Architecture(
             name="transformer",
             model_type="captioning_transformer",
             prefix="CaptioningTransformer",

@@ -270,22 +270,25 @@ def encode_levels(
     output_attentions: bool,
     output_hidden_states: bool,
     final_norm: nn.Module | None = None,
+    output_gates: bool = False,
 ) -> CaptioningEncoderOutput:
     """Encode projected regions with every layer and return all levels; without layers, the regions themselves.
 
     Args:
         config: selects the attention implementation.
-        layers: called with regions `[B, R, D]` and the mask; they return regions and attention weights.
+        layers: called with regions `[B, R, D]` and the mask; they return regions, attention weights and, if they have
+            any, gates.
         hidden: `[B, R, D]`, the projected regions.
         visible: `[B, R]`, True = a region to attend to; None: all.
         final_norm: applied to the last level (pre-norm layers).
     """
     mask = create_region_mask(config, hidden, hidden, visible)
-    states, weights = [hidden], []
+    states, weights, gates = [hidden], [], []
     for layer in layers:
-        hidden, layer_weights = layer(hidden, mask)
+        hidden, layer_weights, *layer_gates = layer(hidden, mask)
         states.append(hidden)
         weights.append(layer_weights)
+        gates += layer_gates
     if final_norm is not None:
         hidden = states[-1] = final_norm(hidden)
     return CaptioningEncoderOutput(
@@ -294,6 +297,7 @@ def encode_levels(
         region_mask=visible,
         hidden_states=tuple(states) if output_hidden_states else None,
         attentions=tuple(weights) if output_attentions else None,
+        gates=tuple(gates) if output_gates and gates else None,
     )
 
 

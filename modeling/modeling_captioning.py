@@ -504,6 +504,11 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
     lm_head: nn.Module
 
     @property
+    def captions_depend_on_batch(self) -> bool:
+        """Whether a caption depends on the other images and captions of its batch, as in some released code."""
+        return False
+
+    @property
     def has_visual_scores(self) -> bool:
         """Whether the model has `visual_scores(sequences, **images)`, the share of the image in each token."""
         return False

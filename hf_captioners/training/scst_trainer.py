@@ -140,6 +140,12 @@ class SCSTTrainer(CaptioningTrainer):
         callbacks: Sequence[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
+        if getattr(model, "captions_depend_on_batch", False):
+            raise ValueError(
+                "A caption of this model depends on the other captions of its batch, so that one pass over sampled "
+                "captions does not give their gradient. Load it with a setting that does not couple the batch: "
+                "`--model_config intensity_pool=mean` for ZoDIAC."
+            )
         super().__init__(model, args, train_dataset, eval_dataset, processing_class, callbacks, optimizers)
         self._rows, self._callbacks = train_dataset, list(callbacks or ())
         self.rewards = self._make_rewards(args.reward_funcs if reward_funcs is None else reward_funcs)

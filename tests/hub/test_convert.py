@@ -88,7 +88,7 @@ def compare_modules(figures, logits):
     return logits.log_softmax(-1)[:, : expected.shape[1]][real], expected[real]
 
 
-def convert_infos_transformer(figures, folder, new_format):
+def convert_infos_transformer(figures, folder, new_format, architecture="transformer"):
     sizes = figures.config
     options = {"num_att_heads": sizes["num_att_heads"], "max_length": sizes["max_length"], "use_bn": sizes["use_bn"]}
     weights = figures.weights | {"model.tgt_embed.1.pe": torch.zeros(1, 5000, sizes["d_model"])}
@@ -96,12 +96,37 @@ def convert_infos_transformer(figures, folder, new_format):
     inputs = {"region_features": figures.inputs["att_feats"], "region_mask": figures.inputs["att_masks"].bool()}
     captions = figures.inputs["labels"].flatten(0, 1).long()
     torch.save(inputs | {"decoder_input_ids": captions[:, :-1]}, folder / "inputs.pt")
-    return ["transformer", str(folder / "model.pth")]
+    return [architecture, str(folder / "model.pth")]
+
+
+def convert_infos_zodiac(figures, folder, new_format):
+    """Settings are constants of the released code, which differ in some folders."""
+    attention, activation = figures.config["attention"], figures.config["ffn_activation"]
+    settings = {name: attention[name] for name in ("zoneout_factor", "gelu", "intensity_pool")}
+    settings |= {"intensity_gate": attention["gate"], "pre_gelu": attention["gelu"], "ffn_activation": activation}
+    arguments = convert_infos_transformer(figures, folder, new_format, "zodiac")
+    return [*arguments, "--set", *(f"{name}={value}" for name, value in settings.items())]
 
 
 def compare_infos_transformer(figures, logits):
     real = figures.inputs["masks"].flatten(0, 1)[:, 1:].bool()
     return logits.log_softmax(-1)[real], figures.expected["logprobs"][real]
+
+
+def convert_infos_zodiac_aoanet(figures, folder, new_format):
+    sizes, inputs = figures.config, figures.inputs
+    vocabulary = {str(index + 1): word for index, word in enumerate([*words(sizes["vocab_rows"] - 2), "UNK"])}
+    options = {name: sizes[name] for name in ("num_heads", "max_length", "out_res", "ctx_drop")}
+    options |= {"caption_model": "z-aoa"}
+    path = write_model_and_infos(folder, figures.weights, options, vocabulary, new_format)
+    captions = inputs["labels"].flatten(0, 1).long()
+    given = {"region_features": inputs["att_feats"], "decoder_input_ids": captions[:, :-1]}
+    given |= {"region_mask": inputs["att_masks"].bool()} if "att_masks" in inputs else {}
+    given |= {} if sizes["mean_feats"] else {"global_features": inputs["fc_feats"]}
+    torch.save(given, folder / "inputs.pt")
+    attention = sizes["attention"] | {"intensity_gate": sizes["attention"]["gate"]}
+    settings = (f"{name}={value}" for name, value in attention.items() if name != "gate")
+    return ["zodiac_aoanet", str(path), "--set", *settings]
 
 
 def convert_aoanet(figures, folder, new_format):
@@ -163,12 +188,17 @@ FAMILIES = {
     "m2_transformer/enc": ("m2_transformer", convert_m2, compare_visualgpt),
     "m2_transformer/no_memory": ("m2_transformer", convert_m2, compare_visualgpt),
     "aoa_transformer/ma": ("aoa_transformer", convert_aoa, compare_visualgpt),
+    "zodiac_aoa/": ("zodiac_aoanet", convert_infos_zodiac_aoanet, compare_infos_transformer),
+    **{
+        f"zodiac_transformer/{start}": ("zodiac", convert_infos_zodiac, compare_infos_transformer)
+        for start in ("abl", "paper", "sigmoid", "tanh")
+    },
 }
 FOLDERS = [
     name
     for family, _, start in (beginning.partition("/") for beginning in FAMILIES)
     for name in variants(family, start=start)
-    if not name.endswith(("_lstmenc", "/optimizers", "/adjacency"))  # refused, see below; not models
+    if not name.endswith(("_lstmenc", "/optimizers", "/adjacency", "/missing"))  # refused, no models, not committed
 ]
 
 

@@ -254,6 +254,13 @@ def test_suppressed_tokens_have_no_probability(make_trainer):
     assert all(torch.isfinite(weight.grad).all() for weight in trainer.model.parameters() if weight.grad is not None)
 
 
+def test_captioners_that_couple_a_batch_are_refused(make_trainer, make_captioner, monkeypatch):
+    captioner = make_captioner()
+    monkeypatch.setattr(type(captioner), "captions_depend_on_batch", True)
+    with pytest.raises(ValueError, match="depends on the other captions of its batch"):
+        make_trainer(captioner)
+
+
 def test_rewards_of_one_name_are_refused(make_trainer):
     with pytest.raises(ValueError, match="Several rewards are called <lambda>"):
         make_trainer(reward_funcs=[lambda completions, **_: [0.0], lambda completions, **_: [1.0]])

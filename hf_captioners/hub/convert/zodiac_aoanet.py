@@ -1,0 +1,116 @@
+"""Conversion of ZoDIAC in AoANet: `model.pth` with `infos*.pkl`, in the layout of ImageCaptioning.pytorch.
+
+The layout is that of AoANet with one more projection, the past query. Source: github.com/zanyarz/zodiac.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hf_captioners.hub.torch_files import read_torch_file
+from hf_captioners.modeling.configuration_zodiac_aoanet import ZodiacAoANetConfig
+
+from . import aoanet
+from .infos_files import find_infos, read_infos
+from .released import Released
+
+# Constants of the released code, which its options do not hold.
+CONSTANTS = ("intensity_gate", "zoneout_factor", "zodiac_dropout", "pre_gelu", "gelu", "intensity_pool")
+SETTINGS = ("infos", *CONSTANTS)
+
+REFINER = re.compile(r"(refiner\.layers\.\d+\.self_attn\.linears)\.(\d)\.(\w+)")
+DECODER = re.compile(r"core\.attention\.linears\.(\d)\.(\w+)")
+DECODER_ATTENTION = "model.decoder.layer.attention"
+
+
+def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
+    """Read `model.pth` and the infos file beside it.
+
+    Args:
+        checkpoint: the file with the weights.
+        settings: any of `SETTINGS`.
+
+    Raises:
+        ValueError: it is not a checkpoint of ZoDIAC in AoANet, or a setting is unknown.
+        OSError: a file cannot be read.
+    """
+    if unknown := sorted(set(settings) - set(SETTINGS)):
+        raise ValueError(f"zodiac_aoanet has no setting {', '.join(unknown)}; expected any of {', '.join(SETTINGS)}.")
+    file = read_torch_file(checkpoint)
+    released = file.tensors(file.content)
+    needed = ("embed.0.weight", "core.att_lstm.weight_ih", "core.attention.linears.1.weight", "ctx2att.weight")
+    if missing := [key for key in needed if key not in released]:
+        raise ValueError(
+            f"{checkpoint} has no {', '.join(f'`{key}`' for key in missing)}, so it is not of ZoDIAC in AoANet."
+        )
+    infos = read_infos(find_infos(checkpoint, settings.get("infos")))
+    options = {**aoanet.DEFAULTS, **infos.options, "num_heads": infos.option("num_heads")}
+    plain, _ = split_past_queries(released)
+    rearranged = aoanet.rearranged_keys(plain)
+    _, _, unknown = aoanet.key_map(plain).sort(key for key in plain if key not in rearranged)
+    attention = {name: settings[name] for name in CONSTANTS if name in settings}
+    return Released(
+        config=convert_config(options, released, attention),
+        weights=convert_state_dict({key: tensor for key, tensor in released.items() if key not in unknown}),
+        vocabulary="zero",
+        words=infos.words,
+        unknown=unknown,
+        generation={
+            "num_beams": 2,
+            "max_new_tokens": int(options["max_length"]),
+            "bookkeeping": "pool",
+            "length_penalty": 0.0,
+            "suppress_tokens": [len(released["embed.0.weight"]) - 1],
+        },
+    )
+
+
+def convert_config(
+    options: Mapping[str, Any], weights: Mapping[str, Tensor], attention: Mapping[str, Any]
+) -> ZodiacAoANetConfig:
+    """Build the configuration of a released model.
+
+    Args:
+        options: options of the program, see `hf_captioners.hub.convert.aoanet.convert_config`.
+        weights: released weights, from which the sizes are read.
+        attention: any of `CONSTANTS`.
+    """
+    plain = aoanet.convert_config(options, split_past_queries(weights)[0])
+    fields = {name: getattr(plain, name) for name in ZodiacAoANetConfig.__annotations__ if hasattr(plain, name)}
+    shared = ("region_feature_size", "label_smoothing")
+    constants = {"intensity_pool": "released"} | dict(attention)
+    return ZodiacAoANetConfig(**fields | {name: getattr(plain, name) for name in shared} | constants)
+
+
+def split_past_queries(released: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weights under the names of AoANet's program, and the past queries under the names of this library."""
+    plain, past = {}, {}
+    for key, tensor in released.items():
+        refiner, decoder = REFINER.fullmatch(key), DECODER.fullmatch(key)
+        if refiner and refiner[2] == "1":
+            layer = key.split(".")[2]
+            past[f"model.encoder.layers.{layer}.self_attn.p_proj.{refiner[3]}"] = tensor
+        elif refiner and refiner[2] in "23":
+            plain[f"{refiner[1]}.{int(refiner[2]) - 1}.{refiner[3]}"] = tensor
+        elif decoder and decoder[1] == "1":
+            past[f"{DECODER_ATTENTION}.p_proj.{decoder[2]}"] = tensor
+        else:
+            plain[key] = tensor
+    return plain, past
+
+
+def convert_state_dict(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Convert released weights to weights of this library, see `hf_captioners.hub.convert.aoanet`.
+
+    Raises:
+        KeyError: the program has no such weight.
+    """
+    plain, past = split_past_queries(weights)
+    converted = aoanet.convert_state_dict(plain)
+    return {
+        name.replace(f"{DECODER_ATTENTION}.attention.", f"{DECODER_ATTENTION}."): tensor
+        for name, tensor in converted.items()
+    } | past

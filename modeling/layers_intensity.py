@@ -1,0 +1,360 @@
+"""Intensity attention of ZoDIAC: multi-head attention whose output is scaled by a pooled second attention map.
+
+Source: "ZoDIAC: Zoneout Dropout Injection Attention Calculation", Eq. 2-10. G is the exact GELU, P the intensities of
+the past query, rho the pooled intensities, zeta the zoneout factor and phi the gate.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention
+from .layers_transformer import CachedSelfAttention, DecoderStep
+from .layers_vision import RegionFeatures
+from .modeling_captioning import CaptioningEncoderOutput
+
+HIDDEN_SCORE = -1e9
+GATES: dict[str, Callable[[Tensor], Tensor]] = {
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "none": lambda pooled: pooled,
+}
+
+
+# Said once when captions are generated.
+RELEASED_POOL_WARNING = (
+    'With `intensity_pool="released"`, as in the released code of ZoDIAC, a caption depends on the other images of '
+    "its batch and on the number of beams. The pools 'mean' and 'sum' do not have this property."
+)
+
+
+def without_common_padding(regions: RegionFeatures) -> RegionFeatures:
+    """Cut the regions that all images lack, as the released code does, whose pool has hidden regions as queries."""
+    mask = regions.region_mask
+    if mask is None:
+        return regions
+    longest = int(mask.any(0).nonzero().max()) + 1
+    return RegionFeatures(region_features=regions.region_features[:, :longest], region_mask=mask[:, :longest])
+
+
+def visible_entries(mask: Tensor | None, key: Tensor) -> Tensor:
+    """Return which keys each query sees, `[B, 1, Q or 1, K]` of 0 and 1 in float32.
+
+    Args:
+        mask: as eager attention takes it (added to the scores) or sdpa (True = visible); None: all are visible.
+        key: `[B, H, K, d]`.
+    """
+    if mask is None:
+        return key.new_ones(key.shape[0], 1, 1, key.shape[2], dtype=torch.float32)
+    mask = mask[..., : key.shape[2]]
+    return (mask if mask.dtype == torch.bool else mask == 0).float()
+
+
+def visible_tokens_so_far(mask: Tensor | None, key: Tensor, length: int) -> Tensor:
+    """Return which tokens the last `length` ones see, `[B or 1, 1, T, past + T]`; sdpa has no mask if all are real."""
+    if mask is not None:
+        return visible_entries(mask, key)
+    total = key.shape[2]
+    return key.new_ones(length, total, dtype=torch.float32).tril(total - length)[None, None]
+
+
+class IntensityAttention(MultiHeadAttention):
+    """Base of the attentions of ZoDIAC: two maps of two queries over the same keys and values.
+
+    `out = dropout(softmax(G(G(q) G(k)^T / sqrt(d))) G(v)) * (zeta + phi(rho))` (Eq. 2, 3, 8, 9), with rho the pooled
+    intensities `P = G(G(p) G(v)^T / sqrt(d))` (Eq. 4-7). A subclass decides what is pooled: with the pools `"mean"`
+    and `"sum"`, a row never depends on other rows, and a token never on later ones. The paper pools the mean of the
+    whole map; the released code pools it over the batch, the heads and all tokens (`"released"`).
+
+    Attributes:
+        p_proj: projection of the past query.
+    """
+
+    def add_intensity(self, config: Any, hidden_size: int) -> None:
+        """Add the past query and read the settings `intensity_gate`, `zoneout_factor`, `zodiac_dropout`, `pre_gelu`,
+        `gelu` and `intensity_pool` of the configuration."""
+        self.p_proj = nn.Linear(hidden_size, self.num_heads * self.key_dim)
+        self.gate = GATES[config.intensity_gate]
+        self.zoneout_factor = config.zoneout_factor
+        self.attended_dropout = nn.Dropout(config.zodiac_dropout)
+        self.pre_gelu, self.gelu, self.pool = config.pre_gelu, config.gelu, config.intensity_pool
+
+    def before(self, states: Tensor) -> Tensor:
+        """Apply the activation before the projections (Eq. 10)."""
+        return nn.functional.gelu(states) if self.pre_gelu else states
+
+    def activate(self, states: Tensor) -> Tensor:
+        """Apply G, or nothing with `gelu=False`."""
+        return nn.functional.gelu(states) if self.gelu else states
+
+    def heads(self, projection: nn.Linear, states: Tensor) -> Tensor:
+        """Project and activate `[B, Q, D]` to `[B, H, Q, d]`."""
+        return self.activate(self.split_heads(projection(states)))
+
+    def attended(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute Eq. 2 and 3: `[B, Q, H, d]` after dropout, and the weights `[B, H, Q, K]`."""
+        scores = self.activate(query @ key.transpose(-1, -2) * self.scaling)
+        weights = scores.float().masked_fill(visible == 0, HIDDEN_SCORE).softmax(-1).to(value.dtype)
+        return self.attended_dropout(weights @ value).transpose(1, 2), weights
+
+    def intensities(self, past: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+        """Return the intensities of Eq. 4 summed over visible keys, `[B, H, Q]` in float32."""
+        maps = self.activate(past @ value.transpose(-1, -2) * self.scaling)
+        return (maps.float() * visible).sum(-1)
+
+    def scaled(self, attended: Tensor, pooled: Tensor) -> Tensor:
+        """Multiply `[B, Q, H, d]` by `zeta + phi(rho)` of the pooled intensities `[B, H or 1, Q or 1]` (Eq. 8, 9)."""
+        factor = self.zoneout_factor + self.gate(pooled)
+        return attended * factor.transpose(1, 2)[..., None].to(attended.dtype)
+
+    def pooled_over_batch(self, sums: Tensor, count: Tensor) -> Tensor:
+        """Pool as the released code: one number `[1, 1, 1]` for all rows, heads and queries.
+
+        Args:
+            sums: `[B, H, Q]`.
+            count: number of visible entries of the mask, before it is repeated for heads (and queries).
+        """
+        return (sums.sum() / count).view(1, 1, 1)
+
+
+class RegionIntensityAttention(IntensityAttention):
+    """Self-attention over regions; the intensities are pooled over all visible pairs of regions of an image.
+
+    Args:
+        config: see `IntensityAttention.add_intensity`.
+        hidden_size: D.
+        num_heads: H.
+        key_dim: width per head of queries, keys and values; default D / H.
+        output_projection: project the joined heads to D.
+        mean_without_mask: with `intensity_pool="released"` and without a mask, pool the mean over all entries, as
+            the released AoA model does; the released Transformer makes a mask of ones.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        hidden_size: int,
+        num_heads: int,
+        key_dim: int | None = None,
+        output_projection: bool = True,
+        mean_without_mask: bool = False,
+    ) -> None:
+        super().__init__(config, hidden_size, num_heads, key_dim, key_dim, output_projection=output_projection)
+        self.mean_without_mask = mean_without_mask
+        self.add_intensity(config, hidden_size)
+
+    def pooled(self, sums: Tensor, mask: Any, visible: Tensor) -> Tensor:
+        """Pool the sums `[B, H, R]` of every region: rho `[B, H, 1]` (mean) or `[B, 1, 1]` (sum)."""
+        if self.pool == "released":
+            count = sums.new_tensor(sums.numel() * visible.shape[-1]) if self._is_plain_mean(mask) else visible.sum()
+            return self.pooled_over_batch(sums, count)
+        real = visible[:, :, 0]  # [B, 1, R]: the regions are queries as well
+        count = real.sum(-1, keepdim=True)  # [B, 1, 1]
+        total = (sums * real).sum(-1, keepdim=True)  # [B, H, 1]
+        return total / count.square() if self.pool == "mean" else total.sum(1, keepdim=True) / count
+
+    def _is_plain_mean(self, mask: Any) -> bool:
+        return mask is None and self.mean_without_mask
+
+    def forward(  # type: ignore[override]
+        self, queries: Tensor, memory: Tensor, mask: Any = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend from regions `[B, R, D]` to themselves.
+
+        Returns:
+            `[B, R, D]` (`[B, R, H * d]` without an output projection), the weights `[B, H, R, R]`, and the pooled
+            intensities `[B, H or 1]`.
+        """
+        states = self.before(memory)
+        key, value = self.heads(self.k_proj, states), self.heads(self.v_proj, states)
+        query, past = self.heads(self.q_proj, self.before(queries)), self.heads(self.p_proj, self.before(queries))
+        visible = visible_entries(mask, key)[:, :, :1]  # [B, 1, 1, R]: equal for all queries
+        attended, weights = self.attended(query, key, value, visible)
+        pooled = self.pooled(self.intensities(past, value, visible), mask, visible)
+        output = self.o_proj(self.scaled(attended, pooled).flatten(2))
+        return output, weights, pooled[..., 0].expand(len(queries), -1)
+
+
+class RunningIntensityAttention(IntensityAttention):
+    """Attention of text rows, whose intensities are pooled over all tokens so far.
+
+    Sums and counts are kept per token in the records of the cache, so that they follow beams and can be cropped.
+
+    Attributes:
+        layer_idx: number of the attention in the cache.
+        record_name: name of its records.
+        sum_counts_all: whether the pool `"sum"` divides by the pairs of all tokens so far, or those of one token.
+    """
+
+    layer_idx: int
+    record_name: str
+    sum_counts_all: bool
+
+    def running(self, sums: Tensor, counts: Tensor, step: DecoderStep) -> tuple[Tensor, Tensor]:
+        """Return sums `[rows, H, T]` and counts `[rows, 1, T]` over the tokens up to each; hidden ones add none."""
+        entries = torch.cat((sums, counts), dim=1).transpose(1, 2)  # [rows, T, H + 1]
+        if step.token_mask is not None:
+            entries = entries * step.token_mask
+        totals = entries.cumsum(1)
+        if step.cache is not None:
+            before = step.cache.records.record(self.layer_idx, self.record_name)
+            totals = totals if before is None else totals + before[:, -1:]
+            step.cache.records.append(self.layer_idx, **{self.record_name: totals})
+        totals = totals.transpose(1, 2)
+        return totals[:, :-1], totals[:, -1:]
+
+    def pooled(self, sums: Tensor, counts: Tensor, step: DecoderStep) -> Tensor:
+        """Pool the sums `[rows, H, T]` of every token, which has `counts` `[rows, 1, T]` visible keys.
+
+        Returns:
+            rho `[rows, H, T]` (mean), `[rows, 1, T]` (sum) or `[1, 1, 1]` (released).
+        """
+        totals, pairs = self.running(sums, counts, step)
+        if self.pool == "mean":
+            return totals / pairs.clamp(min=1)
+        divisor = pairs if self.sum_counts_all else counts
+        return totals.sum(1, keepdim=True) / divisor.clamp(min=1)
+
+
+class CachedIntensityAttention(RunningIntensityAttention, CachedSelfAttention):
+    """Causal intensity attention over text rows.
+
+    Args:
+        config: see `IntensityAttention.add_intensity`.
+        hidden_size, num_heads: D and H.
+        layer_idx: number of the layer in the cache.
+    """
+
+    record_name = "self_intensity"
+    sum_counts_all = True
+
+    def __init__(self, config: Any, hidden_size: int, num_heads: int, layer_idx: int) -> None:
+        super().__init__(config, hidden_size, num_heads, layer_idx=layer_idx)
+        self.add_intensity(config, hidden_size)
+
+    def forward(self, hidden: Tensor, step: DecoderStep) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """Attend from `hidden` `[rows, T, D]` to all tokens so far.
+
+        Returns:
+            `[rows, T, D]`, the weights `[rows, H, T, past + T]` and the pooled intensities `[rows, H or 1, T]`.
+        """
+        states = self.before(hidden)
+        query, past = self.heads(self.q_proj, states), self.heads(self.p_proj, states)
+        key, value = self.heads(self.k_proj, states), self.heads(self.v_proj, states)
+        if step.cache is not None:
+            key, value = step.cache.self_attention_cache.update(key, value, self.layer_idx)
+        visible = visible_tokens_so_far(step.causal_mask, key, hidden.shape[1])
+        attended, weights = self.attended(query, key, value, visible)
+        sums = self.intensities(past, value, visible)
+        if self.pool == "released":
+            # A step of the released decoding has one mask for all rows, without padding.
+            rows = len(hidden) if step.token_mask is None else 1
+            pooled = self.pooled_over_batch(sums, visible.expand(len(hidden), -1, hidden.shape[1], -1).sum() / rows)
+        else:
+            pooled = self.pooled(sums, visible.sum(-1).expand(len(hidden), -1, -1), step)
+        output = self.o_proj(self.scaled(attended, pooled).flatten(2))
+        return output, weights, pooled.expand(len(hidden), -1, hidden.shape[1])
+
+
+class CrossIntensityAttention(RunningIntensityAttention, BeamFoldingCrossAttention):
+    """Intensity attention from B x K text rows to the regions of B images, whose keys and values are cached.
+
+    Args:
+        config: see `IntensityAttention.add_intensity`.
+        hidden_size, num_heads: D and H.
+        layer_idx: number of the layer in the cache.
+    """
+
+    record_name = "cross_intensity"
+    sum_counts_all = False
+
+    def __init__(self, config: Any, hidden_size: int, num_heads: int, layer_idx: int) -> None:
+        super().__init__(config, hidden_size, num_heads, layer_idx=layer_idx)
+        self.add_intensity(config, hidden_size)
+
+    def project_levels(self, levels: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute keys and values `[B, H, R, d]` of the encoder's output `[B, 1, R, D]`."""
+        key, value = super().project_levels(self.before(levels))
+        return self.activate(key), self.activate(value)
+
+    def forward(  # type: ignore[override]
+        self, queries: Tensor, regions: Tensor, step: DecoderStep
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend from `queries` `[B * K, T, D]` to `regions` `[B, R, D]`.
+
+        Returns:
+            `[B * K, T, D]`, the weights `[B * K, H, T, R]` and the pooled intensities `[B * K, H or 1, T]`.
+        """
+        key, value = self.keys_and_values(lambda: regions[:, None], step.cache)
+        rows, length = queries.shape[:2]
+        folded = self.before(queries.reshape(len(key), -1, queries.shape[-1]))  # [B, K * T, D]
+        query, past = self.heads(self.q_proj, folded), self.heads(self.p_proj, folded)
+        visible = visible_entries(step.memory_masks["region"], key)[:, :, :1]  # [B, 1, 1, R]
+        attended, weights = self.attended(query, key, value, visible)
+        sums = self.intensities(past, value, visible).unflatten(2, (-1, length))  # [B, H, K, T]
+        sums = sums.transpose(1, 2).flatten(0, 1)  # [B * K, H, T]
+        counts = visible.sum(-1).repeat_interleave(rows // len(key), dim=0)  # [B * K, 1, 1]
+        if self.pool == "released":
+            pooled = self.pooled_over_batch(sums, counts.sum())
+        else:
+            pooled = self.pooled(sums, counts.expand(-1, -1, length), step)
+        attended = attended.reshape(rows, length, *attended.shape[2:])  # [B * K, T, H, d]
+        output = self.o_proj(self.scaled(attended, pooled).flatten(2))
+        weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+        return output, weights, pooled.expand(rows, -1, length)
+
+
+class StepIntensityAttention(IntensityAttention):
+    """Intensity attention of one step of a recurrent decoder, over keys and values that the encoder has projected.
+
+    The encoder's `level_states` `[B, 2, R, W]` are the keys and the values. The intensities of a step are pooled over
+    the visible regions of its image.
+
+    Args:
+        config: see `IntensityAttention.add_intensity`.
+        hidden_size: D of the queries.
+        num_heads: H.
+        attended_size: W.
+        norm: applied to the queries.
+    """
+
+    def __init__(self, config: Any, hidden_size: int, num_heads: int, attended_size: int, norm: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.config, self.num_heads = config, num_heads
+        self.key_dim = attended_size // num_heads
+        self.scaling = self.key_dim**-0.5
+        self.norm = norm
+        self.q_proj = nn.Linear(hidden_size, attended_size)
+        self.add_intensity(config, hidden_size)
+
+    def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
+        """Return what `forward` reads beside the query, once for all steps of B * K text rows."""
+        keys, values = (
+            self.activate(self.split_heads(self.before(states))) for states in encoder_outputs.level_states.unbind(1)
+        )
+        mask = encoder_outputs.region_mask
+        visible = visible_entries(None, keys) if mask is None else mask[:, None, None].float()  # [B, 1, 1, R]
+        return keys, values, visible, mask is None
+
+    def forward(  # type: ignore[override]
+        self, hidden: Tensor, keys: Tensor, values: Tensor, visible: Tensor, without_mask: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend from states `[B * K, D]`.
+
+        Returns:
+            The attended vectors `[B * K, W]`, weights `[B * K, H, R]` and pooled intensities `[B * K, H or 1]`.
+        """
+        folded = self.before(self.norm(hidden)).unflatten(0, (len(keys), -1))  # [B, K, D]
+        query, past = self.heads(self.q_proj, folded), self.heads(self.p_proj, folded)
+        attended, weights = self.attended(query, keys, values, visible)
+        sums = self.intensities(past, values, visible)  # [B, H, K]
+        if self.pool == "released":
+            captions = sums.shape[-1] * (self.num_heads if without_mask else 1)
+            pooled = self.pooled_over_batch(sums, visible.sum() * captions)
+        else:
+            pooled = (sums if self.pool == "mean" else sums.sum(1, keepdim=True)) / visible.sum(-1)
+        attended = self.scaled(attended, pooled).flatten(2).flatten(0, 1)
+        pooled = pooled.expand(len(keys), -1, folded.shape[1]).transpose(1, 2).flatten(0, 1)
+        return attended, weights.transpose(1, 2).flatten(0, 1), pooled

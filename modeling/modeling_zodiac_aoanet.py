@@ -1,0 +1,188 @@
+"""ZoDIAC in AoANet ("ZoDIAC + AoA"): a refining encoder and an attention LSTM with intensity attention (Eq. 2-10)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from .configuration_zodiac_aoanet import ZodiacAoANetConfig
+from .generation_captioning import RecurrentCache
+from .layers_attention import AttentionOnAttention
+from .layers_intensity import (
+    RELEASED_POOL_WARNING,
+    RegionIntensityAttention,
+    StepIntensityAttention,
+    without_common_padding,
+)
+from .layers_recurrent import AttendedContext, AttentionLSTMDecoder, AttentionLSTMLayer, initialize_as_torch
+from .layers_refining import RefiningEncoder, RefiningLayer
+from .layers_transformer import FeedForward, RegionProjection, Residual, UnbiasedLayerNorm
+from .layers_vision import RegionFeatures
+from .modeling_captioning import (
+    CaptioningEncoderOutput,
+    CaptioningForConditionalGeneration,
+    CaptioningModel,
+    CaptioningPreTrainedModel,
+)
+
+logger = logging.get_logger(__name__)
+
+
+class ZodiacAoANetPreTrainedModel(CaptioningPreTrainedModel):
+    """Initialisation and split rules of ZoDIAC in AoANet; attention back-ends reach its vision part only."""
+
+    config: ZodiacAoANetConfig
+    _no_split_modules = ["ZodiacRefiningLayer", "AttentionLSTMLayer", "VisionBackbone"]
+    _is_stateful = True
+    _supports_flex_attn = False
+    cache_class = RecurrentCache
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise as PyTorch does, which the released code relies on."""
+        super()._init_weights(module)
+        if isinstance(module, (ZodiacAoANetEncoder, ZodiacAoANetForConditionalGeneration)):
+            for name, child in module.named_children():
+                if name not in ("vision", "model"):
+                    initialize_as_torch(child)
+        elif isinstance(module, ZodiacAoANetDecoder):
+            initialize_as_torch(module)
+
+
+class ActivatedLayerNorm(UnbiasedLayerNorm):
+    """Layer norm with a GELU after it, which attention and attention on attention read (released code)."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Normalise and activate `[..., D]`."""
+        return nn.functional.gelu(super().forward(states))
+
+
+class ZodiacRefiningLayer(RefiningLayer):
+    """Refining layer of AoANet with intensity attention; its feed-forward layer has no activation."""
+
+    def __init__(self, config: ZodiacAoANetConfig) -> None:
+        width, attended = config.hidden_size, config.hidden_size * config.head_scale
+        attention = RegionIntensityAttention(
+            config, width, config.num_heads, attended // config.num_heads, False, mean_without_mask=True
+        )
+        attention.pre_gelu = False  # the norm has it
+        if config.refiner == "aoa":
+            output: nn.Module = AttentionOnAttention(width, config.aoa_dropout, first_size=attended)
+        else:
+            output = nn.Linear(attended, width)
+        super().__init__(width, attention, output, config.refiner_ffn_dim, config.residual_dropout)
+        if config.pre_gelu:
+            self.self_attn_residual = Residual(width, True, config.residual_dropout, ActivatedLayerNorm, 1e-6)
+        if config.refiner_ffn_dim:
+            self.feed_forward = FeedForward(width, config.refiner_ffn_dim, None, config.residual_dropout)
+
+    def forward(self, regions: Tensor, mask: Any) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """Return refined regions `[B, R, D]`, attention weights and pooled intensities `[B, H or 1]`."""
+        normed = self.self_attn_residual.before(regions)
+        attended, weights, pooled = self.self_attn(normed, normed, mask)
+        refined = (
+            self.output(attended, normed) if isinstance(self.output, AttentionOnAttention) else self.output(attended)
+        )
+        regions = self.self_attn_residual.after(regions, refined)
+        if self.feed_forward is not None:
+            inner = self.feed_forward(self.feed_forward_residual.before(regions))
+            regions = self.feed_forward_residual.after(regions, inner)
+        return regions, weights, pooled
+
+
+class ZodiacAoANetEncoder(ZodiacAoANetPreTrainedModel, RefiningEncoder):
+    """Refining encoder, and the keys, values and global vector that the decoder reads.
+
+    `gates` of its output are the pooled intensities `[B, H or 1]` of the layers.
+    """
+
+    def __init__(self, config: ZodiacAoANetConfig) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.projection = RegionProjection(config.region_feature_size, width, config.region_norm, config.dropout)
+        layers = config.refiner_layers if config.refiner != "none" else 0
+        self.layers = nn.ModuleList([ZodiacRefiningLayer(config) for _ in range(layers)])
+        self.norm = UnbiasedLayerNorm(width) if layers else nn.Identity()
+        self.key_projection = nn.Linear(width, config.attended_size)
+        self.value_projection = nn.Linear(width, config.attended_size)
+        self.add_global_vector(config)
+        self.post_init()
+
+    def encode_regions(
+        self,
+        regions: RegionFeatures,
+        output_attentions: bool,
+        output_hidden_states: bool,
+        output_gates: bool,
+        global_features: Tensor | None = None,
+    ) -> CaptioningEncoderOutput:
+        """Refine regions `[B, R, features]` to `[B, R, D]`; keys and values are `level_states` `[B, 2, R, W]`."""
+        if self.config.intensity_pool == "released":
+            regions = without_common_padding(regions)
+        projected = self.projection(regions.region_features, regions.region_mask)
+        if regions.region_mask is not None:
+            projected = projected * regions.region_mask[..., None]
+        mask = None  # a mask of ones is not the same as none in the released pool
+        if regions.region_mask is not None:
+            hidden = torch.finfo(projected.dtype).min * ~regions.region_mask
+            mask = hidden.to(projected.dtype)[:, None, None]  # [B, 1, 1, R], added to the scores
+        read = [((mask,), {})] * len(self.layers)
+        outputs = self.refine(regions, projected, read, global_features, output_attentions, output_hidden_states)
+        if not output_gates:
+            outputs.gates = None
+        return outputs
+
+
+class ZodiacAoANetDecoder(ZodiacAoANetPreTrainedModel, AttentionLSTMDecoder):
+    """Attention LSTM decoder with intensity attention, without the projection to the vocabulary.
+
+    `gates` of its output have the pooled intensities `[B * K, T, H or 1]` in `attention`.
+    """
+
+    def __init__(self, config: ZodiacAoANetConfig) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.embedding = nn.Embedding(config.vocab_size, config.embedding_size)
+        attention = StepIntensityAttention(
+            config, width, config.num_heads, config.attended_size, UnbiasedLayerNorm(width)
+        )
+        context = AttendedContext(config.decoder_type, config.attended_size, width)
+        self.layer = AttentionLSTMLayer(
+            config.embedding_size, width, attention, context, config.context_dropout, config.output_residual
+        )
+        self.dropout = nn.Dropout(config.dropout)
+        self.post_init()
+
+
+class ZodiacAoANetModel(ZodiacAoANetPreTrainedModel, CaptioningModel):
+    """Encoder and decoder without the projection to the vocabulary."""
+
+    def __init__(self, config: ZodiacAoANetConfig) -> None:
+        super().__init__(config)
+        self.encoder = ZodiacAoANetEncoder(config)
+        self.decoder = ZodiacAoANetDecoder(config)
+        self.post_init()
+
+
+class ZodiacAoANetForConditionalGeneration(ZodiacAoANetPreTrainedModel, CaptioningForConditionalGeneration):
+    """ZoDIAC in AoANet with the projection to the vocabulary."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.decoder.embedding.weight"}
+
+    def __init__(self, config: ZodiacAoANetConfig) -> None:
+        super().__init__(config)
+        self.model = ZodiacAoANetModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.post_init()
+
+    @property
+    def captions_depend_on_batch(self) -> bool:
+        """Whether a caption depends on the other images and captions of its batch."""
+        return self.config.intensity_pool == "released"
+
+    def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Warn once that captions depend on the batch with the released pool."""
+        if self.captions_depend_on_batch:
+            logger.warning_once(RELEASED_POOL_WARNING)
+        return super()._prepare_generation_config(generation_config, **kwargs)
