@@ -150,6 +150,7 @@ class ImageTransformerConfig(CaptioningConfig):
             )
         for relation in self.spatial_relations:
             require_choice("spatial_relations", relation, tuple(RELATION_NUMBERS))
+        self.spatial_relations = [name for name in RELATION_NUMBERS if name in self.spatial_relations]
         if NEIGHBOUR not in self.spatial_relations:
             raise ValueError(
                 f"`spatial_relations` is {self.spatial_relations}, expected {NEIGHBOUR!r} among them: a missing "
@@ -169,6 +170,19 @@ class ImageTransformerConfig(CaptioningConfig):
     def reads_relations(self) -> bool:
         """Whether any encoder layer reads the relations between regions."""
         return bool(self.spatial_layers) and self.relation_weights != "mean"
+
+    @property
+    def relation_numbers(self) -> dict[str, list[int]]:
+        """The numbers in `region_relations` that each sub-transformer of the encoder reads, by its relation."""
+        missing = [number for name, number in RELATION_NUMBERS.items() if name not in self.spatial_relations]
+        return {
+            name: [RELATION_NUMBERS[name], *(missing if name == NEIGHBOUR else ())] for name in self.spatial_relations
+        }
+
+    @property
+    def parent_number(self) -> int:
+        """The number in `region_relations` of a parent."""
+        return RELATION_NUMBERS[PARENT]
 
     @property
     def required_vectors(self) -> dict[str, int]:

@@ -116,7 +116,7 @@ class SpatialSubTransformers(nn.Module):
         self.num_heads = config.num_heads
         self.scaling = (width // config.num_heads) ** -0.5
         self.rule = config.relation_weights
-        self.relations = [name for name in RELATION_NUMBERS if name in config.spatial_relations]
+        self.relations = config.spatial_relations
         self.q_proj = nn.Linear(width, width)
         self.k_proj = nn.ModuleDict({name: nn.Linear(width, width) for name in self.relations})
         self.v_proj = nn.ModuleDict({name: nn.Linear(width, width) for name in self.relations})

@@ -11,7 +11,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of image, model and output."""
     parser.add_argument("image", help="path of an image")
     parser.add_argument("--model", required=True, help="captioner of this library: name or directory")
-    parser.add_argument("--output", help="image to write; default: NAME.attention.png in the current folder")
+    parser.add_argument(
+        "--output",
+        help="image to write; default: NAME.attention.png in the current folder; relations between "
+        "regions are drawn in NAME.graph.png",
+    )
     parser.add_argument("--num_beams", "--num-beams", type=int, help="default: generation configuration of the model")
     parser.add_argument("--caption", help="caption to explain; default: the model generates it")
     parser.add_argument("--locations", action="store_true", help="hard attention: show the most probable location")
@@ -28,23 +32,29 @@ def run(args: argparse.Namespace) -> int:
     """Write the drawing and print the caption."""
     from hf_captioners.explain.drawing import draw_attention
     from hf_captioners.explain.explanation import explain_caption, load_explainable
+    from hf_captioners.explain.graph import draw_graph
     from hf_captioners.output_files import atomic_file, require_writable_folder
 
     source = Path(args.image)
     if not source.is_file():
         raise FileNotFoundError(f"There is no image {source}.")
     output = Path(args.output or f"{source.stem}.attention.png")
-    if output.exists() and not args.overwrite:
-        raise FileExistsError(f"{output} exists. Pass --overwrite to replace it, or a different --output.")
+    graph_output = output.with_name(f"{output.name.removesuffix(output.suffix).removesuffix('.attention')}.graph.png")
+    for path in (output, graph_output):
+        if path.exists() and not args.overwrite:
+            raise FileExistsError(f"{path} exists. Pass --overwrite to replace it, or a different --output.")
     image_format = drawing_format(output)
     require_writable_folder(output.parent)
     model, processor = load_explainable(args.model, args.locations, args.trust_remote_code)
     explanation = explain_caption(model, processor, source, args.caption, args.num_beams)
-    drawing = draw_attention(explanation)
-    with atomic_file(output, "wb") as file:
-        drawing.save(file, format=image_format)
+    drawings = {output: (draw_attention(explanation), image_format)}
+    if explanation.graph is not None:
+        drawings[graph_output] = (draw_graph(explanation), "PNG")
     print(explanation.caption)
-    print(f"Wrote {output}.")
+    for path, (drawing, kind) in drawings.items():
+        with atomic_file(path, "wb") as file:
+            drawing.save(file, format=kind)
+        print(f"Wrote {path}.")
     return 0
 
 

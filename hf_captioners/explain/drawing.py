@@ -9,11 +9,15 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from .explanation import Explanation
 
 TILE, LABEL, GAP, COLUMNS = 224, 26, 6, 5
-BACKGROUND, INK = "white", "black"
+BACKGROUND, INK, GATE = "white", "black", "seagreen"
+OUTLINED = 3  # boxes that are outlined for each word, where regions overlap
 
 
 def draw_attention(explanation: Explanation) -> Image.Image:
     """Draw the image and one tile per word, bright where the attention weight is high.
+
+    Where the decoder has a gate, a bar above the tile shows how far it is open; where regions contain each other, the
+    boxes with the largest weights are outlined.
 
     Args:
         explanation: see `explain_caption`.
@@ -24,7 +28,10 @@ def draw_attention(explanation: Explanation) -> Image.Image:
     for word, weights in zip(explanation.words, explanation.maps, strict=True):
         brightness = paint(weights, explanation.boxes, (image.height, image.width))[..., None]
         lit = pixels * (0.25 + 0.75 * brightness) + 255 * 0.25 * brightness
-        tiles.append((word, Image.fromarray(lit.clip(0, 255).astype(np.uint8))))
+        tile = Image.fromarray(lit.clip(0, 255).astype(np.uint8))
+        if explanation.graph is not None:
+            outline(tile, weights, explanation.boxes)
+        tiles.append((word, tile))
     columns = min(COLUMNS, len(tiles))
     rows = -(-len(tiles) // columns)
     step_x, step_y = TILE + GAP, TILE + LABEL + GAP
@@ -33,8 +40,25 @@ def draw_attention(explanation: Explanation) -> Image.Image:
     for index, (word, tile) in enumerate(tiles):
         left, top = GAP + index % columns * step_x, GAP + index // columns * step_y
         pen.text((left + 2, top), word, fill=INK, font=font)
+        if index and explanation.gates is not None:  # a bar as long as the gate is open
+            pen.rectangle(
+                (left, top + LABEL - 4, left + TILE * explanation.gates[index - 1], top + LABEL - 1), fill=GATE
+            )
         sheet.paste(tile.resize((TILE, TILE), Image.Resampling.BICUBIC), (left, top + LABEL))
     return sheet
+
+
+def outline(tile: Image.Image, weights: NDArray[Any], boxes: NDArray[Any]) -> None:
+    """Outline the boxes with the largest weights, the wider the larger the weight.
+
+    Args:
+        tile: the image, which is drawn on.
+        weights: `[R]`.
+        boxes: `[R, 4]`, normalised xyxy.
+    """
+    pen, scale = ImageDraw.Draw(tile), np.array([tile.width - 1, tile.height - 1] * 2)
+    for index in np.argsort(-weights, kind="stable")[:OUTLINED]:
+        pen.rectangle(tuple(boxes[index] * scale), outline=GATE, width=1 + round(4 * float(weights[index])))
 
 
 def paint(weights: NDArray[Any], boxes: NDArray[Any], size: tuple[int, int]) -> NDArray[np.float32]:

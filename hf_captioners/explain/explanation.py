@@ -15,6 +15,20 @@ from hf_captioners.word_values import word_means
 
 
 @dataclass(frozen=True)
+class RegionGraph:
+    """Relations between the regions of an image, and what regions attend to by each of them.
+
+    Args:
+        is_parent: `[R, R]`, True where the column's region is a parent of the row's: it contains that region.
+        maps: by the name of a relation, attention `[R, R]` of the last encoder layer with relations, of the row's
+            region to those that have this relation to it, averaged over heads.
+    """
+
+    is_parent: NDArray[np.bool_]
+    maps: dict[str, NDArray[np.floating[Any]]]
+
+
+@dataclass(frozen=True)
 class Explanation:
     """A caption and the attention for each of its words.
 
@@ -23,12 +37,17 @@ class Explanation:
         maps: `[W, R]`, attention weights over the regions; a word of several tokens has the mean of theirs.
         boxes: `[R, 4]`, boxes of the regions, normalised xyxy.
         image: the image as the captioner receives it: resized and cropped by its processor.
+        gates: `[W]`, mean of the gate of attention on attention for each word, between 0 and 1; None where the decoder
+            has no such gate.
+        graph: relations between the regions; None where the captioner has none.
     """
 
     words: list[str]
     maps: NDArray[np.floating[Any]]
     boxes: NDArray[np.floating[Any]]
     image: Image.Image
+    gates: NDArray[np.floating[Any]] | None = None
+    graph: RegionGraph | None = None
 
     @property
     def caption(self) -> str:
@@ -97,12 +116,36 @@ def explain_caption(
     maps = model.attention_maps(sequence, **inputs)[0]  # [T, R]
     boxes = model.get_region_features(**inputs).region_boxes[0]
     words, means = word_means(processor, sequence[0].tolist(), maps.float().numpy())
+    outputs = model(**inputs, decoder_input_ids=sequence[:, :-1], output_attentions=True, output_gates=True)
+    gates = gate_of_tokens(outputs)
     return Explanation(
         words,
         np.array(means).reshape(len(words), maps.shape[-1]),
         boxes.numpy(),
         image_of(inputs["pixel_values"][0], processor.image_processor),
+        None if gates is None else np.array(word_means(processor, sequence[0].tolist(), gates)[1]).reshape(-1),
+        graph_of(model.config, outputs),
     )
+
+
+def gate_of_tokens(outputs: Any) -> NDArray[Any] | None:
+    """Return the mean gate of attention on attention for each token `[T, 1]`; None where there is none."""
+    context = getattr((outputs.get("gates") or (None,))[-1], "context", None)
+    return None if context is None else context[0].mean(-1, keepdim=True).float().numpy()  # [B * K, T, D] to [T, 1]
+
+
+def graph_of(config: Any, outputs: Any) -> RegionGraph | None:
+    """Return the graph of the first image of the outputs of a captioner; None where it has no relations."""
+    relations, numbers = outputs.get("encoder_relations"), getattr(config, "relation_numbers", {})
+    weights = [one for one in outputs.encoder_attentions or () if one is not None and one.ndim == 5]
+    if relations is None or not weights:
+        return None
+    of_last = weights[-1][0].mean(1)  # [B, S, H, R, R] to [S, R, R]
+    maps = {
+        name: (one * torch.isin(relations[0], torch.tensor(found))).float().numpy()
+        for (name, found), one in zip(numbers.items(), of_last, strict=True)
+    }
+    return RegionGraph((relations[0] == config.parent_number).numpy(), maps)
 
 
 def image_of(pixel_values: Tensor, image_processor: Any) -> Image.Image:

@@ -103,3 +103,31 @@ def test_pieces_of_a_word_share_a_tile():
     heat = [paint(mean, boxes.numpy(), (8, 8)) for mean in means]
     np.testing.assert_allclose(heat[0][:, 0], heat[0][:, -1], atol=0.02)
     assert heat[1][:, -1].mean() > 2 * heat[1][:, 0].mean()
+
+
+def test_a_graph_of_boxes_is_drawn(scenes, vision_model, images, tmp_path, capsys):
+    """Beside the words, with the gate of each; every relation has a tile for each of three regions."""
+    torch.manual_seed(3)
+    fields = ["embedding_size=12", "hidden_size=12", "num_heads=2", "encoder_layers=1", "vision_grid_size=[1, 2]"]
+    parts = ModelArguments(
+        architecture="image_transformer", vision_model=vision_model, min_word_count=1, model_config=fields
+    )
+    model, processor = start_captioner(parts, [caption for captions in scenes["captions"] for caption in captions])
+    folder, output = tmp_path / "graph_captioner", tmp_path / "a.attention.png"
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    typed = ["explain", str(images / "scene_000.png"), "--model", str(folder), "--output", str(output)]
+    assert main(typed) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [f"Wrote {output}.", f"Wrote {tmp_path / 'a.graph.png'}."]
+    assert Image.open(tmp_path / "a.graph.png").size == (3 * (TILE + GAP) + GAP, 4 * (TILE + LABEL + GAP) + GAP)
+    output.unlink()
+    assert main(typed) == 2
+    assert "a.graph.png exists. Pass --overwrite" in capsys.readouterr().err
+    explanation = explain_caption(*load_explainable(str(folder)), images / "scene_000.png")
+    assert (
+        explanation.gates.shape == (len(explanation.words),)
+        and ((explanation.gates > 0) & (explanation.gates < 1)).all()
+    )
+    assert explanation.graph.is_parent[1:, 0].all() and explanation.graph.is_parent.sum() == 4
+    assert list(explanation.graph.maps) == ["child", "neighbour", "parent"]
+    assert not explanation.graph.maps["child"][1:].any() and explanation.graph.maps["child"][0, 1:].all()
