@@ -69,6 +69,7 @@ style: $(STAMP)  ## format the code
 
 bench: $(STAMP)  ## compare decoding speed with other implementations
 	OMP_NUM_THREADS=1 $(PY) benchmarks/decoding.py
+	OMP_NUM_THREADS=1 $(PY) benchmarks/decoding.py --architecture m2_transformer --output benchmarks/results/decoding_m2_transformer.json
 	OMP_NUM_THREADS=1 $(PY) benchmarks/recurrent_decoding.py
 
 reference-models: $(STAMP)  ## train the reference models and push them: OWNER=name WITH=machine.yaml ARGS=NAME

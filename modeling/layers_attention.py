@@ -117,7 +117,7 @@ class MultiHeadAttention(nn.Module):
         """Append the memory slots to keys and values `[B, R, H * d]`, and visible entries to the mask."""
         if not self.memory_slots:
             return keys, values, mask
-        rows = (len(keys), -1, -1)
+        rows = (keys.shape[0], -1, -1)
         # As in the M2 code, the slots are scaled by sqrt(d_k) and sqrt(m).
         keys = torch.cat((keys, math.sqrt(self.key_dim) * self.memory_keys.expand(rows)), dim=1)
         values = torch.cat((values, math.sqrt(self.memory_slots) * self.memory_values.expand(rows)), dim=1)

@@ -341,7 +341,7 @@ class VisionBackbone(nn.Module):
         boxes = torch.cat([grid_boxes(*scale.shape[-2:], features.device) for scale in maps])  # [R, 4]
         return RegionFeatures(
             region_features=features,
-            region_boxes=boxes.expand(len(features), -1, -1),
+            region_boxes=boxes.expand(features.shape[0], -1, -1),
             region_mask=torch.ones(features.shape[:2], dtype=torch.bool, device=features.device),
         )
 
