@@ -176,6 +176,14 @@ class CaptioningPreTrainedModel(PreTrainedModel):
         if names and "inputs" in inspect.signature(cls.forward).parameters:
             cls.forward = declare_inputs(cls.forward, names)  # type: ignore[method-assign]
 
+    def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
+        """Initialise a module, also one without parameters of its own.
+
+        transformers skips these in code that is not its own, because such code may not respect what is initialised
+        already; `_init_weights` here does, and initialises the parts of layers and encoders.
+        """
+        super()._initialize_weights(module, is_custom_code=False)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise as transformers does, and parameters that are not layers of PyTorch."""

@@ -10,6 +10,7 @@ from PIL import Image
 from safetensors import safe_open
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
 
+from hf_captioners.modeling.modeling_captioning import CaptioningPreTrainedModel
 from tests.comparisons import assert_computed_alike, assert_same_weights
 from tests.fork_server import ForkServer
 
@@ -121,6 +122,16 @@ class SavingChecks(CaptionerCase):
         theirs = dict(loaded.named_parameters()) | dict(loaded.named_buffers())
         for name, tensor in (dict(fresh.named_parameters()) | dict(fresh.named_buffers())).items():
             assert_same_law(name, theirs[name], tensor)
+
+    def test_every_module_is_initialized(self, monkeypatch):
+        """`_init_weights` gets every module, also those without parameters of their own."""
+        seen, original = set(), CaptioningPreTrainedModel._init_weights
+        monkeypatch.setattr(
+            CaptioningPreTrainedModel, "_init_weights", lambda model, part: (seen.add(part), original(model, part))
+        )
+        fresh = AutoModelForImageTextToText.from_config(self.make_model().config)
+        missed = [name for name, part in fresh.named_modules() if ".vision" not in name and part not in seen]
+        assert not missed
 
     def test_load_from_state_dict(self, model):
         state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
