@@ -177,11 +177,15 @@ class CaptioningPreTrainedModel(PreTrainedModel):
             cls.forward = declare_inputs(cls.forward, names)  # type: ignore[method-assign]
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
-        """Initialise a module, also one without parameters of its own.
+        """Initialise a module, also one without parameters of its own, unless all its tensors are loaded.
 
-        transformers skips these in code that is not its own, because such code may not respect what is initialised
-        already; `_init_weights` here does, and initialises the parts of layers and encoders.
+        transformers skips such modules in code that is not its own, but `_init_weights` initialises the parts of
+        layers and encoders by their parents.
         """
+        tensors = [*module.parameters(), *module.buffers()]
+        if tensors and all(getattr(tensor, "_is_hf_initialized", False) for tensor in tensors):
+            module._is_hf_initialized = True  # type: ignore[assignment]
+            return
         super()._initialize_weights(module, is_custom_code=False)
 
     @torch.no_grad()

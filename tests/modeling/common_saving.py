@@ -268,6 +268,8 @@ def assert_same_law(name: str, actual: torch.Tensor, expected: torch.Tensor) -> 
     assert actual.shape == expected.shape and actual.dtype == expected.dtype, name
     assert torch.isfinite(actual).all(), f"{name} is not finite"
     actual, expected = actual.float(), expected.float()
+    if expected.numel() < 2 and expected.item() not in (0, 1):
+        return  # a random number says nothing about its law
     if expected.numel() < 2 or expected.std() == 0 or not expected.is_floating_point():
         assert torch.equal(actual, expected), (
             f"{name} is {actual.flatten()[:3]}, a new model has {expected.flatten()[:3]}"

@@ -77,8 +77,8 @@ def test_python(place, capsys):
 def test_commands(place, capsys):
     recipe = blocks("yaml")[0]
     (place / "recipe.yaml").write_text(recipe)
-    lines = [shlex.split(line) for block in blocks("bash") for line in block.splitlines()]
-    first, caption, with_recipe, recurrent, explain, transformer, rewarded, pretrain = lines
+    lines = [shlex.split(line) for block in blocks("bash") for line in block.replace("\\\n", " ").splitlines()]
+    first, caption, with_recipe, recurrent, explain, transformer, graph, aoanet, rewarded, pretrain = lines
     assert main([*first[1:], "--num_train_epochs", "1", *FAST]) == 0
     assert main(caption[1:]) == 0
     assert main([*with_recipe[1:], "--output_dir", "my_captioner", "--resume", *FAST]) == 2
@@ -87,7 +87,8 @@ def test_commands(place, capsys):
     assert "at epoch" in capsys.readouterr().out
     assert main([*recurrent[1:], "--num_train_epochs", "1", *FAST]) == 0
     assert main(explain[1:]) == 0
-    assert main([*transformer[1:], "--num_train_epochs", "1", *FAST]) == 0
+    for line in (transformer, graph, aoanet):
+        assert main([*line[1:], "--num_train_epochs", "1", *FAST]) == 0
     assert main([*rewarded[1:], "--num_train_epochs", "1", "--scst_after_epochs", "1", *FAST]) == 0
     assert (place / "my_rewarded_captioner" / "start" / "model.safetensors").is_file()
     assert pretrain[0] == "python"
