@@ -18,9 +18,10 @@ from .layers_recurrent import (
     AttentionLSTMLayer,
     DotRegionAttention,
     LSTMState,
+    RefiningEncoder,
+    RefiningLayer,
     initialize_as_torch,
 )
-from .layers_refining import RefiningEncoder, RefiningLayer
 from .layers_transformer import RegionProjection, UnbiasedLayerNorm
 from .layers_vision import RegionFeatures
 from .modeling_captioning import (

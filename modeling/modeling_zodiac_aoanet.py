@@ -15,8 +15,14 @@ from .layers_intensity import (
     StepIntensityAttention,
     without_common_padding,
 )
-from .layers_recurrent import AttendedContext, AttentionLSTMDecoder, AttentionLSTMLayer, initialize_as_torch
-from .layers_refining import RefiningEncoder, RefiningLayer
+from .layers_recurrent import (
+    AttendedContext,
+    AttentionLSTMDecoder,
+    AttentionLSTMLayer,
+    RefiningEncoder,
+    RefiningLayer,
+    initialize_as_torch,
+)
 from .layers_transformer import FeedForward, RegionProjection, Residual, UnbiasedLayerNorm
 from .layers_vision import RegionFeatures
 from .modeling_captioning import (
