@@ -1,5 +1,6 @@
 """The code blocks of docs/training.md run, with small local models instead of those they name."""
 
+import copy
 import dataclasses
 import json
 import re
@@ -50,6 +51,8 @@ def place(tmp_path, monkeypatch, scenes, tokenizer):
                 row["image"].save(folder / f"{index}.png")
                 file.write(json.dumps({"file_name": f"{index}.png", "captions": row["captions"]}) + "\n")
     scenes["train"][0]["image"].save("photo.jpg")
+    tokenizer = copy.deepcopy(tokenizer)
+    tokenizer._set_processor_class(None)  # a tokenizer that was saved with a processor names it
     text = GPT2Config(vocab_size=len(tokenizer), n_positions=96, n_embd=32, n_layer=1, n_head=2, eos_token_id=0)
     GPT2LMHeadModel(text).save_pretrained("gpt2")
     tokenizer.save_pretrained("gpt2")
