@@ -45,6 +45,7 @@ def run_attacks(
     seeds: list[int], count: int, classes: list[str], folder: Path, minutes: float = math.inf, again: bool = False
 ) -> bool:
     """Run the attacks that are not done, or that have failed; return whether all are done."""
+    folder = folder.absolute()  # an attack changes the working directory of its process
     folder.mkdir(parents=True, exist_ok=True)
     done, end = read_done(folder / STATE), time.monotonic() + 60 * minutes
     done = {key: outcome for key, outcome in done.items() if not (again and outcome.kind == FAILED)}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .attack import planned, read_done, summary, table
+from .attack import STATE, planned, read_done, run_attacks, summary, table
 from .attacked_images import attack_image
 from .attacks import ATTACKS
 from .isolated import Attempt, attempt_in_child
@@ -45,6 +45,12 @@ def test_attacks(name, material, tmp_path):
         assert outcome.kind != FAILED, f"{outcome.what}: {outcome.reason}"
         kinds[outcome.kind] += 1
     assert kinds[REFUSED], kinds
+
+
+def test_the_folder_may_be_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_attacks([1], 1, ["images"], Path("attack"))
+    assert [outcome.kind for outcome in read_done(tmp_path / "attack" / STATE).values()] != [FAILED]
 
 
 @pytest.mark.parametrize("name", KILLED)
