@@ -4,7 +4,7 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig, require_choice, require_range
+from .configuration_captioning import CaptioningConfig
 
 
 class AttributeDetectorConfig(CaptioningConfig):
@@ -28,6 +28,8 @@ class AttributeDetectorConfig(CaptioningConfig):
 
     model_type = "captioning_attribute_detector"
     sub_configs: ClassVar = {"vision_config": AutoConfig}
+    field_choices = {"region_mask_rule": ("explicit",)}
+    field_rates = ("dropout",)
 
     words: list[str] | tuple[str, ...] = ()
     hidden_sizes: list[int] | tuple[int, ...] = ()
@@ -38,10 +40,9 @@ class AttributeDetectorConfig(CaptioningConfig):
     use_cache: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the words and ranges."""
+        """Check the words and sizes."""
         self.words, self.hidden_sizes = list(self.words), list(self.hidden_sizes)
-        require_choice("region_mask_rule", self.region_mask_rule, ("explicit",))
-        require_range("dropout", self.dropout, 0.0, 1.0, high_open=True)
+        super().__post_init__(**kwargs)
         if any(not isinstance(size, int) or size < 1 for size in self.hidden_sizes):
             raise ValueError(f"`hidden_sizes` is {self.hidden_sizes}, expected positive integers.")
         wrong = [word for word in self.words if not isinstance(word, str) or not word.strip()]
@@ -50,4 +51,3 @@ class AttributeDetectorConfig(CaptioningConfig):
         if len(set(self.words)) != len(self.words):
             twice = next(word for word in self.words if self.words.count(word) > 1)
             raise ValueError(f"`words` has {twice!r} twice, expected different words.")
-        super().__post_init__(**kwargs)

@@ -43,6 +43,12 @@ def require_range(field: str, value: float, low: float, high: float, *, high_ope
         raise ValueError(f"`{field}` is {value}, expected a number in [{low}, {high}{bracket}.")
 
 
+def require_minimum(field: str, value: float, minimum: float) -> None:
+    """Raise a `ValueError` unless `value >= minimum`."""
+    if value < minimum:
+        raise ValueError(f"`{field}` is {value}, expected at least {minimum}.")
+
+
 def require_grid_size(value: int | list[int] | None) -> None:
     """Raise a `ValueError` unless the value is None, a positive integer or a list of different ones."""
     sizes = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
@@ -129,6 +135,22 @@ class CaptioningConfig(PreTrainedConfig):
     encoder_inputs: ClassVar[Mapping[str, str]] = {}
     decoder_inputs: ClassVar[Mapping[str, str]] = {}
 
+    # What `__post_init__` requires of fields. The declarations of base classes hold too; a subclass that declares a
+    # field again replaces what its base class requires of it.
+    #   field_choices   the values that a field may have
+    #   field_rates     fields with a number in [0, 1): dropout, for instance
+    #   field_minimums  the smallest value of a field; None is allowed where it is the default
+    #   field_ranges    the smallest and the largest value of a field
+    field_choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "region_mask_rule": RegionMaskRule.__args__,
+        "token_mask_rule": TokenMaskRule.__args__,
+        "label_smoothing_over": LabelSmoothingOver.__args__,
+        "loss_reduction": LossReduction.__args__,
+    }
+    field_rates: ClassVar[tuple[str, ...]] = ("label_smoothing",)
+    field_minimums: ClassVar[Mapping[str, int]] = {}
+    field_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+
     vision_config: PreTrainedConfig | dict | None = None
     vision_feature_layer: int = -1
     vision_grid_size: int | list[int] | None = None
@@ -150,17 +172,37 @@ class CaptioningConfig(PreTrainedConfig):
     initializer_range: float = 0.02
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Build sub-configurations and check ranges."""
+        """Build sub-configurations and check the declared values of fields.
+
+        A subclass first builds its other sub-configurations, then calls this method, then checks and resolves what
+        depends on several fields.
+        """
         self.vision_config = build_sub_config(self.vision_config)
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
-        require_choice("region_mask_rule", self.region_mask_rule, RegionMaskRule.__args__)
-        require_choice("token_mask_rule", self.token_mask_rule, TokenMaskRule.__args__)
-        require_choice("label_smoothing_over", self.label_smoothing_over, LabelSmoothingOver.__args__)
-        require_choice("loss_reduction", self.loss_reduction, LossReduction.__args__)
-        require_range("label_smoothing", self.label_smoothing, 0.0, 1.0, high_open=True)
+        self._check_declared_fields()
         require_grid_size(self.vision_grid_size)
         super().__post_init__(**kwargs)
+
+    def _check_declared_fields(self) -> None:
+        for field, choices in self._declared("field_choices").items():
+            require_choice(field, getattr(self, field), choices)
+        for field in self._declared("field_rates"):
+            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
+        for field, minimum in self._declared("field_minimums").items():
+            if getattr(self, field) is not None or getattr(type(self), field) is not None:
+                require_minimum(field, getattr(self, field), minimum)
+        for field, (low, high) in self._declared("field_ranges").items():
+            require_range(field, getattr(self, field), low, high)
+
+    @classmethod
+    def _declared(cls, name: str) -> dict[str, Any]:
+        """Return the entries of a declaration in this class and its base classes; of rates, field to None."""
+        declared: dict[str, Any] = {}
+        for part in reversed(cls.__mro__):
+            of_part = part.__dict__.get(name, ())
+            declared |= of_part if isinstance(of_part, Mapping) else dict.fromkeys(of_part)
+        return declared
 
     @property
     def needs_region_boxes(self) -> str | None:
@@ -213,6 +255,9 @@ class GPT2CaptioningConfig(CaptioningConfig):
     """
 
     sub_configs = {"text_config": AutoConfig, "vision_config": AutoConfig}
+    field_choices = {"residual_dropout_on": ("stream", "branch")}
+    field_rates = ("encoder_dropout", "cross_attention_dropout", "aoa_dropout")
+    field_minimums = {"encoder_layers": 1}
 
     text_config: PreTrainedConfig | dict | None = None
     encoder_layers: int = 3
@@ -239,24 +284,16 @@ class GPT2CaptioningConfig(CaptioningConfig):
         self.text_config = build_sub_config(self.text_config, "gpt2")
         if self.text_config.model_type != "gpt2":
             raise ValueError(f"`text_config` is a {self.text_config.model_type!r} configuration, expected 'gpt2'.")
+        super().__post_init__(**kwargs)
         if self.encoder_attention_heads is None:
             self.encoder_attention_heads = self.text_config.num_attention_heads
         if self.cross_levels is None:
             self.cross_levels = (
                 list(range(self.encoder_layers)) if self.reads_all_levels else [self.encoder_layers - 1]
             )
-        self._check_decoder()
         self._check_levels()
-        super().__post_init__(**kwargs)
-
-    def _check_decoder(self) -> None:
-        require_choice("residual_dropout_on", self.residual_dropout_on, ("stream", "branch"))
-        for field in ("encoder_dropout", "cross_attention_dropout", "aoa_dropout"):
-            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
 
     def _check_levels(self) -> None:
-        if self.encoder_layers < 1:
-            raise ValueError(f"`encoder_layers` is {self.encoder_layers}, expected at least 1.")
         outside = [level for level in self.cross_levels if not 0 <= level < self.encoder_layers]
         if outside or not self.cross_levels:
             raise ValueError(

@@ -6,24 +6,7 @@ from typing import Any, ClassVar
 from transformers import AutoConfig
 
 from .configuration_attribute_detector import AttributeDetectorConfig
-from .configuration_captioning import CaptioningConfig, require_choice, require_range
-
-CHOICES = {
-    "region_mask_rule": ("explicit",),
-    "token_mask_rule": ("explicit",),
-    "fusion": ("entangled", "parallel", "stacked_v", "stacked_s", "visual_only", "semantic_only"),
-    "gbc_activation": ("identity", "relu", "tanh", "sigmoid"),
-}
-POSITIVE = (
-    "vocab_size",
-    "hidden_size",
-    "ffn_dim",
-    "encoder_layers",
-    "decoder_layers",
-    "num_attention_heads",
-    "max_position_embeddings",
-    "num_attributes",
-)
+from .configuration_captioning import CaptioningConfig
 
 
 class ETAConfig(CaptioningConfig):
@@ -81,6 +64,26 @@ class ETAConfig(CaptioningConfig):
     model_type = "captioning_eta"
     sub_configs: ClassVar = {"vision_config": AutoConfig, "detector_config": AttributeDetectorConfig}
     encoder_inputs: ClassVar[Mapping[str, str]] = {"attribute_ids": "ids"}
+    field_choices = {
+        "region_mask_rule": ("explicit",),
+        "token_mask_rule": ("explicit",),
+        "fusion": ("entangled", "parallel", "stacked_v", "stacked_s", "visual_only", "semantic_only"),
+        "gbc_activation": ("identity", "relu", "tanh", "sigmoid"),
+    }
+    field_rates = ("dropout",)
+    field_ranges = {"attribute_threshold": (0.0, 1.0)} | dict.fromkeys(
+        (
+            "vocab_size",
+            "hidden_size",
+            "ffn_dim",
+            "encoder_layers",
+            "decoder_layers",
+            "num_attention_heads",
+            "max_position_embeddings",
+            "num_attributes",
+        ),
+        (1, float("inf")),
+    )
 
     vocab_size: int = 9491
     hidden_size: int = 512
@@ -108,22 +111,16 @@ class ETAConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Build the detector's configuration, and check choices and ranges."""
-        for field, choices in CHOICES.items():
-            require_choice(field, getattr(self, field), choices)
-        require_range("dropout", self.dropout, 0.0, 1.0, high_open=True)
-        require_range("attribute_threshold", self.attribute_threshold, 0.0, 1.0)
-        for field in POSITIVE:
-            require_range(field, getattr(self, field), 1, float("inf"))
+        """Build the detector's configuration, and check heads and attributes."""
+        if isinstance(self.detector_config, dict):
+            fields = {name: value for name, value in self.detector_config.items() if name != "model_type"}
+            self.detector_config = AttributeDetectorConfig(**fields)
+        super().__post_init__(**kwargs)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"`hidden_size` is {self.hidden_size}, expected a multiple of {self.num_attention_heads} heads."
             )
-        if isinstance(self.detector_config, dict):
-            fields = {name: value for name, value in self.detector_config.items() if name != "model_type"}
-            self.detector_config = AttributeDetectorConfig(**fields)
         self._check_attribute_tokens()
-        super().__post_init__(**kwargs)
 
     def _check_attribute_tokens(self) -> None:
         """Raise a `ValueError` unless every word of the detector has a token of the vocabulary, or -1."""

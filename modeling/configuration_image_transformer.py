@@ -5,19 +5,11 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig, require_choice, require_range
+from .configuration_captioning import CaptioningConfig, require_choice
 
 CHILD, NEIGHBOUR, PARENT = "child", "neighbour", "parent"
 # What a number in `region_relations` says of the column's region, seen from the row's; 0: the two are not related.
 RELATION_NUMBERS = {CHILD: 1, NEIGHBOUR: 2, PARENT: 3}
-CHOICES = {
-    "region_mask_rule": ("explicit",),
-    "relation_weights": ("all_regions", "related_regions", "mean"),
-    "overlap_rule": ("clamped", "released"),
-    "sub_transformer_mixture": ("mean", "gates"),
-    "global_vector": ("mean", "projected", "given"),
-    "token_mask_rule": ("explicit",),
-}
 
 
 class ImageTransformerConfig(CaptioningConfig):
@@ -90,6 +82,23 @@ class ImageTransformerConfig(CaptioningConfig):
     model_type = "captioning_image_transformer"
     sub_configs = {"vision_config": AutoConfig}
     encoder_inputs: ClassVar[Mapping[str, str]] = {"region_relations": "relation", "global_features": "vector"}
+    field_choices = {
+        "region_mask_rule": ("explicit",),
+        "relation_weights": ("all_regions", "related_regions", "mean"),
+        "overlap_rule": ("clamped", "released"),
+        "sub_transformer_mixture": ("mean", "gates"),
+        "global_vector": ("mean", "projected", "given"),
+        "token_mask_rule": ("explicit",),
+    }
+    field_rates = ("dropout", "context_dropout", "encoder_dropout", "aoa_dropout")
+    field_minimums = {
+        "encoder_layers": 1,
+        "encoder_ffn_dim": 1,
+        "num_sub_transformers": 1,
+        "num_heads": 1,
+        "global_feature_size": 1,
+    }
+    field_ranges = {"overlap_threshold": (0.0, 1.0)}
 
     vocab_size: int = 10370
     embedding_size: int = 1024
@@ -122,25 +131,16 @@ class ImageTransformerConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Resolve the lists, and check choices and ranges."""
+        """Resolve the lists, and check the graph and widths."""
         if isinstance(self.vision_grid_size, tuple):
             self.vision_grid_size = list(self.vision_grid_size)
+        super().__post_init__(**kwargs)
         if self.spatial_layers is None:
             self.spatial_layers = list(range(self.encoder_layers))
         if self.spatial_relations is None:
             self.spatial_relations = list(RELATION_NUMBERS)
-        for field, choices in CHOICES.items():
-            require_choice(field, getattr(self, field), choices)
-        for field in ("dropout", "context_dropout", "encoder_dropout", "aoa_dropout"):
-            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
-        require_range("overlap_threshold", self.overlap_threshold, 0.0, 1.0)
-        sizes = ("encoder_layers", "num_sub_transformers", "num_heads", "global_feature_size")
-        for field in (*sizes, *(("encoder_ffn_dim",) if self.encoder_ffn_dim is not None else ())):
-            if getattr(self, field) < 1:
-                raise ValueError(f"`{field}` is {getattr(self, field)}, expected at least 1.")
         self._check_graph()
         self._check_widths()
-        super().__post_init__(**kwargs)
 
     def _check_graph(self) -> None:
         outside = [layer for layer in self.spatial_layers if not 0 <= layer < self.encoder_layers]

@@ -5,13 +5,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig, require_choice, require_range
-
-CHOICES = {
-    "fusion": ("meshed", "one_to_one", "last"),
-    "level_gate": ("sigmoid", "softmax"),
-    "position_embedding": ("sinusoidal", "noise", "learned"),
-}
+from .configuration_captioning import CaptioningConfig
 
 
 class M2TransformerConfig(CaptioningConfig):
@@ -58,6 +52,14 @@ class M2TransformerConfig(CaptioningConfig):
     model_type = "captioning_m2_transformer"
     sub_configs = {"vision_config": AutoConfig}
     attribute_map = {"num_hidden_layers": "decoder_layers"}  # read by caches
+    field_choices = {
+        "fusion": ("meshed", "one_to_one", "last"),
+        "level_gate": ("sigmoid", "softmax"),
+        "position_embedding": ("sinusoidal", "noise", "learned"),
+    }
+    field_rates = ("dropout",)
+    field_minimums = {"encoder_layers": 1, "decoder_layers": 1}
+    field_ranges = {"memory_slots": (0, float("inf"))}
 
     vocab_size: int = 10000
     hidden_size: int = 512
@@ -81,21 +83,14 @@ class M2TransformerConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Resolve the levels, and check choices and ranges."""
-        for field, choices in CHOICES.items():
-            require_choice(field, getattr(self, field), choices)
-        require_range("dropout", self.dropout, 0.0, 1.0, high_open=True)
-        require_range("memory_slots", self.memory_slots, 0, float("inf"))
-        for field in ("encoder_layers", "decoder_layers"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"`{field}` is {getattr(self, field)}, expected at least 1.")
+        """Check the heads, and resolve the levels."""
+        super().__post_init__(**kwargs)
         if (self.key_dim is None or self.value_dim is None) and self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"`hidden_size={self.hidden_size}` is not a multiple of `num_attention_heads="
                 f"{self.num_attention_heads}`; choose a different number of heads, or set `key_dim` and `value_dim`."
             )
         self._resolve_levels()
-        super().__post_init__(**kwargs)
 
     def _resolve_levels(self) -> None:
         if self.cross_levels is None:

@@ -6,23 +6,7 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig, require_choice, require_range
-
-CHOICES = {
-    "region_mask_rule": ("explicit",),
-    "token_mask_rule": ("explicit",),
-    "attention_type": ("soft", "hard"),
-    "attention_activation": ("tanh", "relu"),
-    "visual_gate": ("scalar", "vector", "none"),
-    "initial_state_activation": ("tanh", "linear"),
-    "output_layer": ("deep", "linear"),
-    "output_activation": ("tanh", "linear"),
-    "doubly_stochastic_reduction": ("mean", "caption_sum", "batch_sum"),
-    "location_sampling_unit": ("caption", "batch"),
-    "location_reward": ("caption_sum", "caption_mean", "token"),
-    "location_loss_reduction": ("as_likelihood", "batch_sum"),
-    "location_decoding": ("expectation", "sampling", "argmax"),
-}
+from .configuration_captioning import CaptioningConfig
 
 
 class ShowAttendTellConfig(CaptioningConfig):
@@ -98,6 +82,29 @@ class ShowAttendTellConfig(CaptioningConfig):
     model_type = "captioning_show_attend_tell"
     decoder_inputs: ClassVar[Mapping[str, str]] = {"locations": "text"}
     sub_configs = {"vision_config": AutoConfig}
+    field_choices = {
+        "region_mask_rule": ("explicit",),
+        "token_mask_rule": ("explicit",),
+        "attention_type": ("soft", "hard"),
+        "attention_activation": ("tanh", "relu"),
+        "visual_gate": ("scalar", "vector", "none"),
+        "initial_state_activation": ("tanh", "linear"),
+        "output_layer": ("deep", "linear"),
+        "output_activation": ("tanh", "linear"),
+        "doubly_stochastic_reduction": ("mean", "caption_sum", "batch_sum"),
+        "location_sampling_unit": ("caption", "batch"),
+        "location_reward": ("caption_sum", "caption_mean", "token"),
+        "location_loss_reduction": ("as_likelihood", "batch_sum"),
+        "location_decoding": ("expectation", "sampling", "argmax"),
+    }
+    field_rates = ("dropout", "location_baseline_decay")
+    field_minimums = {"num_layers": 1, "attention_layers": 1}
+    field_ranges = {
+        "location_sampling_probability": (0.0, 1.0),
+        "doubly_stochastic_weight": (0.0, float("inf")),
+        "location_reward_weight": (0.0, float("inf")),
+        "location_entropy_weight": (0.0, float("inf")),
+    }
 
     vocab_size: int = 10000
     embedding_size: int = 512
@@ -135,24 +142,14 @@ class ShowAttendTellConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check choices and ranges."""
-        for field, choices in CHOICES.items():
-            require_choice(field, getattr(self, field), choices)
-        for field in ("dropout", "location_baseline_decay"):
-            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
-        require_range("location_sampling_probability", self.location_sampling_probability, 0.0, 1.0)
-        for field in ("doubly_stochastic_weight", "location_reward_weight", "location_entropy_weight"):
-            require_range(field, getattr(self, field), 0.0, float("inf"))
-        for field in ("num_layers", "attention_layers"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"`{field}` is {getattr(self, field)}, expected at least 1.")
+        """Check the widths."""
+        super().__post_init__(**kwargs)
         if self.tie_word_embeddings and self.output_size != self.embedding_size:
             raise ValueError(
                 "`tie_word_embeddings=True` needs an output layer as wide as the word embeddings, got "
                 f'{self.output_size} and {self.embedding_size}: use `output_layer="deep"`, or '
                 f"`hidden_size={self.embedding_size}`."
             )
-        super().__post_init__(**kwargs)
 
     @property
     def output_size(self) -> int:

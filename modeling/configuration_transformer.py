@@ -5,14 +5,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig, require_choice, require_range
-
-# Equal to `REGION_NORMS` and `PositionTable.KINDS` of layers_transformer, which a configuration does not import.
-CHOICES = {
-    "norm_type": ("layer", "unbiased"),
-    "region_norm": ("none", "layer", "batch_input", "batch"),
-    "position_embedding": ("sinusoidal", "noise", "learned"),
-}
+from .configuration_captioning import CaptioningConfig
 
 
 class CaptioningTransformerConfig(CaptioningConfig):
@@ -65,6 +58,14 @@ class CaptioningTransformerConfig(CaptioningConfig):
     model_type = "captioning_transformer"
     sub_configs = {"vision_config": AutoConfig}
     attribute_map = {"num_hidden_layers": "decoder_layers"}  # read by caches
+    # Equal to `REGION_NORMS` and `PositionTable.KINDS` of layers_transformer, which a configuration does not import.
+    field_choices = {
+        "norm_type": ("layer", "unbiased"),
+        "region_norm": ("none", "layer", "batch_input", "batch"),
+        "position_embedding": ("sinusoidal", "noise", "learned"),
+    }
+    field_rates = ("dropout", "attention_dropout", "embedding_dropout", "region_dropout")
+    field_minimums = {"encoder_layers": 1, "decoder_layers": 1}
 
     vocab_size: int = 10000
     hidden_size: int = 512
@@ -94,14 +95,8 @@ class CaptioningTransformerConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check choices and ranges."""
-        for field, choices in CHOICES.items():
-            require_choice(field, getattr(self, field), choices)
-        for field in ("dropout", "attention_dropout", "embedding_dropout", "region_dropout"):
-            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
-        for field in ("encoder_layers", "decoder_layers"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"`{field}` is {getattr(self, field)}, expected at least 1.")
+        """Check positions and heads."""
+        super().__post_init__(**kwargs)
         if self.first_position not in (0, 1):
             raise ValueError(f"`first_position` is {self.first_position}, expected 0 or 1.")
         if (self.key_dim is None or self.value_dim is None) and self.hidden_size % self.num_attention_heads:
@@ -109,4 +104,3 @@ class CaptioningTransformerConfig(CaptioningConfig):
                 f"`hidden_size={self.hidden_size}` is not a multiple of `num_attention_heads="
                 f"{self.num_attention_heads}`; choose a different number of heads, or set `key_dim` and `value_dim`."
             )
-        super().__post_init__(**kwargs)

@@ -3,9 +3,7 @@ Models for Image Captioning")."""
 
 from typing import Any
 
-from .configuration_captioning import GPT2CaptioningConfig, require_choice, require_range
-
-FUSIONS = ("srau", "residual", "add_norm", "meshed")
+from .configuration_captioning import GPT2CaptioningConfig, require_range
 
 
 class VisualGPTConfig(GPT2CaptioningConfig):
@@ -67,6 +65,11 @@ class VisualGPTConfig(GPT2CaptioningConfig):
     """
 
     model_type = "captioning_visualgpt"
+    field_choices = {
+        "fusion": ("srau", "residual", "add_norm", "meshed"),
+        "gate_input": ("learned", "hidden"),
+        "gate_on": ("language", "visual"),
+    }
 
     encoder_ffn_dim: int = 2048
     identity_map_reordering: bool = False
@@ -79,10 +82,7 @@ class VisualGPTConfig(GPT2CaptioningConfig):
     attention_on_attention: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check choices and ranges."""
-        require_choice("fusion", self.fusion, FUSIONS)
-        require_choice("gate_input", self.gate_input, ("learned", "hidden"))
-        require_choice("gate_on", self.gate_on, ("language", "visual"))
+        """Check the threshold."""
         require_range("srau_threshold", self.srau_threshold, 0.0, 0.5, high_open=True)
         super().__post_init__(**kwargs)
 

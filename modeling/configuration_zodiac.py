@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig, require_choice, require_range
+from .configuration_captioning import CaptioningConfig
 
 
 class ZodiacConfig(CaptioningConfig):
@@ -52,6 +52,14 @@ class ZodiacConfig(CaptioningConfig):
     model_type = "captioning_zodiac"
     sub_configs = {"vision_config": AutoConfig}
     attribute_map = {"num_hidden_layers": "decoder_layers"}  # read by caches
+    field_choices = {
+        "ffn_activation": ("none", "relu"),
+        "intensity_gate": ("sigmoid", "tanh", "none"),
+        "intensity_pool": ("mean", "sum", "released"),
+        "region_batch_norm": (0, 1, 2),
+    }
+    field_rates = ("dropout", "zodiac_dropout", "region_dropout")
+    field_minimums = {"encoder_layers": 1, "decoder_layers": 1}
 
     vocab_size: int = 10000
     hidden_size: int = 512
@@ -76,19 +84,10 @@ class ZodiacConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check choices and ranges."""
-        require_choice("ffn_activation", self.ffn_activation, ("none", "relu"))
-        require_choice("intensity_gate", self.intensity_gate, ("sigmoid", "tanh", "none"))
-        require_choice("intensity_pool", self.intensity_pool, ("mean", "sum", "released"))
-        require_choice("region_batch_norm", self.region_batch_norm, (0, 1, 2))
-        for field in ("dropout", "zodiac_dropout", "region_dropout"):
-            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
-        for field in ("encoder_layers", "decoder_layers"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"`{field}` is {getattr(self, field)}, expected at least 1.")
+        """Check the heads."""
+        super().__post_init__(**kwargs)
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"`hidden_size={self.hidden_size}` is not a multiple of `num_attention_heads="
                 f"{self.num_attention_heads}`; choose a different number of heads."
             )
-        super().__post_init__(**kwargs)

@@ -5,20 +5,7 @@ from typing import Any, ClassVar
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig, require_choice, require_range
-
-CHOICES = {
-    "region_mask_rule": ("explicit",),
-    "token_mask_rule": ("explicit",),
-    "region_norm": ("none", "batch_input", "batch"),
-    "refiner": ("aoa", "attention", "none"),
-    "decoder_type": ("aoa", "lstm", "base"),
-    "global_vector": ("mean", "projected", "given"),
-    "intensity_gate": ("sigmoid", "tanh", "none"),
-    "intensity_pool": ("mean", "sum", "released"),
-}
-RATES = ("dropout", "context_dropout", "zodiac_dropout", "residual_dropout", "aoa_dropout")
-SIZES = ("embedding_size", "hidden_size", "num_heads", "head_scale", "global_feature_size")
+from .configuration_captioning import CaptioningConfig, require_minimum
 
 
 class ZodiacAoANetConfig(CaptioningConfig):
@@ -71,6 +58,25 @@ class ZodiacAoANetConfig(CaptioningConfig):
     model_type = "captioning_zodiac_aoanet"
     encoder_inputs: ClassVar[Mapping[str, str]] = {"global_features": "vector"}
     sub_configs = {"vision_config": AutoConfig}
+    field_choices = {
+        "region_mask_rule": ("explicit",),
+        "token_mask_rule": ("explicit",),
+        "region_norm": ("none", "batch_input", "batch"),
+        "refiner": ("aoa", "attention", "none"),
+        "decoder_type": ("aoa", "lstm", "base"),
+        "global_vector": ("mean", "projected", "given"),
+        "intensity_gate": ("sigmoid", "tanh", "none"),
+        "intensity_pool": ("mean", "sum", "released"),
+    }
+    field_rates = ("dropout", "context_dropout", "zodiac_dropout", "residual_dropout", "aoa_dropout")
+    field_minimums = {
+        "embedding_size": 1,
+        "hidden_size": 1,
+        "num_heads": 1,
+        "head_scale": 1,
+        "global_feature_size": 1,
+        "refiner_ffn_dim": 1,
+    }
 
     vocab_size: int = 10000
     embedding_size: int = 1024
@@ -101,15 +107,10 @@ class ZodiacAoANetConfig(CaptioningConfig):
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check choices and ranges."""
-        for field, choices in CHOICES.items():
-            require_choice(field, getattr(self, field), choices)
-        for field in RATES:
-            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
-        sizes = (*SIZES, *(("refiner_layers",) if self.refiner != "none" else ()))
-        for field in (*sizes, *(("refiner_ffn_dim",) if self.refiner_ffn_dim is not None else ())):
-            if getattr(self, field) < 1:
-                raise ValueError(f"`{field}` is {getattr(self, field)}, expected at least 1.")
+        """Check the sizes against each other."""
+        super().__post_init__(**kwargs)
+        if self.refiner != "none":
+            require_minimum("refiner_layers", self.refiner_layers, 1)
         if self.hidden_size * self.head_scale % self.num_heads:
             raise ValueError(
                 f"`num_heads` is {self.num_heads}, expected a divisor of `hidden_size * head_scale` = "
@@ -120,7 +121,6 @@ class ZodiacAoANetConfig(CaptioningConfig):
                 "`tie_word_embeddings=True` needs states as wide as the word embeddings, got "
                 f"{self.hidden_size} and {self.embedding_size}: use `hidden_size={self.embedding_size}`."
             )
-        super().__post_init__(**kwargs)
 
     @property
     def attended_size(self) -> int:

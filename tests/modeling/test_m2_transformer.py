@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_captioners.modeling.configuration_m2_transformer import CHOICES, M2TransformerConfig
+from hf_captioners.modeling.configuration_m2_transformer import M2TransformerConfig
 from hf_captioners.modeling.layers_transformer import PositionTable
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_m2_transformer import M2TransformerProcessor
@@ -87,7 +87,7 @@ class TestM2Transformer(M2TransformerCase, CaptionerChecks):
         assert weights.shape[-1] == REGIONS + 3
         assert not weights[..., 1:REGIONS].any() and (weights[..., REGIONS:] > 0).all()
 
-    @pytest.mark.parametrize("level_gate", CHOICES["level_gate"])
+    @pytest.mark.parametrize("level_gate", M2TransformerConfig.field_choices["level_gate"])
     def test_gates(self, level_gate):
         """One per layer, token and level, in (0, 1); those of a softmax sum to 1."""
         model = self.make_model(level_gate=level_gate)
@@ -106,7 +106,7 @@ class TestM2Transformer(M2TransformerCase, CaptionerChecks):
 
 
 def test_choices_are_those_of_the_layers():
-    assert CHOICES["position_embedding"] == PositionTable.KINDS
+    assert M2TransformerConfig.field_choices["position_embedding"] == PositionTable.KINDS
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,40 @@ class TestToy(ToyCase, CaptionerChecks):
         assert one[0].tolist() == [[1, 0], [1, 1]] and two[0].tolist() == [[1, 0], [0, 1]]
 
 
+class NarrowConfig(ToyConfig):
+    """A configuration that declares more than its base class, and one field again."""
+
+    model_type = "captioning_narrow"
+    field_choices = {"token_mask_rule": ("explicit",)}
+    field_rates = ("dropout",)
+    field_minimums = {"inner_size": 2, "num_heads": 2}
+    field_ranges = {"weight": (0.5, 2.0)}
+
+    dropout: float | int = 0.1
+    inner_size: int | None = None
+    weight: float | int = 0.5
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"region_mask_rule": "guess"}, "`region_mask_rule` is 'guess', expected one of 'explicit', 'zero_projected"),
+        ({"token_mask_rule": "pad_id"}, "`token_mask_rule` is 'pad_id', expected one of 'explicit'."),
+        ({"label_smoothing": 1.0}, r"`label_smoothing` is 1.0, expected a number in \[0.0, 1.0\)"),
+        ({"dropout": 1.0}, r"`dropout` is 1.0, expected a number in \[0.0, 1.0\)"),
+        ({"num_layers": 0}, "`num_layers` is 0, expected at least 1."),
+        ({"num_heads": 1}, "`num_heads` is 1, expected at least 2."),
+        ({"inner_size": 1}, "`inner_size` is 1, expected at least 2."),
+        ({"weight": 2.5}, r"`weight` is 2.5, expected a number in \[0.5, 2.0\]"),
+    ],
+)
+def test_declared_fields_are_checked(fields, message):
+    """Those of the base classes too; a field that is declared again follows the last declaration."""
+    assert NarrowConfig(weight=2.0).inner_size is None, "None, the default, is no size"
+    with pytest.raises(ValueError, match=message):
+        NarrowConfig(**fields)
+
+
 def test_names_belong_to_one_architecture():
     register_architecture(TOY)  # again: the same row
     with pytest.raises(ValueError, match="belongs to Toy of tests.modeling.toy"):

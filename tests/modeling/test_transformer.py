@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_captioners.modeling.configuration_transformer import CHOICES, CaptioningTransformerConfig
+from hf_captioners.modeling.configuration_transformer import CaptioningTransformerConfig
 from hf_captioners.modeling.layers_transformer import REGION_NORMS, PositionTable, RegionBatchNorm, sinusoids
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_transformer import CaptioningTransformerProcessor
@@ -126,7 +126,8 @@ def test_a_table_of_sinusoids():
 
 
 def test_choices_are_those_of_the_layers():
-    assert CHOICES["region_norm"] == REGION_NORMS and CHOICES["position_embedding"] == PositionTable.KINDS
+    choices = CaptioningTransformerConfig.field_choices
+    assert choices["region_norm"] == REGION_NORMS and choices["position_embedding"] == PositionTable.KINDS
 
 
 @pytest.mark.parametrize(

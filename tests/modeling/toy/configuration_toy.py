@@ -20,6 +20,8 @@ class ToyConfig(CaptioningConfig):
     sub_configs: ClassVar = {"vision_config": AutoConfig}
     encoder_inputs: ClassVar[Mapping[str, str]] = {"attribute_ids": "ids", "region_relations": "relation"}
 
+    field_minimums = {"num_layers": 1, "num_heads": 1}
+
     vocab_size: int = 30
     hidden_size: int = 16
     num_layers: int = 2
@@ -32,10 +34,10 @@ class ToyConfig(CaptioningConfig):
     eos_token_id: int | list[int] | None = 2
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the sizes."""
+        """Check the sizes against each other."""
+        super().__post_init__(**kwargs)
         if self.hidden_size % self.num_heads:
             raise ValueError(f"`hidden_size` is {self.hidden_size}, expected a multiple of {self.num_heads} heads.")
-        super().__post_init__(**kwargs)
 
     @property
     def num_hidden_layers(self) -> int:
