@@ -2,20 +2,20 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from tqdm.auto import tqdm
 
 from hf_captioners.features.extraction import UNRELATED, weights_digest
-from hf_captioners.loading import load_captioner
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 from hf_captioners.processing.image_reading import read_image
 
 from .caption_files import CaptionFile
-from .ensemble import load_ensemble
+from .columns import CaptionBatches
+from .columns import load_pipeline as load_pipeline
 from .image_list import views_of
+from .read_ahead import read_ahead
 
 
 class UnreadableImage(NamedTuple):
@@ -34,7 +34,8 @@ class CaptionedBatch(NamedTuple):
     """The captions of a batch of images.
 
     Args:
-        records: for each image `image` (the path), `caption` and `score`.
+        records: for each image `image` (the path), `caption` and `score`. Of several captions these are those of the
+            best, and all of them are in `captions` and `scores`, the best first.
         unreadable: images of the batch that cannot be read.
     """
 
@@ -42,37 +43,14 @@ class CaptionedBatch(NamedTuple):
     unreadable: list[UnreadableImage]
 
 
-def load_pipeline(
-    model: str | Sequence[str],
-    device: str | None = None,
-    dtype: str = "auto",
-    trust_remote_code: bool = False,
-    weights: Sequence[float] | None = None,
-) -> ImageCaptioningPipeline:
-    """Load the captioning pipeline of a model, or of an ensemble of models.
-
-    Args:
-        model: name or directory of a captioner, or several ones, which become a `CaptionerEnsemble`.
-        device: for example `"cuda:0"`. None: an accelerator if there is one.
-        dtype: number format of the weights, for example `"bfloat16"`.
-        trust_remote_code: run code from the repository of the model.
-        weights: of the captioners of an ensemble; default: equal ones.
-
-    Raises:
-        ValueError: a model is no captioner, or the captioners do not go together.
-        OSError: it cannot be found or read.
-    """
-    sources = [model] if isinstance(model, str) else list(model)
-    options = {"dtype": dtype, "trust_remote_code": trust_remote_code}
-    if len(sources) > 1 or weights is not None:
-        captioner, processor = load_ensemble(sources, weights, **options)
-    else:
-        captioner, processor = load_captioner(sources[0], **options)
-    return ImageCaptioningPipeline(model=captioner, processor=processor, device=device)
-
-
 def caption_batches(
-    pipeline: ImageCaptioningPipeline, images: Sequence[str], batch_size: int = 16, **options: Any
+    pipeline: ImageCaptioningPipeline,
+    images: Sequence[str],
+    batch_size: int = 16,
+    workers: int = 0,
+    prefix: str = "",
+    suffix: str = "",
+    **options: Any,
 ) -> Iterator[CaptionedBatch]:
     """Caption images in batches.
 
@@ -81,6 +59,9 @@ def caption_batches(
         images: paths, see `find_images`; several paths with a tab between them are the views of one study, unless a
             file has the whole name.
         batch_size: images per batch.
+        workers: processes that decode and prepare the next batches while the model works; 0: this process does.
+        prefix: text before every caption.
+        suffix: text after every caption.
         **options: arguments of the pipeline, for example `num_beams`, `max_new_tokens`, `prompt`.
 
     Yields:
@@ -97,50 +78,22 @@ def caption_batches(
         ```
     """
     require_batch_size(batch_size)
-    for first in range(0, len(images), batch_size):
-        read, unreadable = read_images(images[first : first + batch_size])
-        try:
-            results = (
-                pipeline(list(read.values()), batch_size=len(read), return_scores=True, **options) if read else []
-            )
-        except Exception as error:
-            faults = preparation_faults(pipeline, read)
-            if not faults:
-                raise _fault_of(pipeline, error) from error
-            unreadable += faults
-            for fault in faults:
-                del read[fault.image]
-            results = (
-                pipeline(list(read.values()), batch_size=len(read), return_scores=True, **options) if read else []
-            )
-        records = [
-            {"image": name, "caption": best[0]["generated_text"], "score": best[0]["score"]}
-            for name, best in zip(read, results, strict=True)
-        ]
+    captioner = CaptionBatches(pipeline, **options)
+    batches = [images[first : first + batch_size] for first in range(0, len(images), batch_size)]
+    prepared_ahead = read_ahead(captioner.preparation(), batches, workers)
+    for batch, prepared in zip(batches, prepared_ahead, strict=True):
+        columns = captioner.caption(prepared)
+        records, unreadable = [], []
+        for name, captions, scores, error in zip(batch, *columns.values(), strict=True):
+            if error is not None:
+                unreadable.append(UnreadableImage(name, error))
+            elif isinstance(captions, list):
+                captions = [f"{prefix}{caption}{suffix}" for caption in captions]
+                both = {"captions": captions, "scores": scores}
+                records.append({"image": name, "caption": captions[0], "score": scores[0], **both})
+            else:
+                records.append({"image": name, "caption": f"{prefix}{captions}{suffix}", "score": scores})
         yield CaptionedBatch(records, unreadable)
-
-
-def _fault_of(pipeline: ImageCaptioningPipeline, error: Exception) -> Exception:
-    """Return the error of captioning images that are whole, with the name of the captioner."""
-    name = pipeline.model.name_or_path
-    if isinstance(error, (ImportError, torch.OutOfMemoryError)) or name in str(error):
-        return error
-    reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-    return ValueError(
-        f"The captioner {name} cannot caption images that are whole: {' '.join(reason.split())[:500]}. If the options "
-        "are right, its configuration or weights may be damaged: copy or download it again."
-    )
-
-
-def preparation_faults(pipeline: ImageCaptioningPipeline, read: Mapping[str, Any]) -> list[UnreadableImage]:
-    """Return the decoded images that the pipeline cannot prepare, for example because one side is much longer."""
-    faults = []
-    for name, image in read.items():
-        try:
-            pipeline.preprocess(image)
-        except Exception as error:
-            faults.append(UnreadableImage(name, f"The image {name} cannot be prepared: {error}"))
-    return faults
 
 
 def job_settings(
@@ -202,7 +155,12 @@ def read_images(paths: Sequence[str]) -> tuple[dict[str, Any], list[UnreadableIm
 
 
 def caption_into_file(
-    file: CaptionFile, pipeline: ImageCaptioningPipeline, images: Sequence[str], batch_size: int = 16, **options: Any
+    file: CaptionFile,
+    pipeline: ImageCaptioningPipeline,
+    images: Sequence[str],
+    batch_size: int = 16,
+    workers: int = 0,
+    **options: Any,
 ) -> list[UnreadableImage]:
     """Caption the images that a file does not have yet, and finish the file. An interrupted call can be resumed.
 
@@ -211,7 +169,7 @@ def caption_into_file(
         pipeline: see `load_pipeline`.
         images: paths of all images.
         batch_size: images per batch.
-        **options: arguments of the pipeline.
+        workers, **options: see `caption_batches`.
 
     Returns:
         Images that cannot be read, those of earlier calls included, which a resumed call passes over.
@@ -230,7 +188,7 @@ def caption_into_file(
         # A batch of which a part is done is computed as a whole: numbers depend a little on the size of the batch.
         left = [image for batch in batches if not file.done.issuperset(batch) for image in batch]
         with tqdm(total=len(left), desc="captions", unit="image", disable=None) as progress:
-            for batch in caption_batches(pipeline, left, batch_size, **options):
+            for batch in caption_batches(pipeline, left, batch_size, workers, **options):
                 file.add(
                     [record for record in batch.records if record["image"] not in file.done],
                     [fault for fault in batch.unreadable if fault.image not in file.done],

@@ -1,6 +1,7 @@
 """`hf-captioners caption`: caption an image, a folder or a list of images."""
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +30,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default="", help="text that every caption begins with")
     parser.add_argument("--shard", help="i/n: only part i of n of the images, for several machines")
     parser.add_argument("--resume", action="store_true", help="resume an interrupted run")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that read the next images while the model works; default: all processors but one, at most 8",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     add_image_arguments(parser)
     add_model_arguments(parser)
@@ -113,6 +120,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.captioning.batches import caption_batches, caption_into_file, job_settings, require_batch_size
     from hf_captioners.captioning.caption_files import CaptionFile, check_coco_ids, require_free_output
     from hf_captioners.captioning.image_list import find_images, shard_of
+    from hf_captioners.captioning.read_ahead import workers_for
     from hf_captioners.output_files import quoted_name
 
     require_batch_size(args.batch_size)
@@ -120,10 +128,11 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None and (args.resume or args.overwrite):
         raise ValueError("`--resume` and `--overwrite` need `--output`.")
     images = shard_of(find_images(args.inputs), args.shard)
+    workers = workers_for(math.ceil(len(images) / args.batch_size), args.workers)
     options = generation_options(args)
     unreadable: list[UnreadableImage] = []
     if args.output is None:
-        for batch in caption_batches(load_model(args), images, args.batch_size, **options):
+        for batch in caption_batches(load_model(args), images, args.batch_size, workers, **options):
             for record in batch.records:
                 print(
                     record["caption"] if len(images) == 1 else f"{quoted_name(record['image'])}\t{record['caption']}"
@@ -138,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
     with CaptionFile(
         output, job_settings(pipeline, images, args.shard, **options), args.resume, args.overwrite
     ) as file:
-        unreadable = caption_into_file(file, pipeline, images, args.batch_size, **options)
+        unreadable = caption_into_file(file, pipeline, images, args.batch_size, workers, **options)
     print(f"Wrote {len(images) - len(unreadable):,} captions to {output}.", file=sys.stderr)
     return report(unreadable, args.allow_skipped)
 

@@ -15,7 +15,7 @@ import PIL.Image
 import pytest
 import torch
 
-from hf_captioners.captioning import batches, caption_files
+from hf_captioners.captioning import batches, caption_files, columns
 from hf_captioners.captioning.caption_files import CaptionFile
 from hf_captioners.captioning.image_list import find_images, views_of
 from hf_captioners.cli import main
@@ -177,10 +177,11 @@ def test_a_resumed_job_passes_over_bad_images(folder, captioner, tmp_path, capsy
     partial = tmp_path / "out.jsonl.partial"
     partial.write_bytes(partial.read_bytes()[: -lost or None])
     read = []
-    read_images = batches.read_images
-    monkeypatch.setattr(batches, "read_images", lambda paths: read.extend(paths) or read_images(paths))
+    decoded = columns.decoded
+    monkeypatch.setattr(columns, "decoded", lambda path: read.append(path) or decoded(path))
     capsys.readouterr()
-    assert caption(folder, captioner, tmp_path / "out.jsonl", "--batch_size", "3", "--resume") == 1
+    resumed = ["--batch_size", "3", "--workers", "0", "--resume"]
+    assert caption(folder, captioner, tmp_path / "out.jsonl", *resumed) == 1
     assert lost or len(read) == 2  # of 8 images, without those of the first two batches
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     err = capsys.readouterr().err

@@ -1,0 +1,256 @@
+"""Captions of images that are a column of a batch: one callable for the command line, `datasets.map` and engines."""
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import pyarrow
+import torch
+from datasets.formatting.formatting import LazyBatch
+from transformers.pipelines.base import pad_collate_fn
+
+from hf_captioners.loading import load_captioner
+from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
+from hf_captioners.processing.image_reading import read_image
+
+from .ensemble import load_ensemble
+from .image_list import views_of
+
+
+def load_pipeline(
+    model: str | Sequence[str],
+    device: str | None = None,
+    dtype: str = "auto",
+    trust_remote_code: bool = False,
+    weights: Sequence[float] | None = None,
+) -> ImageCaptioningPipeline:
+    """Load the captioning pipeline of a model, or of an ensemble of models.
+
+    Args:
+        model: name or directory of a captioner, or several ones, which become a `CaptionerEnsemble`.
+        device: for example `"cuda:0"`. None: an accelerator if there is one.
+        dtype: number format of the weights, for example `"bfloat16"`.
+        trust_remote_code: run code from the repository of the model.
+        weights: of the captioners of an ensemble; default: equal ones.
+
+    Raises:
+        ValueError: a model is no captioner, or the captioners do not go together.
+        OSError: it cannot be found or read.
+    """
+    sources = [model] if isinstance(model, str) else list(model)
+    options = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    if len(sources) > 1 or weights is not None:
+        captioner, processor = load_ensemble(sources, weights, **options)
+    else:
+        captioner, processor = load_captioner(sources[0], **options)
+    return ImageCaptioningPipeline(model=captioner, processor=processor, device=device)
+
+
+class PreparedBatch(NamedTuple):
+    """Images that are decoded and prepared for the model, and those that cannot be.
+
+    Args:
+        items: what the pipeline's `preprocess` returns for each image that can be read.
+        errors: for each image of the batch the reason why it cannot be captioned, or None.
+    """
+
+    items: list[dict[str, Any]]
+    errors: list[str | None]
+
+
+class CaptionBatches:
+    """Caption images that are a column of a batch; engines such as `datasets.map` and Ray Data call it.
+
+    An image is a path, the bytes of a file, `{"bytes": ..., "path": ...}`, a PIL image, or an array; a list of these
+    is a study of several views. An image that cannot be read has None as its caption, and the reason in `error`. The
+    model is loaded by the first call. A pickled copy loads it again.
+
+    Args:
+        model: name or directory of a captioner, several of them (an ensemble), or a loaded pipeline.
+        column: the column of the images.
+        device: for example `"cuda:0"`. None: an accelerator if there is one.
+        dtype: number format of the weights, for example `"bfloat16"`.
+        trust_remote_code: run code from the repository of the model.
+        **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`.
+
+    Example:
+        ```python
+        from hf_captioners.captioning import CaptionBatches
+
+        caption = CaptionBatches("my_captioner", column="image", num_beams=3)
+        caption({"image": ["holiday/a.jpg", "holiday/b.jpg"]})["caption"]
+        ```
+    """
+
+    def __init__(
+        self,
+        model: str | Sequence[str] | ImageCaptioningPipeline,
+        column: str = "image",
+        device: str | None = None,
+        dtype: str = "auto",
+        trust_remote_code: bool = False,
+        **generate: Any,
+    ) -> None:
+        self.model, self.column, self.generate = model, column, generate
+        self.loading = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
+        # Engines keep results by the pickled state of this object: a model that was trained further has another one.
+        self.version = None if isinstance(model, ImageCaptioningPipeline) else _files_version(model)
+        self._loaded: ImageCaptioningPipeline | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state without the loaded model."""
+        return self.__dict__ | {"_loaded": None}
+
+    @property
+    def pipeline(self) -> ImageCaptioningPipeline:
+        """The captioning pipeline, which is loaded when it is first needed."""
+        if isinstance(self.model, ImageCaptioningPipeline):
+            return self.model
+        if self._loaded is None:
+            self._loaded = load_pipeline(self.model, **self.loading)  # type: ignore[arg-type]
+        return self._loaded
+
+    def __call__(self, batch: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        """Caption a batch.
+
+        Args:
+            batch: columns by name.
+
+        Returns:
+            A copy with the columns `caption`, `score` (sum of the log-probabilities of its tokens) and `error`. With
+            `num_return_sequences` above 1, `caption` and `score` have lists.
+
+        Raises:
+            KeyError: there is no column of this name.
+            ValueError: the captioner fails on images that are whole.
+        """
+        if self.column not in batch:
+            raise KeyError(f"The batch has the columns {list(batch)}, expected the images in {self.column!r}.")
+        result = copy.copy(batch)
+        for name, values in self.caption(self.preparation()(undecoded(batch, self.column))).items():
+            result[name] = values
+        return result
+
+    def preparation(self) -> "Preparation":
+        """Return what decodes and prepares images, which other processes can do."""
+        pipeline = self.pipeline
+        options = pipeline._preprocess_params | pipeline._sanitize_parameters(**self.generate)[0]
+        preparing = copy.copy(pipeline)
+        preparing.model = SimpleNamespace(dtype=pipeline.dtype)  # all that `preprocess` asks of it
+        return Preparation(preparing, options)
+
+    def caption(self, prepared: PreparedBatch) -> dict[str, list[Any]]:
+        """Return the columns `caption`, `score` and `error` of prepared images."""
+        found = iter(self._records(prepared.items) if prepared.items else ())
+        captions: list[Any] = []
+        scores: list[Any] = []
+        for error in prepared.errors:
+            records = [] if error is not None else next(found)
+            texts = [record["generated_text"] for record in records]
+            values = [record["score"] for record in records]
+            several = len(records) > 1
+            captions.append(None if not records else texts if several else texts[0])
+            scores.append(None if not records else values if several else values[0])
+        return {"caption": captions, "score": scores, "error": list(prepared.errors)}
+
+    def _records(self, items: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+        """Return the records of the pipeline for each image."""
+        pipeline = self.pipeline
+        _, forward, scoring = pipeline._sanitize_parameters(**self.generate | {"return_scores": True})
+        features = pipeline.feature_extractor or pipeline.image_processor
+        try:
+            batch = items[0] if len(items) == 1 else pad_collate_fn(pipeline.tokenizer, features)(items)
+            output = pipeline.forward(batch, **pipeline._forward_params | forward)
+        except Exception as error:
+            raise _fault_of(pipeline, error) from error
+        return [
+            pipeline.postprocess({name: values[place : place + 1] for name, values in output.items()}, **scoring)
+            for place in range(len(items))
+        ]
+
+
+class Preparation:
+    """Decodes images and prepares them for the model of a pipeline; it can be pickled, and has no weights.
+
+    Args:
+        pipeline: a pipeline without its model.
+        options: arguments of its `preprocess`.
+    """
+
+    def __init__(self, pipeline: ImageCaptioningPipeline, options: dict[str, Any]) -> None:
+        self.pipeline, self.options = pipeline, options
+
+    def __call__(self, images: Iterable[Any]) -> PreparedBatch:
+        """Prepare the images of a batch, see `CaptionBatches`."""
+        sources = list(images)
+        read: list[Any] = []
+        errors: list[str | None] = [None] * len(sources)
+        for place, source in enumerate(sources):
+            try:
+                read.append(decoded(source))
+            except (OSError, ValueError, TypeError) as error:
+                read.append(None)
+                errors[place] = str(error)
+        if any(isinstance(image, list) for image in read):  # images among studies are studies of one view
+            read = [image if image is None or isinstance(image, list) else [image] for image in read]
+        items = []
+        for place, image in enumerate(read):
+            if image is None:
+                continue
+            try:
+                items.append(self.pipeline.preprocess(image, **self.options))
+            except Exception as error:  # image processors raise errors of many types, for example of a thin image
+                source = sources[place]
+                name = source if isinstance(source, str) else f"given as {type(source).__name__}"
+                errors[place] = f"The image {name} cannot be prepared: {error}"
+        return PreparedBatch(items, errors)
+
+
+def decoded(source: Any) -> Any:
+    """Decode an image, or each view of a study.
+
+    Args:
+        source: see `CaptionBatches`; of a text, see also `views_of`.
+
+    Raises:
+        OSError, ValueError, TypeError: it cannot be read.
+    """
+    if isinstance(source, str):
+        views: list[Any] = list(views_of(source))
+        return [read_image(view) for view in views] if len(views) > 1 else read_image(source)
+    if isinstance(source, (list, tuple)):
+        return [decoded(view) for view in source]
+    if isinstance(source, dict):
+        source = source.get("path") if source.get("bytes") is None else source["bytes"]
+    return read_image(source)
+
+
+def undecoded(batch: Mapping[str, Any], column: str) -> Any:
+    """Return a column of images; those of a data set stay encoded: a damaged one would end the whole batch."""
+    if isinstance(batch, LazyBatch) and pyarrow.types.is_nested(batch.pa_table.schema.field(column).type):
+        return batch.pa_table[column].to_pylist()
+    return copy.copy(batch)[column]  # type: ignore[index]
+
+
+def _files_version(model: str | Sequence[str]) -> str:
+    """Return a digest of the names, sizes and times of the files of local captioners."""
+    sources = [model] if isinstance(model, str) else list(model)
+    files = [path for source in sources if Path(source).is_dir() for path in sorted(Path(source).iterdir())]
+    states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(json.dumps([sources, states]).encode()).hexdigest()[:16]
+
+
+def _fault_of(pipeline: ImageCaptioningPipeline, error: Exception) -> Exception:
+    """Return the error of captioning images that are whole, with the name of the captioner."""
+    name = pipeline.model.name_or_path
+    if isinstance(error, (ImportError, torch.OutOfMemoryError)) or name in str(error):
+        return error
+    reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return ValueError(
+        f"The captioner {name} cannot caption images that are whole: {' '.join(reason.split())[:500]}. If the options "
+        "are right, its configuration or weights may be damaged: copy or download it again."
+    )
