@@ -24,6 +24,7 @@ from .modeling_captioning import (
     CaptioningDecoderOutput,
     CaptioningEncoder,
     CaptioningEncoderOutput,
+    CaptioningForConditionalGeneration,
     CaptioningPreTrainedModel,
 )
 
@@ -305,7 +306,26 @@ class AttentionLSTMLayer(GradientCheckpointingLayer):
         return outputs, weights, gates, attention_gates, *state, *read
 
 
-class AttentionLSTMDecoder(CaptioningPreTrainedModel):
+class AttentionLSTMPreTrainedModel(CaptioningPreTrainedModel):
+    """Base class of captioners with a refining encoder and an attention LSTM: cache, initialisation, split rules."""
+
+    _no_split_modules = ["RefiningLayer", "AttentionLSTMLayer", "VisionBackbone"]
+    _is_stateful = True
+    cache_class = RecurrentCache
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise as PyTorch does, which the released codes rely on."""
+        super()._init_weights(module)
+        if isinstance(module, (RefiningEncoder, CaptioningForConditionalGeneration)):
+            for name, child in module.named_children():
+                if name not in ("vision", "model"):
+                    initialize_as_torch(child)
+        elif isinstance(module, AttentionLSTMDecoder):
+            initialize_as_torch(module)
+
+
+class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
     """Base of recurrent decoders with an attention LSTM: embeddings, states, cache and records around the layer.
 
     A subclass sets the modules below.
@@ -442,7 +462,7 @@ class RefiningLayer(GradientCheckpointingLayer):
         return regions, weights, gate
 
 
-class RefiningEncoder(CaptioningEncoder):
+class RefiningEncoder(AttentionLSTMPreTrainedModel, CaptioningEncoder):
     """Base of the encoders of AoANet and Image Transformer: refined regions, and what an attention LSTM reads of them.
 
     A subclass sets the modules below.

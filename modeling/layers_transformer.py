@@ -173,6 +173,30 @@ class RegionProjection(nn.Module):
         return projected if self.norm is None else self.norm(projected)
 
 
+class TransformerPreTrainedModel(CaptioningPreTrainedModel):
+    """Base class of Transformer captioners that start from random weights: their initialisation."""
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Initialise matrices by Xavier's uniform law, as the released codes; biases are 0."""
+        super()._init_weights(module)
+        if isinstance(module, nn.Embedding):
+            self._init_words(module.weight)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, UnbiasedLayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, PositionTable):
+            module.reset()
+
+    def _init_words(self, weight: Tensor) -> None:
+        """Initialise the table of words `[V, D]`."""
+        init.xavier_uniform_(weight)
+
+
 class TransformerEncoderLayer(GradientCheckpointingLayer):
     """Encoder layer of a Transformer: self-attention over regions and a feed-forward layer, with their residuals.
 

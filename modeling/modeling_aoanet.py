@@ -4,21 +4,19 @@ Symbols of the paper: A are the regions, a-bar their mean after refining, h_t th
 context, i the information and g the gate of attention on attention.
 """
 
-import torch
 from torch import Tensor, nn
 
 from .configuration_aoanet import AoANetConfig
-from .generation_captioning import RecurrentCache
 from .layers_attention import AttentionOnAttention, MultiHeadAttention, create_region_mask
 from .layers_recurrent import (
     AdditiveRegionAttention,
     AttendedContext,
     AttentionLSTMDecoder,
     AttentionLSTMLayer,
+    AttentionLSTMPreTrainedModel,
     DotRegionAttention,
     RefiningEncoder,
     RefiningLayer,
-    initialize_as_torch,
 )
 from .layers_transformer import RegionProjection, UnbiasedLayerNorm
 from .layers_vision import RegionFeatures
@@ -26,28 +24,13 @@ from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,
     CaptioningModel,
-    CaptioningPreTrainedModel,
 )
 
 
-class AoANetPreTrainedModel(CaptioningPreTrainedModel):
-    """Initialisation and split rules of AoANet."""
+class AoANetPreTrainedModel(AttentionLSTMPreTrainedModel):
+    """Base class of AoANet."""
 
     config: AoANetConfig
-    _no_split_modules = ["RefiningLayer", "AttentionLSTMLayer", "VisionBackbone"]
-    _is_stateful = True
-    cache_class = RecurrentCache
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as PyTorch does, which the released code relies on."""
-        super()._init_weights(module)
-        if isinstance(module, (AoANetEncoder, AoANetForConditionalGeneration)):
-            for name, child in module.named_children():
-                if name not in ("vision", "model"):
-                    initialize_as_torch(child)
-        elif isinstance(module, AoANetDecoder):
-            initialize_as_torch(module)
 
 
 class AoANetEncoder(AoANetPreTrainedModel, RefiningEncoder):

@@ -29,6 +29,7 @@ from .layers_transformer import (
     Residual,
     TextDecoder,
     TransformerEncoderLayer,
+    TransformerPreTrainedModel,
     encode_levels,
     sinusoids,
 )
@@ -41,7 +42,6 @@ from .modeling_captioning import (
     CaptioningLMOutput,
     CaptioningModel,
     CaptioningModelOutput,
-    CaptioningPreTrainedModel,
 )
 
 logger = logging.get_logger(__name__)
@@ -117,7 +117,7 @@ class AttributeMaps(NamedTuple):
     weights: Tensor
 
 
-class ETAPreTrainedModel(CaptioningPreTrainedModel):
+class ETAPreTrainedModel(TransformerPreTrainedModel):
     """Initialisation and split rules of the Entangled Transformer."""
 
     config: ETAConfig
@@ -127,20 +127,16 @@ class ETAPreTrainedModel(CaptioningPreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as the Transformer: projections by Xavier, words with deviation 1 / sqrt(d)."""
+        """Initialise as the Transformer, and the parts of the detector."""
         super()._init_weights(module)
         if isinstance(module, WordScores):
-            module.reset_parameters()
-        elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=self.config.hidden_size**-0.5)
-        elif isinstance(module, PositionTable):
-            module.reset()
+            init.constant_(module.bias, module.initial_bias)
         elif isinstance(module, ETAEncoder) and module.token_ids is not None:
             init.copy_(module.token_ids, torch.tensor(self.config.attribute_token_ids))
-        elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                init.zeros_(module.bias)
+
+    def _init_words(self, weight: Tensor) -> None:
+        """Initialise words with deviation 1 / sqrt(d), as the Transformer."""
+        init.normal_(weight, std=self.config.hidden_size**-0.5)
 
 
 class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):

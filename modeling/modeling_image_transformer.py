@@ -10,17 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from .configuration_image_transformer import RELATION_NUMBERS, ImageTransformerConfig
-from .generation_captioning import RecurrentCache
 from .layers_attention import AttentionOnAttention, MultiHeadAttention, PreparedDotAttention, create_region_mask
 from .layers_recurrent import (
     AttendedContext,
     AttentionLSTMDecoder,
     AttentionLSTMLayer,
+    AttentionLSTMPreTrainedModel,
     DotRegionAttention,
     LSTMState,
     RefiningEncoder,
     RefiningLayer,
-    initialize_as_torch,
 )
 from .layers_transformer import RegionProjection, UnbiasedLayerNorm
 from .layers_vision import RegionFeatures
@@ -28,7 +27,6 @@ from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,
     CaptioningModel,
-    CaptioningPreTrainedModel,
 )
 
 CHILD_NUMBER, NEIGHBOUR_NUMBER, PARENT_NUMBER = RELATION_NUMBERS.values()
@@ -82,24 +80,10 @@ def visible_relations(relations: Tensor, mask: Tensor | None, views: Tensor | No
     return relations
 
 
-class ImageTransformerPreTrainedModel(CaptioningPreTrainedModel):
-    """Initialisation and split rules of Image Transformer."""
+class ImageTransformerPreTrainedModel(AttentionLSTMPreTrainedModel):
+    """Base class of Image Transformer."""
 
     config: ImageTransformerConfig
-    _no_split_modules = ["RefiningLayer", "AttentionLSTMLayer", "VisionBackbone"]
-    _is_stateful = True
-    cache_class = RecurrentCache
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as PyTorch does, which the released code relies on."""
-        super()._init_weights(module)
-        if isinstance(module, (ImageTransformerEncoder, ImageTransformerForConditionalGeneration)):
-            for name, child in module.named_children():
-                if name not in ("vision", "model"):
-                    initialize_as_torch(child)
-        elif isinstance(module, ImageTransformerDecoder):
-            initialize_as_torch(module)
 
 
 class SpatialSubTransformers(nn.Module):

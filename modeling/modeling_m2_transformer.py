@@ -7,9 +7,7 @@ Symbols of the paper: the memory slots are M_k and M_v (Eq. 2), the encoder leve
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .configuration_m2_transformer import M2TransformerConfig
 from .layers_attention import BeamFoldingCrossAttention
@@ -24,32 +22,21 @@ from .layers_transformer import (
     Residual,
     TextDecoder,
     TransformerDecoderLayer,
+    TransformerPreTrainedModel,
     meshed_sum,
 )
 from .modeling_captioning import (
     CaptioningForConditionalGeneration,
     CaptioningModel,
-    CaptioningPreTrainedModel,
 )
 
 
-class M2TransformerPreTrainedModel(CaptioningPreTrainedModel):
-    """Initialisation and split rules of the M2 Transformer."""
+class M2TransformerPreTrainedModel(TransformerPreTrainedModel):
+    """Split rules of the M2 Transformer."""
 
     config: M2TransformerConfig
     _no_split_modules = ["RegionEncoderLayer", "MeshedDecoderLayer", "VisionBackbone"]
     _supports_flex_attn = False  # its masks have no form for memory slots, see `visible_slots`
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise matrices by Xavier's uniform law, as the released code; biases are 0."""
-        super()._init_weights(module)
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            init.xavier_uniform_(module.weight)
-            if getattr(module, "bias", None) is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, PositionTable):
-            module.reset()
 
 
 class M2TransformerEncoder(M2TransformerPreTrainedModel, RegionEncoder):

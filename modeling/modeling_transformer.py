@@ -8,9 +8,7 @@ import math
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 
 from .configuration_transformer import CaptioningTransformerConfig
 from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention
@@ -24,6 +22,7 @@ from .layers_transformer import (
     TextDecoder,
     TransformerDecoderLayer,
     TransformerEncoderLayer,
+    TransformerPreTrainedModel,
     UnbiasedLayerNorm,
     encode_levels,
     visible_regions,
@@ -34,29 +33,14 @@ from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,
     CaptioningModel,
-    CaptioningPreTrainedModel,
 )
 
 
-class CaptioningTransformerPreTrainedModel(CaptioningPreTrainedModel):
-    """Initialisation and split rules of the captioning Transformer."""
+class CaptioningTransformerPreTrainedModel(TransformerPreTrainedModel):
+    """Split rules of the captioning Transformer."""
 
     config: CaptioningTransformerConfig
     _no_split_modules = ["TransformerEncoderLayer", "TransformerDecoderLayer", "VisionBackbone"]
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise matrices by Xavier's uniform law, as the released code; biases are 0."""
-        super()._init_weights(module)
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            init.xavier_uniform_(module.weight)
-            if getattr(module, "bias", None) is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, UnbiasedLayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
-        elif isinstance(module, PositionTable):
-            module.reset()
 
 
 def make_norm(config: CaptioningTransformerConfig) -> partial:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import initialization as init
 from transformers.utils import logging
 
 from .configuration_zodiac import ZodiacConfig
@@ -30,6 +29,7 @@ from .layers_transformer import (
     TextDecoder,
     TransformerDecoderLayer,
     TransformerEncoderLayer,
+    TransformerPreTrainedModel,
     UnbiasedLayerNorm,
     encode_levels,
 )
@@ -39,7 +39,6 @@ from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,
     CaptioningModel,
-    CaptioningPreTrainedModel,
 )
 
 logger = logging.get_logger(__name__)
@@ -47,26 +46,12 @@ logger = logging.get_logger(__name__)
 BATCH_NORMS = {0: "none", 1: "batch_input", 2: "batch"}  # of `REGION_NORMS`
 
 
-class ZodiacPreTrainedModel(CaptioningPreTrainedModel):
-    """Initialisation and split rules of ZoDIAC; attention back-ends reach its vision part only."""
+class ZodiacPreTrainedModel(TransformerPreTrainedModel):
+    """Split rules of ZoDIAC; attention back-ends reach its vision part only."""
 
     config: ZodiacConfig
     _no_split_modules = ["TransformerEncoderLayer", "ZodiacDecoderLayer", "VisionBackbone"]
     _supports_flex_attn = False
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise matrices by Xavier's uniform law, as the released code; biases are 0."""
-        super()._init_weights(module)
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            init.xavier_uniform_(module.weight)
-            if getattr(module, "bias", None) is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, UnbiasedLayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
-        elif isinstance(module, PositionTable):
-            module.reset()
 
 
 def make_residual(config: ZodiacConfig) -> Residual:

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from .configuration_zodiac_aoanet import ZodiacAoANetConfig
-from .generation_captioning import RecurrentCache
 from .layers_attention import AttentionOnAttention
 from .layers_intensity import (
     RELEASED_POOL_WARNING,
@@ -19,9 +18,9 @@ from .layers_recurrent import (
     AttendedContext,
     AttentionLSTMDecoder,
     AttentionLSTMLayer,
+    AttentionLSTMPreTrainedModel,
     RefiningEncoder,
     RefiningLayer,
-    initialize_as_torch,
 )
 from .layers_transformer import FeedForward, RegionProjection, Residual, UnbiasedLayerNorm
 from .layers_vision import RegionFeatures
@@ -29,31 +28,17 @@ from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,
     CaptioningModel,
-    CaptioningPreTrainedModel,
 )
 
 logger = logging.get_logger(__name__)
 
 
-class ZodiacAoANetPreTrainedModel(CaptioningPreTrainedModel):
-    """Initialisation and split rules of ZoDIAC in AoANet; attention back-ends reach its vision part only."""
+class ZodiacAoANetPreTrainedModel(AttentionLSTMPreTrainedModel):
+    """Split rules of ZoDIAC in AoANet; attention back-ends reach its vision part only."""
 
     config: ZodiacAoANetConfig
     _no_split_modules = ["ZodiacRefiningLayer", "AttentionLSTMLayer", "VisionBackbone"]
-    _is_stateful = True
     _supports_flex_attn = False
-    cache_class = RecurrentCache
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as PyTorch does, which the released code relies on."""
-        super()._init_weights(module)
-        if isinstance(module, (ZodiacAoANetEncoder, ZodiacAoANetForConditionalGeneration)):
-            for name, child in module.named_children():
-                if name not in ("vision", "model"):
-                    initialize_as_torch(child)
-        elif isinstance(module, ZodiacAoANetDecoder):
-            initialize_as_torch(module)
 
 
 class ActivatedLayerNorm(UnbiasedLayerNorm):
