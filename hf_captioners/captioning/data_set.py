@@ -7,16 +7,27 @@ from typing import Any
 from datasets import Dataset
 from tqdm.auto import tqdm
 
+from hf_captioners.data import load_captions
 from hf_captioners.data.readable import load_readable
 from hf_captioners.data.report import DataReport
+from hf_captioners.data.schema import IMAGE, IMAGES, REGIONS
+from hf_captioners.features.region_forms import open_split_regions
+from hf_captioners.features.regions_column import with_regions
 from hf_captioners.metrics.caption_files import MatchedCaptions
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
 from .batches import require_batch_size
 
+INPUT_COLUMNS = (REGIONS, IMAGES, IMAGE)  # the first that a row has is captioned
+
 
 def load_split(
-    data: str, data_dir: str | None, split: str, options: Mapping[str, Any], report: DataReport | None = None
+    data: str,
+    data_dir: str | None,
+    split: str,
+    options: Mapping[str, Any],
+    report: DataReport | None = None,
+    features: str | None = None,
 ) -> Dataset:
     """Load a split of a named data set, or of a folder of captioned images, without images that cannot be read.
 
@@ -26,13 +37,22 @@ def load_split(
         split: name of the split.
         options: options of the data set.
         report: an empty report, which receives the rows that are left out.
+        features: region features, which are read instead of the images, see `open_split_regions`.
+
+    Raises:
+        FileNotFoundError: there are no features.
+        MissingRegionsError: images have no features.
+        ValueError: there is no such split, or no image that can be read.
     """
     report = DataReport() if report is None else report
     is_folder = data_dir is None and Path(data).is_dir()
     name, folder = ("caption_folder", data) if is_folder else (data, data_dir)
-    rows = load_readable(name, folder, split, report=report, **options)
+    if features is None:
+        rows = load_readable(name, folder, split, report=report, **options)
+    else:
+        rows = load_captions(name, data_dir=folder, split=split, report=report, **options)
     assert isinstance(rows, Dataset)
-    return rows
+    return rows if features is None else with_regions(rows, open_split_regions(features, split))
 
 
 def caption_data_set(
@@ -42,7 +62,7 @@ def caption_data_set(
 
     Args:
         pipeline: see `load_pipeline`.
-        rows: rows of `load_captions`: `image` or `images`, `image_id`, `captions`.
+        rows: rows of `load_captions`: `image`, `images` or `regions` (see `with_regions`), `image_id`, `captions`.
         batch_size: rows per batch.
         **options: arguments of the pipeline, for example `num_beams`.
 
@@ -68,8 +88,8 @@ def caption_data_set(
     with tqdm(total=len(rows), desc="captions", unit="image", disable=None) as progress:
         for first in range(0, len(rows), batch_size):
             batch = [rows[place] for place in range(first, min(first + batch_size, len(rows)))]
-            images = [row["images"] if "images" in row else row["image"] for row in batch]
-            results = pipeline(images, batch_size=len(batch), **options)
+            inputs = [next(row[name] for name in INPUT_COLUMNS if name in row) for row in batch]
+            results = pipeline(inputs, batch_size=len(batch), **options)
             for row, best in zip(batch, results, strict=True):
                 if row["captions"]:
                     matched.images.append(row["image_id"])

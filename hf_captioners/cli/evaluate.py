@@ -35,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--data_options", "--data-options", nargs="+", default=[], help="options of the data set: name=value ..."
     )
     parser.add_argument("--split", default="test", help="default: test")
+    parser.add_argument(
+        "--features",
+        help="region features instead of images: the output of extract-features, or a TSV, HDF5 or folder of "
+        "bottom-up features",
+    )
     parser.add_argument("--max_images", "--max-images", type=int, help="caption at most this many images")
     add_strict_argument(parser)
     add_model_arguments(parser)
@@ -71,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     settings = metric_settings(args)
     options = read_named_values(args.data_options, "--data_options")
     problems = DataReport()
-    rows = load_split(args.data, args.data_dir, args.split, options, problems)
+    rows = load_split(args.data, args.data_dir, args.split, options, problems, args.features)
     if args.max_images is not None and args.max_images < len(rows):
         print(f"only the first {args.max_images:,} of {len(rows):,} images", file=sys.stderr)
         rows = rows.select(range(args.max_images))

@@ -22,9 +22,7 @@ def parent_parsers() -> list[argparse.ArgumentParser]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose rows and runs."""
-    parser.add_argument(
-        "paper", help="short name of the paper or study: visualgpt, show_attend_tell, low_data, self_critical"
-    )
+    parser.add_argument("paper", help="short name of the paper or study, for example visualgpt, zodiac, eta, low_data")
     parser.add_argument("--table", help="number of the table; default: all")
     parser.add_argument("--row", help="only rows whose name contains this text")
     parser.add_argument("--regime", help="only this regime, for example 1%%")
@@ -55,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     runs = plan_runs(recipes, output, args.regime, args.seeds)
     if args.dry_run:
         for one in runs:
-            print(shlex.join(["hf-captioners", "train", *one.typed(overrides)]))
+            print(shlex.join(["hf-captioners", one.command, *one.typed(overrides)]))
         return 0
 
     def announce(number: int, one: Run) -> None:

@@ -90,6 +90,12 @@ def run(args: argparse.Namespace) -> int:
     recipes = [Recipe.load(path) for path in args.recipes]
     if args.regime is not None and not recipes:
         raise ValueError(f"`--regime {args.regime}` needs a recipe: hf-captioners train RECIPE.yaml --regime NAME.")
+    for recipe in recipes:
+        if recipe.published is not None and recipe.published.combines:
+            raise ValueError(
+                f"{recipe.path} combines runs of other rows and is not trained itself: hf-captioners reproduce "
+                f"{recipe.published.paper} --table {recipe.published.table} --row {recipe.published.row!r}"
+            )
     parts = [recipe.with_regime(args.regime if recipe is recipes[0] else None) for recipe in recipes]
     typed = {name: value for name, value in vars(args).items() if name not in OWN}
     arguments = read_arguments(merge_arguments(*parts, typed))

@@ -38,3 +38,31 @@ def open_regions(path: str | Path, max_numbers: int = MAX_NUMBERS) -> RegionSour
     if path.is_dir() and any(file.suffix in RegionFolder.SUFFIXES for file in path.iterdir()):
         return RegionFolder(path, max_numbers=max_numbers)
     return None
+
+
+def open_split_regions(
+    path: str | Path, split: str, opened: dict[Path, RegionSource | None] | None = None
+) -> RegionSource:
+    """Open the regions of a split: those of one source for all splits, or of a folder with a source for each split.
+
+    Args:
+        path: see `open_regions`, or a folder of such sources by split, as `extract-features` writes it.
+        split: name of the split.
+        opened: sources that were opened before; a TSV is scanned for its images, which is done once for all splits.
+
+    Raises:
+        FileNotFoundError: there are none.
+        ValueError, ImportError: see `open_regions`.
+    """
+    opened = {} if opened is None else opened
+    places = [Path(path), Path(path, split)]
+    for place in places:
+        if place not in opened:
+            opened[place] = open_regions(place)
+    found = next((source for place in places if (source := opened[place]) is not None), None)
+    if found is None:
+        raise FileNotFoundError(
+            f"{places[1]} is no feature store, nor is {places[0]}, nor a TSV, HDF5 or folder of region features. "
+            f"Extract the split: hf-captioners extract-features ... --split {split} --output {path}"
+        )
+    return found

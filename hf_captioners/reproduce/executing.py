@@ -96,12 +96,17 @@ def without_tokens(arguments: Sequence[str]) -> list[str]:
 def execute_run(run: Run, arguments: Sequence[str], launcher: Sequence[str]) -> dict[str, Any]:
     """Train and test in a child process, unless that is done already; an interrupted run is resumed.
 
+    A run that combines others is evaluated once they are done, in one process (`launcher` is that of training).
+
     A run that another process executes is left to it, so that several calls of the same command share the work.
     """
+    waiting = [member for member in run.members if (result := member.result()) is None or result["status"] != DONE]
+    if waiting:
+        return {"status": f"waits for {', '.join(str(member.folder) for member in waiting)}"}
     run.folder.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(run.folder / ".reproduce.lock", blocking=False):
-            return _execute(run, list(arguments), list(launcher))
+            return _execute(run, list(arguments), [sys.executable] if run.members else list(launcher))
     except Timeout:
         return {"status": ELSEWHERE}
 
@@ -117,7 +122,8 @@ def _execute(run: Run, arguments: list[str], launcher: list[str]) -> dict[str, A
     write_text(run.folder / RESULT, as_json(result) + "\n")
     started = time.time()
     with log.open("w", encoding="utf-8") as file:
-        command = [*launcher, "-m", "hf_captioners.cli", "train", *arguments, *(["--resume"] if same else [])]
+        command = [*launcher, "-m", "hf_captioners.cli", run.command, *arguments]
+        command += ["--resume"] if same and not run.members else []
         status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
     if not same:  # the duration of an interrupted run is not known
         result["seconds"] = round(time.time() - started)

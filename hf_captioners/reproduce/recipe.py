@@ -60,6 +60,19 @@ class Regime:
 
 
 @dataclass(frozen=True)
+class CombinedRow:
+    """Runs of another row, which a row combines.
+
+    Args:
+        recipe: file of that row, in the folder of the recipe that combines it.
+        seeds: seeds of the runs.
+    """
+
+    recipe: str
+    seeds: Sequence[int] = (0,)
+
+
+@dataclass(frozen=True)
 class PublishedRow:
     """The row of a table that a recipe reproduces.
 
@@ -69,6 +82,8 @@ class PublishedRow:
         row: name of the row, as printed.
         regimes: regimes by name.
         seeds: seeds of the runs whose mean is compared.
+        combines: rows whose captioners choose every word together in this row, which is not trained itself. One run
+            of one row: this row repeats that one.
     """
 
     paper: str
@@ -76,6 +91,7 @@ class PublishedRow:
     row: str
     regimes: Mapping[str, Regime]
     seeds: Sequence[int] = (42,)
+    combines: Sequence[CombinedRow] = ()
 
     def beside(self, regime: str, metrics: Mapping[int, Mapping[str, float]]) -> "PublishedFacts":
         """Return the published metrics of a regime beside the measured ones.
@@ -137,6 +153,32 @@ class Recipe:
         published = content.pop(REPRODUCES, None)
         return cls(path, content, None if published is None else _published(path, published))
 
+    def combined(self) -> "list[tuple[Recipe, Sequence[int]]]":
+        """Return the recipes whose runs this row combines, each with its seeds; none for a row that is trained.
+
+        Raises:
+            ValueError: a recipe is missing, or is of a row that combines others itself or lacks a regime of this one.
+        """
+        rows = self.published.combines if self.published else ()
+        return [(self._member(row.recipe), row.seeds) for row in rows]
+
+    def _member(self, name: str) -> "Recipe":
+        path = self.path.parent / name
+        if not path.is_file():
+            near = difflib.get_close_matches(name, [other.name for other in self.path.parent.glob("*.yaml")], n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{self.path} combines {name}, which is not in its folder.{hint}")
+        member = Recipe.load(path)
+        if member.published is None or member.published.combines:
+            raise ValueError(f"{self.path} combines {name}, expected the recipe of a row that is trained.")
+        assert self.published is not None
+        if missing := [regime for regime in self.published.regimes if regime not in member.published.regimes]:
+            raise ValueError(
+                f"{self.path} has the regime {missing[0]}, and {name}, which it combines, has "
+                f"{', '.join(member.published.regimes)}."
+            )
+        return member
+
     def with_regime(self, name: str | None) -> dict[str, Any]:
         """Return the arguments of a regime: they replace those of the recipe; mappings are merged by field.
 
@@ -186,11 +228,12 @@ def find_recipe(source: str | os.PathLike[str]) -> Path:
 def _published(path: Path, content: Any) -> PublishedRow:
     try:
         regimes = {str(name): Regime(**(regime or {})) for name, regime in content["regimes"].items()}
-        return PublishedRow(**{**content, "table": str(content["table"]), "regimes": regimes})
+        rows = tuple(CombinedRow(**row) for row in content.get("combines", ()))
+        return PublishedRow(**{**content, "table": str(content["table"]), "regimes": regimes, "combines": rows})
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(
             f"{path}: `{REPRODUCES}` needs paper, table, row and regimes (name: {{arguments, published}}), and may "
-            f"have seeds ({type(error).__name__}: {error})."
+            f"have seeds and combines (a list of {{recipe, seeds}}) ({type(error).__name__}: {error})."
         ) from error
 
 

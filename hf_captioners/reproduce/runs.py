@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .combining import require_evaluation_arguments, typed_evaluation
 from .recipe import Recipe, as_arguments, merge_arguments
 
 RESULT = "result.json"
@@ -22,12 +23,19 @@ class Run:
         regime: name of the regime.
         seed: seed of the run.
         folder: output folder of the run.
+        members: the runs that this one combines; empty if it trains.
     """
 
     recipe: Recipe
     regime: str
     seed: int
     folder: Path
+    members: "tuple[Run, ...]" = ()
+
+    @property
+    def command(self) -> str:
+        """The command of `hf-captioners` that does the work of this run."""
+        return "evaluate" if self.members else "train"
 
     @property
     def names(self) -> dict[str, str]:
@@ -42,7 +50,9 @@ class Run:
         return merge_arguments(self.recipe.with_regime(self.regime), overrides, own)
 
     def typed(self, overrides: Mapping[str, Any]) -> list[str]:
-        """Return the training arguments as they are typed after `hf-captioners train`."""
+        """Return what is typed after `hf-captioners` and `command`."""
+        if self.members:
+            return typed_evaluation(self.arguments(overrides), [str(member.folder) for member in self.members])
         return [text for name, value in self.arguments(overrides).items() for text in as_arguments(name, value)]
 
     def result(self) -> dict[str, Any] | None:
@@ -88,28 +98,47 @@ def plan_runs(
 ) -> list[Run]:
     """Plan runs, seed by seed, so that every row has a result early.
 
+    Rows that combine others come last, after the runs that they combine, which are planned even if their rows were not
+    asked for.
+
     Args:
         recipes: recipes of published rows.
         output: folder of all runs.
         regime: name of a regime. None: all regimes.
-        seeds: seeds. None: those of each recipe.
+        seeds: seeds of the rows that are trained. None: those of each recipe.
 
     Raises:
-        ValueError: no recipe has this regime.
+        ValueError: no recipe has this regime, or a row combines what does not exist, see `Recipe.combined`.
     """
-    rounds = max(len(seeds or recipe.published.seeds) for recipe in recipes if recipe.published)
-    runs = []
-    for number in range(rounds):
-        for recipe in recipes:
+    trained = [recipe for recipe in recipes if recipe.published and not recipe.published.combines]
+    runs: list[Run] = []
+    for number in range(
+        max((len(seeds or recipe.published.seeds) for recipe in trained if recipe.published), default=0)
+    ):
+        for recipe in trained:
             assert recipe.published is not None
             own_seeds = seeds or recipe.published.seeds
             for name in recipe.published.regimes:
                 if regime in (None, name) and number < len(own_seeds):
-                    seed = own_seeds[number]
-                    runs.append(Run(recipe, name, seed, output / recipe.path.stem / slug(name) / f"seed_{seed}"))
+                    runs.append(plan_run(recipe, name, own_seeds[number], output))
+    for recipe in recipes:
+        if not recipe.published or not recipe.published.combines:
+            continue
+        require_evaluation_arguments(recipe)
+        for name in recipe.published.regimes:
+            if regime in (None, name):
+                members = [plan_run(one, name, seed, output) for one, its in recipe.combined() for seed in its]
+                planned = {run.folder for run in runs}
+                runs += [member for member in members if member.folder not in planned]
+                runs.append(Run(recipe, name, 0, output / recipe.path.stem / slug(name) / "combined", tuple(members)))
     if not runs:
         raise ValueError(f"None of these recipes has the regime {regime!r}.")
     return runs
+
+
+def plan_run(recipe: Recipe, regime: str, seed: int, output: Path) -> Run:
+    """Return the run of a row that is trained."""
+    return Run(recipe, regime, seed, output / recipe.path.stem / slug(regime) / f"seed_{seed}")
 
 
 def slug(name: str) -> str:

@@ -13,7 +13,7 @@ from hf_captioners.data.loading import generation_defaults
 from hf_captioners.data.readable import load_readable, unusable_images
 from hf_captioners.data.report import DataReport, Problem
 from hf_captioners.data.subsets import CaptionSubset, draw_subset
-from hf_captioners.features.region_forms import open_regions
+from hf_captioners.features.region_forms import open_split_regions
 from hf_captioners.features.region_source import RegionSource
 from hf_captioners.features.regions_column import region_source_of, with_regions
 from hf_captioners.named_values import read_named_values
@@ -164,17 +164,7 @@ class DataArguments:
             FileNotFoundError: there are none.
         """
         assert self.features is not None
-        places = [Path(self.features), Path(self.features, split)]
-        for place in places:
-            if place not in self._opened:  # a TSV is scanned for its images: once for all splits
-                self._opened[place] = open_regions(place)
-        found = next((source for place in places if (source := self._opened[place]) is not None), None)
-        if found is None:
-            raise FileNotFoundError(
-                f"{places[1]} is no feature store, nor is {places[0]}, nor a TSV, HDF5 or folder of region features. "
-                f"Extract the split: hf-captioners extract-features ... --split {split} --output {self.features}"
-            )
-        return found
+        return open_split_regions(self.features, split, self._opened)
 
 
 def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset]:

@@ -57,9 +57,17 @@ def show_examples(callbacks: Iterable[Any], examples: Sequence[CaptionedExample]
                 tool.log({**images, "train/global_step": step})
 
 
-def visual_gate_means(outputs: Any, real: Tensor) -> list[float]:
-    """Return the mean visual gate of each layer over real tokens `[B * K, T]`; empty for models without gates."""
-    gates = [getattr(layer, "visual", layer) for layer in getattr(outputs, "gates", None) or ()]
+def visual_gate_means(model: Any, outputs: Any, real: Tensor) -> list[float]:
+    """Return the mean visual gate of each layer over real tokens; empty for models without visual gates.
+
+    Args:
+        model: the captioner. Its gates are visual if they have a field `visual`, or if it has visual scores.
+        outputs: its outputs with gates.
+        real: `[B * K, T]`, True at real tokens.
+    """
+    is_visual = getattr(model, "has_visual_scores", False)
+    layers = getattr(outputs, "gates", None) or ()
+    gates = [getattr(layer, "visual", layer if is_visual else None) for layer in layers]
     return [float(gate.detach()[real].float().mean()) for gate in gates if isinstance(gate, Tensor)]
 
 

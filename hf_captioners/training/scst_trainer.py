@@ -280,7 +280,7 @@ class SCSTTrainer(CaptioningTrainer):
         length = self.args.generation_max_new_tokens if self.args.loss_length == "longest" else None
         loss = self_critical_loss(token_logprobs.view(by_image), samples.real.view(by_image), advantages, length)
         loss = loss + self._regularisers(logits, images, samples)
-        gates = visual_gate_means(outputs, samples.real)
+        gates = visual_gate_means(self.base_model, outputs, samples.real)
         if gates:
             self._note("visual_gate", sum(gates) / len(gates))
         return (loss, outputs) if return_outputs else loss

@@ -474,7 +474,7 @@ class CaptioningTrainer(HubTrainer):
         batch = self._captioned_batch(images, captions, rows)
         with self.accelerator.autocast():
             outputs = self.base_model(**batch, output_gates=True)
-        means = visual_gate_means(outputs, batch["labels"] != IGNORED_LABEL)
+        means = visual_gate_means(self.base_model, outputs, batch["labels"] != IGNORED_LABEL)
         return {f"visual_gate_{layer}": mean for layer, mean in enumerate(means)}
 
     def _scored_words(self, images: CaptionedImages, captions: list[str], row: int) -> list[tuple[str, float]]:

@@ -71,3 +71,16 @@ def test_studies_of_several_views(captioner, scenes, tmp_path, monkeypatch):
     expected = [records[0]["generated_text"] for records in pipe(views)]
     records = [json.loads(line) for line in each.read_text().splitlines()]
     assert [record["caption"] for record in records] == expected
+
+
+def test_stored_features(options, captioner, images, vision_model, tmp_path, capsys):
+    """Features of the captioner's own vision model give the captions of the images."""
+    stored = tmp_path / "features"
+    typed = ["--data_dir", images, "--vision_model", vision_model, "--image_size", 32, "--output", stored]
+    assert main(["extract-features", *map(str, typed), "--kind", "float32", "--cpu"]) == 0
+    from_images, from_features = tmp_path / "images.jsonl", tmp_path / "features.jsonl"
+    assert evaluate(*options, "--per_image", from_images) == 0
+    assert evaluate(*options, "--per_image", from_features, "--features", stored) == 0
+    assert from_features.read_text() == from_images.read_text()
+    assert evaluate(*options, "--features", tmp_path / "nowhere") == 2
+    assert "nowhere/train is no feature store" in capsys.readouterr().err

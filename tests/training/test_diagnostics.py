@@ -1,11 +1,15 @@
 """Diagnostics of evaluations: statistics of captions, gates, and images in logging tools."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 
 from hf_captioners.training import CaptioningTrainingArguments
+from hf_captioners.training.diagnostics import visual_gate_means
 
 
 class Board(TrainerCallback):
@@ -81,6 +85,18 @@ def test_stored_regions_have_gates_and_no_images_to_show(make_captioner, make_tr
     metrics = make_trainer(model, callbacks=[board], **options).evaluate()
     assert board.images == board.texts == []
     assert all(0 < metrics[f"eval_visual_gate_{layer}"] < 1 for layer in range(2))
+
+
+def test_only_visual_gates_are_measured():
+    """Gates of other meanings and shapes, such as pooled intensities `[B * K, 2, H, T]`, are passed over."""
+    real = torch.tensor([[True, True, False]])
+    scored, other = SimpleNamespace(has_visual_scores=True), SimpleNamespace(has_visual_scores=False)
+    gate = torch.tensor([[[0.2], [0.4], [1.0]]])
+    assert visual_gate_means(scored, SimpleNamespace(gates=(gate,)), real) == pytest.approx([0.3])
+    named = SimpleNamespace(gates=(SimpleNamespace(visual=gate),))
+    assert visual_gate_means(other, named, real) == pytest.approx([0.3])
+    assert visual_gate_means(other, SimpleNamespace(gates=(torch.ones(1, 2, 8, 3),)), real) == []
+    assert visual_gate_means(other, SimpleNamespace(gates=None), real) == []
 
 
 def test_a_negative_number_of_examples_is_refused(tmp_path):
