@@ -18,6 +18,7 @@ from transformers.utils import logging
 from .configuration_captioning import GPT2CaptioningConfig
 from .layers_attention import AttentionOnAttention, BeamFoldingCrossAttention, MultiHeadAttention
 from .layers_transformer import DecoderStep, LevelGates, RegionEncoder, RegionEncoderLayer, TextDecoder
+from .layers_vision import load_vision_model_for
 from .modeling_captioning import CaptioningForConditionalGeneration, CaptioningPreTrainedModel
 
 logger = logging.get_logger(__name__)
@@ -191,7 +192,7 @@ class GPT2CaptioningForConditionalGeneration(CaptioningForConditionalGeneration)
             ValueError: if the language model is not a GPT-2, or has fewer layers than `decoder_layers`.
         """
         gpt2 = load_gpt2(language_model)
-        vision, fields = cls._vision_part(vision_model, config_fields)
+        vision, fields = load_vision_model_for(vision_model, config_fields)
         model = cls(cls.config_class(**(text_fields(gpt2, tokenizer, decoder_layers) | fields)))
         model.load_language_weights(gpt2)
         if vision is not None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, TimmWrapperConfig
 from transformers.utils import ModelOutput
 
-from .configuration_captioning import input_names, mask_name
+from .configuration_captioning import CaptioningConfig, input_names, mask_name
 
 NORMALISATIONS = (nn.modules.batchnorm._BatchNorm,)
 TIMM_PREFIX = "timm:"
@@ -201,6 +201,19 @@ def check_values(regions: RegionFeatures, boxes: Tensor | None) -> None:
         )
 
 
+def without_padding(regions: RegionFeatures) -> RegionFeatures:
+    """Return the regions with zeros where the mask marks padding, so that no result depends on its content."""
+    mask, shape = regions.region_mask, regions.region_features.shape[:2]
+    if mask is None or mask.shape != shape:
+        return regions
+    padding, changed = ~mask[..., None], dict(regions.items())
+    for name in ("region_features", "region_boxes"):
+        values = changed.get(name)
+        if values is not None and values.shape[:2] == shape:
+            changed[name] = values.masked_fill(padding, 0.0)
+    return RegionFeatures(**changed)
+
+
 def _rows(wrong: Tensor) -> list[int]:
     """Return the first rows of a batch in which an entry of `wrong` `[B, ...]` is True."""
     return wrong.reshape(len(wrong), -1).any(1).nonzero().flatten().tolist()[:10]
@@ -346,6 +359,53 @@ class VisionBackbone(nn.Module):
         )
 
 
+def regions_of_images(
+    vision: nn.Module,
+    pixel_values: Tensor,
+    view_mask: Tensor | None,
+    vision_inputs: Mapping[str, Tensor],
+    dtype: torch.dtype,
+) -> RegionFeatures:
+    """Return the regions that a vision part makes of images, or of several views of each image.
+
+    Args:
+        vision: the vision part; called with images `[N, C, H, W]`, it returns their regions.
+        pixel_values: `[B, C, H, W]`, or views `[B, V, C, H, W]`.
+        view_mask: `[B, V]`, True = a real view; None: all are.
+        vision_inputs: inputs that the vision part declares, with the same first axes as the images.
+        dtype: data type of the vision part.
+
+    Returns:
+        The regions; those of views one view after the other, with the number of the view in `region_views`.
+
+    Raises:
+        ValueError: images or mask have a wrong shape.
+    """
+    if pixel_values.ndim not in (4, 5):
+        raise ValueError(
+            f"`pixel_values` has the shape {tuple(pixel_values.shape)}, expected [images, channels, height, width] "
+            "or [images, views, channels, height, width]. Region features go by name: `region_features=...`."
+        )
+    if view_mask is not None and view_mask.shape != pixel_values.shape[:-3]:
+        raise ValueError(
+            f"`view_mask` has the shape {tuple(view_mask.shape)}, expected (images, views) of `pixel_values` "
+            f"{tuple(pixel_values.shape)}."
+        )
+    pixel_values = pixel_values.to(dtype)
+    if pixel_values.ndim == 4:
+        return vision(pixel_values, **vision_inputs)
+    images_and_views = pixel_values.shape[:2]
+    flat = {name: values.flatten(0, 1) for name, values in vision_inputs.items()}
+    of_views = vision(pixel_values.flatten(0, 1), **flat)  # features [B * V, R, D]
+    joined = {name: values.unflatten(0, images_and_views).flatten(1, 2) for name, values in of_views.items()}
+    cells = of_views.region_features.shape[1]
+    views = torch.arange(images_and_views[1], device=pixel_values.device).repeat_interleave(cells)
+    joined["region_views"] = views.expand(images_and_views[0], -1)  # [B, V * R]
+    if view_mask is not None:
+        joined["region_mask"] = joined["region_mask"] & view_mask.bool().repeat_interleave(cells, dim=1)
+    return RegionFeatures(**joined)
+
+
 def native_image_size(model: PreTrainedModel) -> tuple[int, int]:
     """Return the input height and width of a vision model in pixels; 224 x 224 if it defines none."""
     timm_model = getattr(model, "timm_model", None)
@@ -399,3 +459,38 @@ def load_timm_model(specification: str) -> PreTrainedModel:
         pretrained = timm.create_model(architecture, pretrained=True, num_classes=0)
         model.timm_model.load_state_dict(pretrained.state_dict())
     return model.eval()
+
+
+def load_vision_model_for(source: Any, config_fields: dict[str, Any]) -> tuple[PreTrainedModel | None, dict[str, Any]]:
+    """Load the vision model of a new captioner.
+
+    Args:
+        source: see `load_vision_model`; None for a captioner of region features.
+        config_fields: fields of the captioner's configuration that are known.
+
+    Returns:
+        The vision model (or None), and the fields with its configuration and its number of features.
+
+    Raises:
+        ValueError: the fields have another number of features; or see `load_vision_model`.
+    """
+    if source is None:
+        return None, config_fields
+    loaded = load_vision_model(source)
+    fields = {**config_fields, "vision_config": loaded.config}
+    # The number of features depends on the layer and on the kind of backbone, so it is measured with a zero image.
+    probe_config = CaptioningConfig(
+        vision_config=loaded.config,
+        vision_feature_layer=fields.get("vision_feature_layer", -1),
+        vision_grid_size=fields.get("vision_grid_size"),
+    )
+    probe = VisionBackbone(probe_config)
+    with torch.no_grad():
+        regions = probe.eval()(torch.zeros(1, 3, *native_image_size(loaded)))
+    found = regions.region_features.shape[-1]
+    if fields.setdefault("region_feature_size", found) != found:
+        raise ValueError(
+            f"`region_feature_size={fields['region_feature_size']}`, but the vision model gives {found} features "
+            "per region. Omit the field: it is measured."
+        )
+    return loaded, fields

@@ -10,7 +10,8 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_attribute_detector import AttributeDetectorConfig
 from .layers_attributes import AttributeNetwork, WordScores, attribute_nll, noisy_or
-from .modeling_captioning import CaptioningEncoder, CaptioningForConditionalGeneration, CaptioningPreTrainedModel
+from .layers_vision import load_vision_model_for
+from .modeling_captioning import CaptioningEncoder, CaptioningPreTrainedModel
 
 
 @dataclass
@@ -81,7 +82,7 @@ class AttributeDetectorModel(AttributeDetectorPreTrainedModel, CaptioningEncoder
         Raises:
             ValueError: weights of the vision model are missing.
         """
-        vision, fields = CaptioningForConditionalGeneration._vision_part(vision_model, config_fields)
+        vision, fields = load_vision_model_for(vision_model, config_fields)
         detector = cls(cls.config_class(**fields))
         if vision is not None:
             result = detector.vision.model.load_state_dict(vision.state_dict(), strict=False)

@@ -20,10 +20,11 @@ from .layers_vision import (
     check_inputs,
     check_regions,
     declare_inputs,
-    load_vision_model,
-    native_image_size,
+    load_vision_model_for,
     read_inputs,
+    regions_of_images,
     supported_attention,
+    without_padding,
 )
 
 logger = logging.get_logger(__name__)
@@ -285,42 +286,15 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
                 region_views=region_views,
             )
         else:
-            regions = self._regions_of_images(pixel_values, view_mask, vision_inputs)
-        return check_regions(self._without_padding(regions), self.config.region_feature_size)
-
-    def _regions_of_images(
-        self, pixel_values: Tensor, view_mask: Tensor | None, vision_inputs: Mapping[str, Tensor]
-    ) -> RegionFeatures:
-        """Return the regions that the vision part makes of images, or of views of images."""
-        if self.vision is None:
-            raise ValueError(
-                "This captioner has no vision model (`config.vision_config` is None): pass `region_features`, or "
-                "build it with `from_pretrained_parts(vision_model=...)`."
-            )
-        if pixel_values.ndim not in (4, 5):
-            raise ValueError(
-                f"`pixel_values` has the shape {tuple(pixel_values.shape)}, expected [images, channels, height, "
-                "width] or [images, views, channels, height, width]. Region features go by name: "
-                "`region_features=...`."
-            )
-        if view_mask is not None and view_mask.shape != pixel_values.shape[:-3]:
-            raise ValueError(
-                f"`view_mask` has the shape {tuple(view_mask.shape)}, expected (images, views) of `pixel_values` "
-                f"{tuple(pixel_values.shape)}."
-            )
-        pixel_values = pixel_values.to(self.input_dtype)
-        if pixel_values.ndim == 4:
-            return self.vision(pixel_values, **vision_inputs)
-        images_and_views = pixel_values.shape[:2]
-        flat = {name: values.flatten(0, 1) for name, values in vision_inputs.items()}
-        of_views = self.vision(pixel_values.flatten(0, 1), **flat)  # features [B * V, R, D]
-        joined = {name: values.unflatten(0, images_and_views).flatten(1, 2) for name, values in of_views.items()}
-        cells = of_views.region_features.shape[1]
-        views = torch.arange(images_and_views[1], device=pixel_values.device).repeat_interleave(cells)
-        joined["region_views"] = views.expand(images_and_views[0], -1)  # [B, V * R]
-        if view_mask is not None:
-            joined["region_mask"] = joined["region_mask"] & view_mask.bool().repeat_interleave(cells, dim=1)
-        return RegionFeatures(**joined)
+            if self.vision is None:
+                raise ValueError(
+                    "This captioner has no vision model (`config.vision_config` is None): pass `region_features`, or "
+                    "build it with `from_pretrained_parts(vision_model=...)`."
+                )
+            regions = regions_of_images(self.vision, pixel_values, view_mask, vision_inputs, self.input_dtype)
+        if self.config.region_mask_rule == "explicit":
+            regions = without_padding(regions)
+        return check_regions(regions, self.config.region_feature_size)
 
     def _check_boxes(self, regions: RegionFeatures, inputs: Mapping[str, Tensor]) -> None:
         """Raise a `ValueError` if the configuration needs boxes, and there are neither boxes nor relations."""
@@ -330,18 +304,6 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
             return
         instead = "".join(f", or `{name}` [images, regions, regions]" for name in relations)
         raise ValueError(f"{needed}: pass `region_boxes` [images, regions, 4] as well{instead}.")
-
-    def _without_padding(self, regions: RegionFeatures) -> RegionFeatures:
-        """Return the regions with zeros where the mask marks padding, so that no result depends on its content."""
-        mask, shape = regions.region_mask, regions.region_features.shape[:2]
-        if mask is None or mask.shape != shape or self.config.region_mask_rule != "explicit":
-            return regions
-        padding, changed = ~mask[..., None], dict(regions.items())
-        for name in ("region_features", "region_boxes"):
-            values = changed.get(name)
-            if values is not None and values.shape[:2] == shape:
-                changed[name] = values.masked_fill(padding, 0.0)
-        return RegionFeatures(**changed)
 
     def encode_regions(
         self, regions: RegionFeatures, output_attentions: bool, output_hidden_states: bool, output_gates: bool
@@ -754,7 +716,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         Returns:
             The captioner in evaluation mode; all parts but the vision model are newly initialised.
         """
-        vision, fields = cls._vision_part(vision_model, config_fields)
+        vision, fields = load_vision_model_for(vision_model, config_fields)
         if tokenizer is not None:
             ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
             fields = {"vocab_size": len(tokenizer)} | ids | fields
@@ -762,30 +724,6 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         if vision is not None:
             model.load_vision_weights(vision)
         return model.eval()
-
-    @classmethod
-    def _vision_part(cls, vision_model: Any, config_fields: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Load a vision model; return it with `config_fields`, its configuration and its number of features."""
-        if vision_model is None:
-            return None, config_fields
-        loaded = load_vision_model(vision_model)
-        fields = {**config_fields, "vision_config": loaded.config}
-        # The number of features depends on the layer and on the kind of backbone, so it is measured with a zero image.
-        probe_config = CaptioningConfig(
-            vision_config=loaded.config,
-            vision_feature_layer=fields.get("vision_feature_layer", -1),
-            vision_grid_size=fields.get("vision_grid_size"),
-        )
-        probe = VisionBackbone(probe_config)
-        with torch.no_grad():
-            regions = probe.eval()(torch.zeros(1, 3, *native_image_size(loaded)))
-        found = regions.region_features.shape[-1]
-        if fields.setdefault("region_feature_size", found) != found:
-            raise ValueError(
-                f"`region_feature_size={fields['region_feature_size']}`, but the vision model gives {found} features "
-                "per region. Omit the field: it is measured."
-            )
-        return loaded, fields
 
     def load_vision_weights(self, vision_model: PreTrainedModel) -> None:
         """Copy the weights and statistics of a vision model of the same configuration.
