@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.utils import logging
 
 from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention
 from .layers_transformer import CachedSelfAttention, DecoderStep
 from .layers_vision import RegionFeatures
-from .modeling_captioning import CaptioningEncoderOutput
+from .modeling_captioning import CaptioningEncoderOutput, CaptioningForConditionalGeneration
+
+logger = logging.get_logger(__name__)
 
 HIDDEN_SCORE = -1e9
 GATES: dict[str, Callable[[Tensor], Tensor]] = {
@@ -21,13 +24,6 @@ GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "none": lambda pooled: pooled,
 }
-
-
-# Said once when captions are generated.
-RELEASED_POOL_WARNING = (
-    'With `intensity_pool="released"`, as in the released code of ZoDIAC, a caption depends on the other images of '
-    "its batch and on the number of beams. The pools 'mean' and 'sum' do not have this property."
-)
 
 
 def without_common_padding(regions: RegionFeatures) -> RegionFeatures:
@@ -358,3 +354,21 @@ class StepIntensityAttention(IntensityAttention):
         attended = self.scaled(attended, pooled).flatten(2).flatten(0, 1)
         pooled = pooled.expand(len(keys), -1, folded.shape[1]).transpose(1, 2).flatten(0, 1)
         return attended, weights.transpose(1, 2).flatten(0, 1), pooled
+
+
+class IntensityForConditionalGeneration(CaptioningForConditionalGeneration):
+    """Captioner with intensity attention, which says once of the released pool that captions depend on the batch."""
+
+    @property
+    def captions_depend_on_batch(self) -> bool:
+        """Whether a caption depends on the other images and captions of its batch."""
+        return self.config.intensity_pool == "released"
+
+    def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """Warn once that captions depend on the batch with the released pool."""
+        if self.captions_depend_on_batch:
+            logger.warning_once(
+                'With `intensity_pool="released"`, as in the released code of ZoDIAC, a caption depends on the other '
+                "images of its batch and on the number of beams. The pools 'mean' and 'sum' do not have this property."
+            )
+        return super()._prepare_generation_config(generation_config, **kwargs)

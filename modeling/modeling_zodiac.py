@@ -9,18 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.utils import logging
 
 from .configuration_zodiac import ZodiacConfig
 from .layers_intensity import (
-    RELEASED_POOL_WARNING,
     CachedIntensityAttention,
     CrossIntensityAttention,
+    IntensityForConditionalGeneration,
     RegionIntensityAttention,
     without_common_padding,
 )
 from .layers_transformer import (
-    REGION_NORMS,
     DecoderStep,
     FeedForward,
     PositionTable,
@@ -37,13 +35,10 @@ from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     CaptioningEncoder,
     CaptioningEncoderOutput,
-    CaptioningForConditionalGeneration,
     CaptioningModel,
 )
 
-logger = logging.get_logger(__name__)
-
-BATCH_NORMS = {0: "none", 1: "batch_input", 2: "batch"}  # of `REGION_NORMS`
+BATCH_NORMS = {0: "none", 1: "batch_input", 2: "batch"}  # kinds of `RegionProjection`
 
 
 class ZodiacPreTrainedModel(TransformerPreTrainedModel):
@@ -74,7 +69,6 @@ class ZodiacEncoder(ZodiacPreTrainedModel, CaptioningEncoder):
     def __init__(self, config: ZodiacConfig) -> None:
         super().__init__(config)
         norm = BATCH_NORMS[config.region_batch_norm]
-        assert norm in REGION_NORMS
         self.projection = RegionProjection(config.region_feature_size, config.hidden_size, norm, config.region_dropout)
         self.layers = nn.ModuleList([self.make_layer(config) for _ in range(config.encoder_layers)])
         self.final_norm = UnbiasedLayerNorm(config.hidden_size)
@@ -213,7 +207,7 @@ class ZodiacModel(ZodiacPreTrainedModel, CaptioningModel):
         self.post_init()
 
 
-class ZodiacForConditionalGeneration(ZodiacPreTrainedModel, CaptioningForConditionalGeneration):
+class ZodiacForConditionalGeneration(ZodiacPreTrainedModel, IntensityForConditionalGeneration):
     """ZoDIAC with the projection to the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.token_embedding.weight"}
@@ -224,21 +218,15 @@ class ZodiacForConditionalGeneration(ZodiacPreTrainedModel, CaptioningForConditi
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
 
-    @property
-    def captions_depend_on_batch(self) -> bool:
-        """Whether a caption depends on the other images and captions of its batch."""
-        return self.config.intensity_pool == "released"
-
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Switch the cache off for the released pool, and warn once that captions depend on the batch."""
-        if not self.captions_depend_on_batch:
-            return super()._prepare_generation_config(generation_config, **kwargs)
-        if kwargs.get("use_cache") or kwargs.get("past_key_values") is not None:
-            raise ValueError(
-                'With `intensity_pool="released"` nothing can be cached; omit `use_cache` and `past_key_values`.'
-            )
-        logger.warning_once(RELEASED_POOL_WARNING)
-        return super()._prepare_generation_config(generation_config, **kwargs | {"use_cache": False})
+        """Switch the cache off for the released pool."""
+        if self.captions_depend_on_batch:
+            if kwargs.get("use_cache") or kwargs.get("past_key_values") is not None:
+                raise ValueError(
+                    'With `intensity_pool="released"` nothing can be cached; omit `use_cache` and `past_key_values`.'
+                )
+            kwargs["use_cache"] = False
+        return super()._prepare_generation_config(generation_config, **kwargs)
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As in the base class; the released pool gets a mask of one row, see `ZodiacDecoder.hide_tokens`."""

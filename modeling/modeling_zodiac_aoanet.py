@@ -4,12 +4,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.utils import logging
 
 from .configuration_zodiac_aoanet import ZodiacAoANetConfig
 from .layers_attention import AttentionOnAttention
 from .layers_intensity import (
-    RELEASED_POOL_WARNING,
+    IntensityForConditionalGeneration,
     RegionIntensityAttention,
     StepIntensityAttention,
     without_common_padding,
@@ -26,11 +25,8 @@ from .layers_transformer import FeedForward, RegionProjection, Residual, Unbiase
 from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     CaptioningEncoderOutput,
-    CaptioningForConditionalGeneration,
     CaptioningModel,
 )
-
-logger = logging.get_logger(__name__)
 
 
 class ZodiacAoANetPreTrainedModel(AttentionLSTMPreTrainedModel):
@@ -156,7 +152,7 @@ class ZodiacAoANetModel(ZodiacAoANetPreTrainedModel, CaptioningModel):
         self.post_init()
 
 
-class ZodiacAoANetForConditionalGeneration(ZodiacAoANetPreTrainedModel, CaptioningForConditionalGeneration):
+class ZodiacAoANetForConditionalGeneration(ZodiacAoANetPreTrainedModel, IntensityForConditionalGeneration):
     """ZoDIAC in AoANet with the projection to the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embedding.weight"}
@@ -166,14 +162,3 @@ class ZodiacAoANetForConditionalGeneration(ZodiacAoANetPreTrainedModel, Captioni
         self.model = ZodiacAoANetModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
-
-    @property
-    def captions_depend_on_batch(self) -> bool:
-        """Whether a caption depends on the other images and captions of its batch."""
-        return self.config.intensity_pool == "released"
-
-    def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
-        """Warn once that captions depend on the batch with the released pool."""
-        if self.captions_depend_on_batch:
-            logger.warning_once(RELEASED_POOL_WARNING)
-        return super()._prepare_generation_config(generation_config, **kwargs)
