@@ -153,20 +153,20 @@ def require_sound_generation(path: Path) -> None:
     if not isinstance(content, dict):
         raise ValueError(f"{path} is damaged: it is {content!r:.60}, expected an object. {COPY_AGAIN}")
     for name, value in content.items():
-        ids = value if isinstance(value, list) and value else [value]
-        if value is None:
-            continue
-        if name in WHOLE_NUMBERS:
-            sound = type(value) is int and WHOLE_NUMBERS[name] <= value < 2**31
-            expected = f"a whole number from {WHOLE_NUMBERS[name]}"
-        elif name in TOKEN_IDS:
-            sound = all(type(one) is int and 0 <= one < 2**31 for one in ids)
-            expected = "a token id or a list of them"
-        else:
-            sound = name not in OTHER_NUMBERS or (type(value) in (int, float) and math.isfinite(value))
-            expected = "a number"
-        if not sound:
+        if value is not None and (expected := expected_of_generation(name, value)):
             raise ValueError(f"{path} is damaged: `{name}` is {value!r:.60}, expected {expected}. {COPY_AGAIN}")
+
+
+def expected_of_generation(name: str, value: Any) -> str | None:
+    """Return what was expected of a value of a generation configuration that is wrong; None if it is sound."""
+    if name in WHOLE_NUMBERS:
+        sound = type(value) is int and WHOLE_NUMBERS[name] <= value < 2**31
+        return None if sound else f"a whole number from {WHOLE_NUMBERS[name]}"
+    if name in TOKEN_IDS:
+        ids = value if isinstance(value, list) and value else [value]
+        return None if all(type(one) is int and 0 <= one < 2**31 for one in ids) else "a token id or a list of them"
+    sound = name not in OTHER_NUMBERS or (type(value) in (int, float) and math.isfinite(value))
+    return None if sound else "a number"
 
 
 def _read_json(path: Path) -> Any:

@@ -27,9 +27,9 @@ WHITE = (255, 255, 255, 255)
 DEEP_MODES = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 VALUES_AT_ONCE = 2**20
 # Pillow tells a format by the content of a file, whatever its name, and starts Ghostscript for PostScript. Only these
-# formats, which Pillow and its libraries decode themselves, are opened. HEIF needs a plugin that registers itself with
-# Pillow, such as pillow-heif; JPEG includes MPO.
+# formats, which Pillow and its libraries decode themselves, are opened. HEIF needs pillow-heif; JPEG includes MPO.
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF", "HEIF")
+HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1")
 METADATA = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
 TURNS = {
     2: PIL.Image.Transpose.FLIP_LEFT_RIGHT,
@@ -246,9 +246,40 @@ def open_image(file: Any) -> PIL.Image.Image:
     Raises:
         OSError: the file cannot be read, or has none of these formats.
         PIL.Image.DecompressionBombError: it has more than twice `PIL.Image.MAX_IMAGE_PIXELS` pixels.
+        ValueError: it is a HEIF image, and pillow-heif is not installed.
     """
     PIL.Image.init()
+    if "HEIF" not in PIL.Image.OPEN and _is_heif(file):
+        _register_heif()
     return PIL.Image.open(file, formats=[name for name in IMAGE_FORMATS if name in PIL.Image.OPEN])
+
+
+def _is_heif(file: Any) -> bool:
+    """Return whether a file begins as HEIF images do (HEIC is HEIF with the codec of mobile phones)."""
+    if hasattr(file, "read"):
+        if not getattr(file, "seekable", lambda: True)():
+            return False
+        start = file.read(12)
+        file.seek(0)
+    else:
+        with open(file, "rb") as opened:
+            start = opened.read(12)
+    return start[4:8] == b"ftyp" and start[8:12] in HEIF_BRANDS
+
+
+def _register_heif() -> None:
+    """Register pillow-heif with Pillow, when the first such image is read.
+
+    Raises:
+        ValueError: it is not installed.
+    """
+    try:
+        import pillow_heif
+    except ImportError:
+        raise ValueError(
+            "it is a HEIF (HEIC) image, which needs pillow-heif: pip install 'hf-captioners[heif]'"
+        ) from None
+    pillow_heif.register_heif_opener()
 
 
 def turn_of(image: PIL.Image.Image) -> PIL.Image.Transpose | None:

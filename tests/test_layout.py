@@ -39,7 +39,7 @@ ARROWS: dict[str, set[str]] = {
     "cli": BELOW_LOADING | {"hub", "training", "reproduce", "demo", "explain", "captioning"},
 }
 TRAVELLING = ("modeling", "processing", "hf_captioners/pipelines")
-TRAVELLING_IMPORTS = {"torch", "torchvision", "transformers", "tokenizers", "numpy", "PIL", "timm"}
+TRAVELLING_IMPORTS = {"torch", "torchvision", "transformers", "tokenizers", "numpy", "PIL", "timm", "pillow_heif"}
 CODE = [
     path
     for folder in ("hf_captioners", "modeling", "processing", "hub_cards", "tests", "examples", "benchmarks")

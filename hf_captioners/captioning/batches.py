@@ -14,6 +14,7 @@ from hf_captioners.processing.image_reading import read_image
 from .caption_files import CaptionFile
 from .columns import CaptionBatches
 from .columns import load_pipeline as load_pipeline
+from .generation_options import bad_word_in, bad_words_ids
 from .image_list import views_of
 from .read_ahead import read_ahead
 
@@ -50,6 +51,7 @@ def caption_batches(
     workers: int = 0,
     prefix: str = "",
     suffix: str = "",
+    bad_words: Sequence[str] = (),
     **options: Any,
 ) -> Iterator[CaptionedBatch]:
     """Caption images in batches.
@@ -62,6 +64,8 @@ def caption_batches(
         workers: processes that decode and prepare the next batches while the model works; 0: this process does.
         prefix: text before every caption.
         suffix: text after every caption.
+        bad_words: words that must not occur, see `bad_words_ids`. An image whose caption has one in other tokens is
+            left out with this reason.
         **options: arguments of the pipeline, for example `num_beams`, `max_new_tokens`, `prompt`.
 
     Yields:
@@ -78,21 +82,24 @@ def caption_batches(
         ```
     """
     require_batch_size(batch_size)
+    if bad_words:
+        options["bad_words_ids"] = bad_words_ids(pipeline.tokenizer, bad_words) or None
     captioner = CaptionBatches(pipeline, **options)
     batches = [images[first : first + batch_size] for first in range(0, len(images), batch_size)]
     prepared_ahead = read_ahead(captioner.preparation(), batches, workers)
     for batch, prepared in zip(batches, prepared_ahead, strict=True):
-        columns = captioner.caption(prepared)
         records, unreadable = [], []
-        for name, captions, scores, error in zip(batch, *columns.values(), strict=True):
-            if error is not None:
-                unreadable.append(UnreadableImage(name, error))
-            elif isinstance(captions, list):
-                captions = [f"{prefix}{caption}{suffix}" for caption in captions]
-                both = {"captions": captions, "scores": scores}
-                records.append({"image": name, "caption": captions[0], "score": scores[0], **both})
-            else:
-                records.append({"image": name, "caption": f"{prefix}{captions}{suffix}", "score": scores})
+        for name, captions, scores, error in zip(batch, *captioner.caption(prepared).values(), strict=True):
+            texts = captions if isinstance(captions, list) else [captions or ""]
+            word = bad_word_in(" \n ".join(texts), bad_words)
+            if error is not None or word is not None:
+                reason = error or f"The caption of {name} has the word {word!r} in other tokens: {texts[0]}"
+                unreadable.append(UnreadableImage(name, reason))
+                continue
+            texts = [f"{prefix}{text}{suffix}" for text in texts]
+            several = isinstance(captions, list)
+            record = {"image": name, "caption": texts[0], "score": scores[0] if several else scores}
+            records.append(record | ({"captions": texts, "scores": scores} if several else {}))
         yield CaptionedBatch(records, unreadable)
 
 

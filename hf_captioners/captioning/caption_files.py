@@ -30,27 +30,39 @@ def output_writer(path: Path) -> Callable[[Iterable[dict[str, Any]], IO[str]], N
 
 
 def write_jsonl(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write one JSON record per line: `image`, `caption`, `score`; bytes of a name that are no UTF-8 as `\\udcXX`."""
+    """Write one JSON record per line: `image`, `caption`, `score`; bytes of a name that are no UTF-8 as `\\udcXX`.
+
+    Of several captions, `caption` is the best, and `captions` and `scores` have all.
+    """
     for record in records:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
+def scored_captions(record: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the captions of a record with their scores, the best first."""
+    if "captions" in record:
+        return list(zip(record["captions"], record["scores"], strict=True))
+    return [(record["caption"], record.get("score"))]
+
+
 def write_csv(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write the columns `image` (see `quoted_name`), `caption`, `score`."""
-    writer = csv.DictWriter(file, ("image", "caption", "score"), lineterminator="\n")
-    writer.writeheader()
+    """Write the columns `image` (see `quoted_name`), `caption`, `score`; a row for each caption."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(("image", "caption", "score"))
     for record in records:
-        writer.writerow(record | {"image": quoted_name(record["image"], one_line=False)})
+        for caption, score in scored_captions(record):
+            writer.writerow((quoted_name(record["image"], one_line=False), caption, score))
 
 
 def write_txt(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write lines of `name TAB caption`, see `quoted_name`."""
+    """Write lines of `name TAB caption`, see `quoted_name`; a line for each caption."""
     for record in records:
-        file.write(f"{quoted_name(record['image'])}\t{record['caption']}\n")
+        for caption, _ in scored_captions(record):
+            file.write(f"{quoted_name(record['image'])}\t{caption}\n")
 
 
 def write_coco(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write the result format of the COCO caption evaluation: a list of `image_id` and `caption`."""
+    """Write the result format of the COCO caption evaluation: a list of `image_id` and the (best) `caption`."""
     file.write("[")
     for index, record in enumerate(records):
         result = {"image_id": coco_id(record["image"]), "caption": record["caption"]}
@@ -149,7 +161,7 @@ class CaptionFile:
         self.skipped: dict[str, str] = {}
         with ExitStack() as locked:
             locked.enter_context(only_writer_of(path))
-            require_free_output(path, resume, overwrite)
+            self._require_free(resume, overwrite)
             begun = resume and self.working.exists() and self._read_working(settings)
             try:
                 self.file = open(  # noqa: SIM115
@@ -161,6 +173,9 @@ class CaptionFile:
             if not begun:
                 self._append([{"settings": settings}])
             self._open = locked.pop_all()
+
+    def _require_free(self, resume: bool, overwrite: bool) -> None:
+        require_free_output(self.path, resume, overwrite)
 
     def __enter__(self) -> "CaptionFile":
         return self

@@ -5,12 +5,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hf_captioners.data.images import is_image_name, list_images
+from hf_captioners.data.folder_tables import TABLE_STEMS
+from hf_captioners.data.images import READ_SUFFIXES, is_image_name, list_images, visible_files
 from hf_captioners.output_files import unquoted_name
 
 LIST_KINDS = (".txt", ".lst")
 # Between the views of one study in a line of a list, and in the name of that study. Names of files may have it too.
 VIEW_SEPARATOR = "\t"
+READ_ENDINGS = " ".join(READ_SUFFIXES)
 
 
 def views_of(name: str) -> list[str]:
@@ -51,10 +53,32 @@ def _images_of(path: Path) -> list[str]:
     elif is_image_name(path.name):
         return [str(path)]
     else:
-        raise ValueError(f"{path} is no image by its name, expected an image, a folder, or a .txt list of paths.")
+        raise ValueError(
+            f"{path} is no image by its name, expected an image ({READ_ENDINGS}), a folder, or a .txt list of paths."
+        )
     if not images:
-        raise ValueError(f"{path} has no images.")
+        raise ValueError(f"{path} has no images. The endings {READ_ENDINGS} are read.")
     return images
+
+
+def files_left_out(inputs: Sequence[str]) -> dict[str, list[str]]:
+    """Find the files of folders that are no images by their names, and are no texts that belong to an image.
+
+    Args:
+        inputs: see `find_images`.
+
+    Returns:
+        Paths by ending, such as `.mp4`. Hidden files, tables of captions and files that have the name of an image but
+        for the ending are no part of it.
+    """
+    found: dict[str, list[str]] = {}
+    for folder in (Path(text) for text in inputs if Path(text).is_dir()):
+        stems = {image.with_suffix("") for image in list_images(folder)}
+        for path in visible_files(folder):
+            is_text = path.with_suffix("") in stems or path.stem in TABLE_STEMS or path.suffix.lower() in LIST_KINDS
+            if not (is_image_name(path.name) or is_text):
+                found.setdefault(path.suffix.lower(), []).append(str(path))
+    return found
 
 
 def _listed(folder: Path, line: str) -> str:

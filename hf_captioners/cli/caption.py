@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_captioners.named_values import read_named_values
+
 if TYPE_CHECKING:
     from hf_captioners.captioning.batches import UnreadableImage
 
 NAME = "caption"
+ADDING = ("append", "prepend")
 HELP = "caption an image, a folder or a list of images"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of inputs, model, generation and output."""
-    parser.add_argument("inputs", nargs="+", help="images, folders, or .txt lists of paths")
+    parser.add_argument("inputs", nargs="*", help="images, folders, or .txt lists of paths")
     parser.add_argument(
         "--model",
         required=True,
@@ -27,7 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", help="file to write: .jsonl, .csv, .txt, .json (COCO results); default: standard output"
     )
-    parser.add_argument("--prompt", default="", help="text that every caption begins with")
+    parser.add_argument(
+        "--sidecar",
+        nargs="?",
+        const="txt",
+        metavar="ENDING",
+        help="write a text file beside each image, with this ending; default: txt",
+    )
+    add_text_arguments(parser)
     parser.add_argument("--shard", help="i/n: only part i of n of the images, for several machines")
     parser.add_argument("--resume", action="store_true", help="resume an interrupted run")
     parser.add_argument(
@@ -36,9 +46,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that read the next images while the model works; default: all processors but one, at most 8",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
+    existing = parser.add_mutually_exclusive_group()
+    existing.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
+    for name, text in (
+        ("skip_existing", "leave out images that have a text file (--sidecar)"),
+        ("append", "add the captions at the end of text files that exist (--sidecar)"),
+        ("prepend", "add the captions at the beginning of text files that exist (--sidecar)"),
+    ):
+        flags = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
+        existing.add_argument(*flags, action="store_true", help=text)
     add_image_arguments(parser)
     add_model_arguments(parser)
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the text of captions."""
+    parser.add_argument("--prompt", default="", help="text that every caption begins with, from which it goes on")
+    parser.add_argument("--prefix", default="", help="text to write before every caption, with its blanks")
+    parser.add_argument("--suffix", default="", help="text to write after every caption, with its blanks")
+    parser.add_argument(
+        "--bad_words",
+        "--bad-words",
+        nargs="+",
+        default=[],
+        metavar="WORD",
+        help="words that must not occur in captions; several words in quotation marks: as one expression",
+    )
 
 
 def add_weights_argument(parser: argparse.ArgumentParser) -> None:
@@ -91,6 +124,14 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max_new_tokens", "--max-new-tokens", type=int, help="default: generation configuration of the model"
     )
+    parser.add_argument(
+        "--generate",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="options of generate() of transformers, for example do_sample=true top_p=0.9 num_return_sequences=3",
+    )
     parser.add_argument("--device", help="for example cpu or cuda:0; default: an accelerator if there is one")
     parser.add_argument("--dtype", default="auto", help="data type of the weights, for example bfloat16")
     parser.add_argument(
@@ -102,9 +143,22 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the generation settings that were typed."""
+    """Return the generation settings that were typed.
+
+    Raises:
+        ValueError: a name of `--generate` is unknown or typed twice, or a number is out of range.
+    """
+    from hf_captioners.captioning.generation_options import check_generation_options
+
     names = ("num_beams", "max_new_tokens", "prompt")
-    return {name: value for name in names if (value := getattr(args, name, None))}
+    typed = {name: value for name in names if (value := getattr(args, name, None)) not in (None, "")}
+    for name in typed.keys() - {"prompt"}:
+        check_generation_options({name: typed[name]}, f"--{name}")
+    options = read_named_values(args.generate, "--generate")
+    check_generation_options(options)
+    if twice := sorted(typed.keys() & options.keys()):
+        raise ValueError(f"`--{twice[0]}` and `--generate {twice[0]}=...` are the same option; give one.")
+    return typed | options
 
 
 def load_model(args: argparse.Namespace) -> Any:
@@ -117,39 +171,120 @@ def load_model(args: argparse.Namespace) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     """Caption all images; 1 if some cannot be read."""
-    from hf_captioners.captioning.batches import caption_batches, caption_into_file, job_settings, require_batch_size
-    from hf_captioners.captioning.caption_files import CaptionFile, check_coco_ids, require_free_output
+    from hf_captioners.captioning.batches import caption_batches, require_batch_size
     from hf_captioners.captioning.image_list import find_images, shard_of
     from hf_captioners.captioning.read_ahead import workers_for
     from hf_captioners.output_files import quoted_name
 
     require_batch_size(args.batch_size)
     set_pixel_limit(args.max_image_pixels)
-    if args.output is None and (args.resume or args.overwrite):
-        raise ValueError("`--resume` and `--overwrite` need `--output`.")
-    images = shard_of(find_images(args.inputs), args.shard)
+    check_outputs(args)
+    found = find_images(args.inputs)
+    images = shard_of(found, args.shard)
     workers = workers_for(math.ceil(len(images) / args.batch_size), args.workers)
     options = generation_options(args)
+    texts = {name: value for name in ("prefix", "suffix", "bad_words") if (value := getattr(args, name))}
+    name_files_left_out(args.inputs)
+    if args.sidecar is not None:
+        return caption_beside(args, found, images, workers, **texts, **options)
+    if args.output is not None:
+        return caption_into_output(args, images, workers, **texts, **options)
     unreadable: list[UnreadableImage] = []
-    if args.output is None:
-        for batch in caption_batches(load_model(args), images, args.batch_size, workers, **options):
-            for record in batch.records:
-                print(
-                    record["caption"] if len(images) == 1 else f"{quoted_name(record['image'])}\t{record['caption']}"
-                )
-            unreadable += batch.unreadable
-        return report(unreadable, args.allow_skipped)
+    for batch in caption_batches(load_model(args), images, args.batch_size, workers, **texts, **options):
+        for record in batch.records:
+            name = "" if len(images) == 1 else f"{quoted_name(record['image'])}\t"
+            for caption in record.get("captions", [record["caption"]]):
+                print(f"{name}{caption}")
+        unreadable += batch.unreadable
+    return report(unreadable, args.allow_skipped)
+
+
+def check_outputs(args: argparse.Namespace) -> None:
+    """Check that the arguments of outputs go together, and texts that are written.
+
+    Raises:
+        ValueError: they do not.
+    """
+    from hf_captioners.captioning.sidecars import checked_ending
+
+    if args.sidecar is not None:
+        args.sidecar = checked_ending(args.sidecar)
+    if not args.inputs:
+        raise ValueError("Images are missing: hf-captioners caption DIR, or the names of images or of .txt lists.")
+    if args.sidecar is not None and args.output is not None:
+        raise ValueError("`--sidecar` and `--output` exclude each other; give one.")
+    if args.sidecar is None and (name := next((n for n in ("skip_existing", *ADDING) if getattr(args, n)), None)):
+        raise ValueError(f"`--{name}` is about text files beside images: give `--sidecar`.")
+    if args.output is None and args.sidecar is None and (args.resume or args.overwrite):
+        raise ValueError("`--resume` and `--overwrite` need `--output` or `--sidecar`.")
+    for name in ("prefix", "suffix"):
+        text = getattr(args, name)
+        if len(text.splitlines()) > 1 or text.encode("utf-8", "ignore").decode() != text:
+            raise ValueError(f"`--{name}` is {text!r}, expected one line of text.")
+    if any(not word.strip() for word in args.bad_words):
+        raise ValueError("`--bad_words` has an empty word.")
+
+
+def caption_into_output(args: argparse.Namespace, images: list[str], workers: int, **options: Any) -> int:
+    """Write the captions into the file that was typed; return the exit status."""
+    from hf_captioners.captioning.batches import caption_into_file, job_settings
+    from hf_captioners.captioning.caption_files import CaptionFile, check_coco_ids, require_free_output
+
     output = Path(args.output)
     require_free_output(output, args.resume, args.overwrite)
     if output.suffix.lower() == ".json":
         check_coco_ids(images)
     pipeline = load_model(args)
-    with CaptionFile(
-        output, job_settings(pipeline, images, args.shard, **options), args.resume, args.overwrite
-    ) as file:
+    settings = job_settings(pipeline, images, args.shard, **options)
+    with CaptionFile(output, settings, args.resume, args.overwrite) as file:
         unreadable = caption_into_file(file, pipeline, images, args.batch_size, workers, **options)
     print(f"Wrote {len(images) - len(unreadable):,} captions to {output}.", file=sys.stderr)
     return report(unreadable, args.allow_skipped)
+
+
+def caption_beside(args: argparse.Namespace, found: list[str], images: list[str], workers: int, **options: Any) -> int:
+    """Write text files beside the images of this part of the job; return the exit status."""
+    from hf_captioners.captioning import sidecars
+    from hf_captioners.captioning.batches import caption_into_file, job_settings
+
+    ending, mode = args.sidecar, next((name for name in sidecars.MODES if getattr(args, name)), sidecars.REFUSE)
+    sidecars.check_sidecars(found, ending)
+    first = Path(args.inputs[0])
+    folder = first if first.is_dir() else first.parent
+    resumed = args.resume and sidecars.is_interrupted(folder, ending, args.shard)
+    if args.resume and not resumed and mode in ADDING:  # a finished job must not write again
+        raise ValueError(
+            f"`--resume`: there is no interrupted run in {folder}. It is finished, or it was never begun; leave "
+            "--resume out to begin one."
+        )
+    if not resumed:
+        sidecars.require_free_sidecars(images, ending, mode)
+    pipeline = load_model(args)
+    settings = job_settings(pipeline, images, args.shard, **options)
+    with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume) as files:
+        left = [image for image in images if image not in files.done]
+        existing = set(sidecars.existing_sidecars(left, ending))
+        if mode == sidecars.SKIP:
+            images = [image for image in images if image not in existing]
+        else:
+            sidecars.require_free_sidecars(existing, ending, mode)
+        unreadable = caption_into_file(files, pipeline, images, args.batch_size, workers, **options)
+    kept = f" {len(existing):,} had one." if mode == sidecars.SKIP else ""
+    print(f"Wrote {len(images) - len(unreadable):,} text files beside images.{kept}", file=sys.stderr)
+    return report(unreadable, args.allow_skipped)
+
+
+def name_files_left_out(inputs: Sequence[str]) -> None:
+    """Print how many files of folders are no images by their names, and which endings are read."""
+    from hf_captioners.captioning.image_list import READ_ENDINGS, files_left_out
+    from hf_captioners.output_files import printable
+
+    left_out = files_left_out(inputs)
+    for ending, paths in left_out.items():
+        kind = f"that end with {ending}" if ending else "without an ending"
+        print(f"left out: {len(paths):,} file(s) {printable(kind)}, such as {printable(paths[0])}", file=sys.stderr)
+    if left_out:
+        print(f"Images have the endings {READ_ENDINGS}.", file=sys.stderr)
 
 
 def report(unreadable: "Sequence[UnreadableImage]", allow_skipped: bool = False) -> int:

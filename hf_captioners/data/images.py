@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,14 @@ def is_image_name(name: str) -> bool:
 
 def list_images(folder: Path) -> list[Path]:
     """List the image files of a folder and the folders in it, sorted; hidden ones are omitted."""
-    found = []
+    return [path for path in visible_files(folder) if is_image_name(path.name)]
+
+
+def visible_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and the folders in it, sorted; hidden ones are omitted."""
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [Path(parent, name) for name in sorted(names) if is_image_name(name) and not name.startswith(".")]
-    return found
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
 def why_undecodable(image: Any) -> str | None:

@@ -9,6 +9,7 @@ from typing import Literal
 from datasets import Dataset, DatasetDict
 
 from hf_captioners.data import load_captions
+from hf_captioners.data.generated_captions import require_captions_of_people
 from hf_captioners.data.loading import generation_defaults
 from hf_captioners.data.readable import load_readable, unusable_images
 from hf_captioners.data.report import DataReport, Problem
@@ -43,6 +44,7 @@ class DataArguments:
         share_unit: unit of `train_share`: `caption` (pairs of image and caption, as VisualGPT) or `image`.
         share_seed: seed of that subset. None: the seed of the run.
         subset: list of captions or images to train on: the `subset.json` of an earlier run.
+        train_on_generated: take text files beside images also if a captioner wrote them and nobody changed them.
 
     Attributes:
         left_out: rows that were left out because their image is missing or cannot be read.
@@ -91,6 +93,11 @@ class DataArguments:
         default=None, metadata={"help": "Train on the captions of this list: subset.json of an earlier run."}
     )
 
+    train_on_generated: bool = field(
+        default=False,
+        metadata={"help": "Train also on text files that a captioner wrote and nobody changed."},
+    )
+
     def __post_init__(self) -> None:
         """Check arguments that exclude each other."""
         self.drawn: CaptionSubset | None = None
@@ -114,6 +121,8 @@ class DataArguments:
     def load(self, folder: str | None) -> DatasetDict:
         """Load all splits of the data set from a folder, without images that cannot be read; see `left_out`."""
         options, report = read_named_values(self.data_options, "--data_options"), DataReport()
+        if self.dataset == "caption_folder" and folder is not None and Path(folder).is_dir():
+            require_captions_of_people(Path(folder), options.get("metadata_file"), self.train_on_generated)
         if self.features is None:
             splits = load_readable(self.dataset, folder, report=report, **options)
         else:

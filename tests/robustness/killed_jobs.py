@@ -22,8 +22,10 @@ import PIL.Image
 import tqdm.std
 from safetensors.numpy import load
 
+from hf_captioners.captioning.sidecars import is_interrupted
 from hf_captioners.cli import main
 from hf_captioners.data import load_captions
+from hf_captioners.data.generated_captions import RECORD_NAME
 from tests.hub.released_files import write_visualgpt
 from tests.parity.figures import Figures, variants
 
@@ -192,6 +194,27 @@ def caption(material: Any, images: Path, folder: Path) -> int:
     )
 
 
+def caption_beside(material: Any, folder: Path) -> int:
+    """Caption 1,000 images, of which 1 % are bad, into text files beside them, of which a third have a text."""
+    photos = folder / "photos"
+    if not photos.exists():
+        partial = shutil.copytree(some_images(material, 1000), fresh(folder / "partial"), dirs_exist_ok=True)
+        for image in sorted(partial.iterdir())[::3]:
+            image.with_suffix(".txt").write_text("mine\n")
+        partial.rename(photos)
+    interrupted = is_interrupted(photos, "txt")
+    if not interrupted and (photos / RECORD_NAME).exists():  # killed after its last step
+        return 1
+    options = ["--batch_size", "8", "--num_beams", "1", "--max_new_tokens", "3", "--device", "cpu", "--workers", "1"]
+    options += ["--append", *(["--resume"] if interrupted else [])]
+    return main(["caption", str(photos), "--model", material.captioner, "--sidecar", *options])
+
+
+def texts_beside(folder: Path) -> Outputs:
+    """Return the text files."""
+    return {path.name: path.read_bytes() for path in sorted((folder / "photos").glob("*.txt"))}
+
+
 def some_images(material: Any, count: int) -> Path:
     """Return a folder of small images, of which at least 1 % are damaged or hostile."""
     folder, rng = material.root / f"images{count}", random.Random(count)
@@ -358,6 +381,7 @@ def download_outputs(folder: Path) -> Outputs:
 
 JOBS = {
     "caption": Job(caption_folder, caption_outputs, status=1),
+    "caption --sidecar, 1,000 files": Job(caption_beside, texts_beside, kills=5, status=1),
     "extract-features": Job(extract, store_outputs),
     "train": Job(train, training_outputs),
     "train --scst": Job(train_scst, training_outputs),

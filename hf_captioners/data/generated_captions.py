@@ -1,0 +1,86 @@
+"""Which text files beside images a captioner wrote, so that training can tell them from those of people."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .folder_tables import find_tables
+
+# In the folder of the text files: one line {"file": NAME, "sha256": DIGEST} for each time a file was written.
+RECORD_NAME = ".generated_captions.jsonl"
+SHOWN = 3
+
+
+def text_digest(text: str) -> str:
+    """Return the digest of the lines of a text, without blanks around them and without empty lines.
+
+    Editors and version control change line ends; a text that differs in nothing else has the same digest.
+    """
+    lines = (line.strip() for line in text.splitlines())
+    return hashlib.sha256("\n".join(line for line in lines if line).encode(errors="surrogateescape")).hexdigest()
+
+
+def record_generated(folder: Path, digests: Mapping[str, str]) -> None:
+    """Record what a captioner writes into text files of a folder, before it writes them.
+
+    Args:
+        folder: the folder of the files.
+        digests: the digest of the text of each file, by its name.
+    """
+    path = folder / RECORD_NAME
+    lines = [json.dumps({"file": name, "sha256": digest}) + "\n" for name, digest in digests.items()]
+    with open(path, "ab+") as file:  # appended at once, so that several processes may record in one folder
+        begun = file.tell() and file.seek(-1, 2) and file.read(1) != b"\n"
+        file.write(("\n" if begun else "").encode() + "".join(lines).encode("ascii"))
+
+
+def generated_digests(folder: Path) -> dict[str, set[str]]:
+    """Return the digests of all texts that captioners wrote into the files of a folder, by the file's name."""
+    found: dict[str, set[str]] = {}
+    path = folder / RECORD_NAME
+    if not path.is_file():
+        return found
+    for line in path.read_bytes().splitlines():
+        entry: Any = None
+        with suppress(ValueError, RecursionError):  # a line that was cut off
+            entry = json.loads(line)
+        if isinstance(entry, dict) and isinstance(entry.get("file"), str):
+            found.setdefault(entry["file"], set()).add(str(entry.get("sha256")))
+    return found
+
+
+def unchanged_files(folder: Path, metadata_file: str | None = None) -> Iterator[Path]:
+    """Yield the text files beside the images of a folder that a captioner wrote and nobody changed since."""
+    records: dict[Path, dict[str, set[str]]] = {}
+    for table in find_tables(folder, metadata_file):
+        for path in table.files() if table.path.is_dir() else ():
+            if path.parent not in records:
+                records[path.parent] = generated_digests(path.parent)
+            digests = records[path.parent].get(path.name)
+            with suppress(OSError, UnicodeDecodeError):  # the reader of the data set reports these
+                if digests and text_digest(path.read_text(encoding="utf-8-sig")) in digests:
+                    yield path
+
+
+def require_captions_of_people(folder: Path, metadata_file: str | None = None, allowed: bool = False) -> None:
+    """Refuse a folder with captions that a captioner wrote and nobody changed.
+
+    Args:
+        folder: of the data set `caption_folder`.
+        metadata_file: its option of this name.
+        allowed: take them.
+
+    Raises:
+        ValueError: there are such files; the message names the first ones.
+    """
+    found = [] if allowed else list(unchanged_files(folder, metadata_file))
+    if found:
+        names = ", ".join(str(path) for path in found[:SHOWN])
+        more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+        raise ValueError(
+            f"A captioner wrote {len(found):,} text file(s) of {folder} and nobody changed them: {names}{more}. "
+            "Correct them, move them away, or pass --train_on_generated to train on them as they are."
+        )
