@@ -241,6 +241,51 @@ def spread(values: list[float]) -> str:
     return f"{statistics.fmean(values):.3f}{deviation}"
 
 
+def vision(figures: dict) -> list[str]:
+    """Return the section on the time of a vision model."""
+    setting = figures["setting"]
+    lines = [
+        "## Images to regions on a CPU",
+        "",
+        f"CPU seconds of {setting['batch']} images of {setting['size']} x {setting['size']} pixels, "
+        f"{setting['model']}, medians ({figures['machine']}). Without gradients, a captioner computes a few images "
+        "at a time on a CPU; the command line also makes the C library keep freed memory ([speed](speed.md)). The "
+        "first row is what plain "
+        "torch does. `python benchmarks/vision.py` repeats the measurement.",
+        "",
+        "| images of a batch | memory | user | system | speed |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {r['images']} | {r['memory']} | {r['user']:.2f} | {r['system']:.2f} | {r['ratio']:.2f} |"
+        for r in figures["rows"]
+    ]
+    return [*lines, ""]
+
+
+def memorization(figures: dict) -> list[str]:
+    """Return the section on captioners that learn few photographs."""
+    count = next(iter(figures["runs"].values()))["images"]
+    lines = [
+        "## Every architecture learns",
+        "",
+        f"Small captioners, trained on {count} photographs of Flickr8k and evaluated on the same photographs: an "
+        "architecture that can learn describes them nearly as their references do. The shuffled control scores the "
+        "same captions against the references of the adjacent photograph. These figures say nothing about other "
+        f"photographs. Hardware: {figures['hardware']}, shared with other work. `python benchmarks/memorization.py` "
+        "has the commands.",
+        "",
+        "| architecture | CIDEr-D | shuffled control | BLEU-4 | distinct | minutes |",
+        "|---|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| `{name}` | {run['cider_d']:.3f} | {run['cider_d_shuffled']:.3f} | {run['bleu_4']:.3f} | "
+        f"{100 * run['distinct']:.0f} % | {run['seconds'] / 60:.0f} |"
+        for name, run in figures["runs"].items()
+    ]
+    return [*lines, ""]
+
+
 def commands(figures: dict) -> list[str]:
     """Return the shell commands of a result as lines."""
     return (figures["commands"] or "").strip().splitlines()
@@ -261,8 +306,10 @@ def page() -> str:
         ("self_critical", self_critical),
         ("self_retrieval", self_retrieval),
         ("low_data", low_data),
+        ("memorization", memorization),
         ("decoding", decoding),
         ("recurrent_decoding", recurrent_decoding),
+        ("vision", vision),
         ("scst", scst),
     )
     for name, section in sections:

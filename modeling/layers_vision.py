@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -20,6 +20,9 @@ TIMM_PREFIX = "timm:"
 BOX_TOLERANCE = 0.01
 # Names without effect on a captioner that callers pass along: `transformers` asks for outputs by this one.
 IGNORED_NAMES = ("return_dict",)
+# Images that a vision model computes at once on a CPU: the maps of more leave its caches, which costs more than the
+# larger matrix products gain.
+IMAGES_AT_ONCE = 4
 
 
 @dataclass
@@ -346,10 +349,19 @@ class VisionBackbone(nn.Module):
         sizes = [self.grid_size] if isinstance(self.grid_size, int) else self.grid_size
         return [nn.functional.adaptive_avg_pool2d(features, size) for size in sizes]
 
+    @staticmethod
+    def pieces(pixel_values: Tensor) -> Sequence[Tensor]:
+        """Split a batch into the parts that are computed in turn: few images on a CPU, without gradients."""
+        recorded = torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if pixel_values.device.type != "cpu" or recorded:
+            return [pixel_values]
+        return pixel_values.split(IMAGES_AT_ONCE)
+
     def forward(self, pixel_values: Tensor) -> RegionFeatures:
         """Return the cells of a grid over images `[B, C, H, W]`, row by row, scale after scale."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
-            maps = self.pooled(self.feature_map(pixel_values))
+            pieces = [self.pooled(self.feature_map(piece)) for piece in self.pieces(pixel_values)]
+            maps = pieces[0] if len(pieces) == 1 else [torch.cat(scale) for scale in zip(*pieces, strict=True)]
         features = torch.cat([scale.flatten(2).transpose(1, 2) for scale in maps], dim=1)  # [B, R, D]
         boxes = torch.cat([grid_boxes(*scale.shape[-2:], features.device) for scale in maps])  # [R, 4]
         return RegionFeatures(

@@ -12,6 +12,7 @@ from importlib import import_module
 from types import ModuleType
 
 from hf_captioners._version import __version__
+from hf_captioners.cli.memory import keep_freed_memory
 
 # Name of the command -> module of this package.
 COMMANDS = {
@@ -85,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 done, 1 done in part, 2 not done because of an error, which is printed on stderr.
     """
+    keep_freed_memory()
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = top_parser()
     if not argv or argv[0] in ("-h", "--help"):

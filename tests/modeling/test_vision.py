@@ -170,6 +170,20 @@ def test_images_need_not_be_square():
     assert regions.region_boxes[0, -1].tolist() == pytest.approx([2 / 3, 1 / 2, 1, 1])
 
 
+@pytest.mark.parametrize("name", ["resnet", "vit"])
+@pytest.mark.parametrize("gradients", [False, True])
+def test_few_images_at_a_time(name, gradients):
+    """Without gradients, a CPU computes a batch in parts; the regions are those of the whole batch."""
+    backbone, sizes = make_backbone(name, freeze_vision=not gradients, vision_grid_size=[1, 2]), []
+    backbone.model.register_forward_pre_hook(
+        lambda module, args, kwargs: sizes.append(len(kwargs["pixel_values"])), with_kwargs=True
+    )
+    found = backbone(images(10)).region_features
+    assert sizes == ([10] if gradients else [4, 4, 2])
+    alone = torch.cat([backbone(image[None]).region_features for image in images(10)])
+    torch.testing.assert_close(found, alone, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("frozen", [True, False], ids=["frozen", "trained"])
 @pytest.mark.parametrize("name", ["resnet", "mobilenet_v2", "timm_resnet"])
 def test_statistics_of_batch_normalisation_are_fixed(name, frozen):
