@@ -14,10 +14,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         help="image to write; default: NAME.attention.png in the current folder; relations between "
-        "regions are drawn in NAME.graph.png",
+        "regions are drawn in NAME.graph.png, weights of attributes in NAME.attributes.png",
     )
     parser.add_argument("--num_beams", "--num-beams", type=int, help="default: generation configuration of the model")
     parser.add_argument("--caption", help="caption to explain; default: the model generates it")
+    parser.add_argument(
+        "--attributes", nargs="+", metavar="WORD", help="attributes of the image; default: those that are detected"
+    )
     parser.add_argument("--locations", action="store_true", help="hard attention: show the most probable location")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     parser.add_argument(
@@ -29,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the drawing and print the caption."""
+    """Write the drawings and print the caption."""
+    from hf_captioners.explain.attributes import draw_attributes
     from hf_captioners.explain.drawing import draw_attention
     from hf_captioners.explain.explanation import explain_caption, load_explainable
     from hf_captioners.explain.graph import draw_graph
@@ -39,17 +43,22 @@ def run(args: argparse.Namespace) -> int:
     if not source.is_file():
         raise FileNotFoundError(f"There is no image {source}.")
     output = Path(args.output or f"{source.stem}.attention.png")
-    graph_output = output.with_name(f"{output.name.removesuffix(output.suffix).removesuffix('.attention')}.graph.png")
-    for path in (output, graph_output):
+    stem = output.name.removesuffix(output.suffix).removesuffix(".attention")
+    graph_output, attributes_output = (output.with_name(f"{stem}.{kind}.png") for kind in ("graph", "attributes"))
+    for path in (output, graph_output, attributes_output):
         if path.exists() and not args.overwrite:
             raise FileExistsError(f"{path} exists. Pass --overwrite to replace it, or a different --output.")
     image_format = drawing_format(output)
     require_writable_folder(output.parent)
     model, processor = load_explainable(args.model, args.locations, args.trust_remote_code)
-    explanation = explain_caption(model, processor, source, args.caption, args.num_beams)
-    drawings = {output: (draw_attention(explanation), image_format)}
+    explanation = explain_caption(model, processor, source, args.caption, args.num_beams, args.attributes)
+    drawings = {}
+    if explanation.maps.shape[1]:
+        drawings[output] = (draw_attention(explanation), image_format)
     if explanation.graph is not None:
         drawings[graph_output] = (draw_graph(explanation), "PNG")
+    if explanation.attributes is not None:
+        drawings[attributes_output] = (draw_attributes(explanation), "PNG")
     print(explanation.caption)
     for path, (drawing, kind) in drawings.items():
         with atomic_file(path, "wb") as file:

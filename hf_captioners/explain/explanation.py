@@ -1,6 +1,7 @@
 """Attention of a captioner over the regions of an image, for each word of a caption, as arrays."""
 
 import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,17 +30,37 @@ class RegionGraph:
 
 
 @dataclass(frozen=True)
+class AttributeWeights:
+    """Attributes of an image, and the attention of each word of a caption to them.
+
+    Args:
+        words: the N attributes, those with the largest weights first.
+        weights: `[W, N]`, of the last layer, averaged over heads and attentions; a row sums to 1.
+        probabilities: `[N]`, of detected attributes; None if they were given.
+    """
+
+    words: list[str]
+    weights: NDArray[np.floating[Any]]
+    probabilities: NDArray[np.floating[Any]] | None = None
+
+
+@dataclass(frozen=True)
 class Explanation:
     """A caption and the attention for each of its words.
 
     Args:
         words: the W words of the caption.
-        maps: `[W, R]`, attention weights over the regions; a word of several tokens has the mean of theirs.
+        maps: `[W, R]`, attention weights over the regions; a word of several tokens has the mean of theirs. No
+            regions (R = 0) where the captioner attends to attributes alone.
         boxes: `[R, 4]`, boxes of the regions, normalised xyxy.
         image: the image as the captioner receives it: resized and cropped by its processor.
-        gates: `[W]`, mean of the gate of attention on attention for each word, between 0 and 1; None where the decoder
-            has no such gate.
+        gates: `[W]`, mean of the last layer's gate for each word, between 0 and 1: that of attention on attention, or
+            of the controller of the Entangled Transformer (1: regions, 0: attributes); None where there is no such
+            gate.
         graph: relations between the regions; None where the captioner has none.
+        intensities: `[W]`, pooled intensity (rho, ZoDIAC's Eq. 7) of the last layer's attention to the regions, mean
+            over heads; the attended vectors are multiplied by zeta + phi(rho). None where there is none.
+        attributes: attributes and the attention to them; None where the captioner reads none.
     """
 
     words: list[str]
@@ -48,6 +69,8 @@ class Explanation:
     image: Image.Image
     gates: NDArray[np.floating[Any]] | None = None
     graph: RegionGraph | None = None
+    intensities: NDArray[np.floating[Any]] | None = None
+    attributes: AttributeWeights | None = None
 
     @property
     def caption(self) -> str:
@@ -84,6 +107,7 @@ def explain_caption(
     image: str | os.PathLike[str] | Image.Image,
     caption: str | None = None,
     num_beams: int | None = None,
+    attributes: Sequence[str] | None = None,
 ) -> Explanation:
     """Compute the attention of a captioner for each word of a caption.
 
@@ -93,6 +117,10 @@ def explain_caption(
         image: path of an image, or an image.
         caption: the caption to explain. None: the model generates it.
         num_beams: beams of the search. None: the generation configuration of the model.
+        attributes: words that the captioner reads as attributes of the image. None: those that it detects.
+
+    Raises:
+        ValueError: `attributes` are given to a captioner that reads none, or are missing.
 
     Example:
         ```python
@@ -105,7 +133,14 @@ def explain_caption(
         draw_attention(explanation).save("photo.attention.png")
         ```
     """
-    inputs = processor(images=os.fspath(image) if isinstance(image, os.PathLike) else image, return_tensors="pt")
+    reads_attributes = getattr(model.config, "reads_attributes", False)
+    if attributes is not None and not reads_attributes:
+        raise ValueError(
+            f"`--attributes`: {model.name_or_path} is a {type(model).__name__}, which reads no attributes."
+        )
+    views = processor(images=os.fspath(image) if isinstance(image, os.PathLike) else image, return_tensors="pt")
+    given = {} if attributes is None else processor(attributes=[list(attributes)], return_tensors="pt")
+    inputs = {**views, **given}
     if caption is None:
         options = {} if num_beams is None else {"num_beams": num_beams}
         sequence = model.generate(**inputs, **options)[:1]
@@ -113,25 +148,65 @@ def explain_caption(
         labels = processor(text_target=caption, return_tensors="pt")["labels"]
         start = model.prepare_decoder_input_ids_from_labels(labels)
         sequence = torch.cat((start, labels[:, -1:]), dim=1)
-    maps = model.attention_maps(sequence, **inputs)[0]  # [T, R]
-    boxes = model.get_region_features(**inputs).region_boxes[0]
-    words, means = word_means(processor, sequence[0].tolist(), maps.float().numpy())
+    tokens = sequence[0].tolist()
+
+    def of_words(values: Any) -> NDArray[Any]:
+        """Return values of tokens `[T, ...]` as values of words."""
+        return np.array(word_means(processor, tokens, values.float().numpy())[1])
+
+    boxes = model.get_region_features(**views).region_boxes[0]
+    words = word_means(processor, tokens, [0.0] * (len(tokens) - 1))[0]
+    has_map = getattr(model.config, "reads_regions", True)
+    maps = of_words(model.attention_maps(sequence, **inputs)[0]) if has_map else np.zeros((len(words), 0))
     outputs = model(**inputs, decoder_input_ids=sequence[:, :-1], output_attentions=True, output_gates=True)
-    gates = gate_of_tokens(outputs)
+    gates, intensities = gate_of_tokens(model, outputs), intensity_of_tokens(model.config, outputs)
     return Explanation(
         words,
-        np.array(means).reshape(len(words), maps.shape[-1]),
+        maps.reshape(len(words), -1 if len(words) else len(boxes)),
         boxes.numpy(),
         image_of(inputs["pixel_values"][0], processor.image_processor),
-        None if gates is None else np.array(word_means(processor, sequence[0].tolist(), gates)[1]).reshape(-1),
+        None if gates is None else of_words(gates),
         graph_of(model.config, outputs),
+        None if intensities is None else of_words(intensities),
+        attributes_of(model, processor, sequence, inputs, of_words) if reads_attributes else None,
     )
 
 
-def gate_of_tokens(outputs: Any) -> NDArray[Any] | None:
-    """Return the mean gate of attention on attention for each token `[T, 1]`; None where there is none."""
-    context = getattr((outputs.get("gates") or (None,))[-1], "context", None)
-    return None if context is None else context[0].mean(-1, keepdim=True).float().numpy()  # [B * K, T, D] to [T, 1]
+def gate_of_tokens(model: Any, outputs: Any) -> Tensor | None:
+    """Return the mean gate of the last layer for each token `[T]`, see `Explanation`; None where there is none."""
+    gate = (outputs.get("gates") or (None,))[-1]
+    if isinstance(gate, Tensor):
+        return gate[0].mean(-1) if is_controller(model) else None  # [B * K, T, D] to [T]
+    context = getattr(gate, "context", None)
+    return None if context is None else context[0].mean(-1)
+
+
+def is_controller(model: Any) -> bool:
+    """Whether the gates of a model mix regions and attributes."""
+    return getattr(model.config, "reads_attributes", False) and model.has_visual_scores
+
+
+def intensity_of_tokens(config: Any, outputs: Any) -> Tensor | None:
+    """Return the pooled intensity of the attention to regions for each token `[T]`; None where there is none."""
+    if getattr(config, "intensity_pool", None) is None:
+        return None
+    gate = outputs.gates[-1]
+    # [B * K, 2, H or 1, T], where the second attention is that to regions, or [B * K, T, H or 1]
+    return gate[0, 1].mean(0) if isinstance(gate, Tensor) else gate.attention[0].mean(-1)
+
+
+def attributes_of(
+    model: Any, processor: Any, sequence: Tensor, inputs: Mapping[str, Any], of_words: Callable[[Any], NDArray[Any]]
+) -> AttributeWeights:
+    """Return the attributes of an image and the attention of each word to them."""
+    encoded = model.get_encoder()(**inputs)
+    found = model.attribute_maps(sequence, encoder_outputs=encoded)
+    weights = of_words(found.weights[0])
+    weights = weights.reshape(len(weights), found.ids.shape[1])
+    order = [place for place in np.argsort(-weights.sum(0), kind="stable").tolist() if found.mask[0, place]]
+    words = processor.tokenizer.convert_ids_to_tokens(found.ids[0, order].tolist())
+    scores = encoded.attribute_probabilities
+    return AttributeWeights(words, weights[:, order], None if scores is None else scores[0, order].float().numpy())
 
 
 def graph_of(config: Any, outputs: Any) -> RegionGraph | None:

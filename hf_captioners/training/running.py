@@ -26,7 +26,7 @@ from .scst_trainer import SCSTTrainer
 from .starting import ModelArguments, start_captioner
 from .trainer import CaptioningTrainer
 
-NUM_ATTRIBUTES = 1000  # words that may be attributes (Entangled Transformer, section 5.1)
+NUM_ATTRIBUTES = 1000  # words that may be attributes (Entangled Transformer, section 5.2)
 TRAIN_RESULTS = "train_results.json"
 TEST_RESULTS = "test_results.json"
 CONDITIONS = ("variants", "document_frequency", "tokenizer")  # of `MetricResult`

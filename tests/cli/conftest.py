@@ -6,6 +6,7 @@ import pytest
 
 from .tiny_parts import (
     draw_scenes,
+    write_attribute_detector,
     write_captioner,
     write_detector,
     write_images,
@@ -48,6 +49,13 @@ def vision_model(once_a_run):
 def detector(once_a_run):
     """A YOLOS of one layer that looks for 6 things."""
     return str(once_a_run("detector", write_detector))
+
+
+@pytest.fixture(scope="session")
+def attribute_detector(once_a_run, scenes, vision_model):
+    """An attribute detector of ten words over the regions of the vision model."""
+    fill = partial(write_attribute_detector, scenes=scenes, vision_model=vision_model)
+    return str(once_a_run("attribute_detector", fill))
 
 
 @pytest.fixture(scope="session")

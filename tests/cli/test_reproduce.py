@@ -280,8 +280,8 @@ def test_a_recipe_is_read_by_the_dataclasses_of_the_command_line(name, regime, t
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "regime"), CELLS)
-def test_a_recipe_runs_two_steps(name, regime, language_model, vision_model, tmp_path, capsys):
-    """On drawn scenes, with a tiny language model and backbone from a second file, as in docs/training.md."""
+def test_a_recipe_runs_two_steps(name, regime, language_model, vision_model, attribute_detector, tmp_path):
+    """On drawn scenes, with tiny models from a second file, as in docs/training.md."""
     tiny, started = tmp_path / "tiny.yaml", tmp_path / "started"
     arguments = ALL[name].with_regime(regime)
     sizes = SMALL.get(arguments.get("architecture", ""), {})
@@ -294,6 +294,7 @@ def test_a_recipe_runs_two_steps(name, regime, language_model, vision_model, tmp
         + (f"language_model: {language_model}\n" if "language_model" in arguments else "")
         + (f"model_config: {json.dumps(sizes)}\n" if sizes else "")
         + (f"model: {started}\n" if "model" in arguments else "")
+        + (f"attribute_detector: {attribute_detector}\nmin_word_count: 1\n" if "eta" in name.split("/") else "")
         + ("scst_after_epochs: 1\ncross_entropy_batch_size: 10\n" if arguments.get("scst") else "")
     )
     if "model" in arguments:

@@ -19,6 +19,9 @@ from transformers import (
 )
 
 from hf_captioners.data import load_captions
+from hf_captioners.loading import load_vision_part
+from hf_captioners.modeling.modeling_attribute_detector import AttributeDetectorModel
+from hf_captioners.processing.vocabulary import attribute_words
 from hf_captioners.training.starting import ModelArguments, start_captioner
 
 SIDE = 32
@@ -63,6 +66,14 @@ def write_detector(folder: Path) -> None:
     config = YolosConfig(image_size=[SIDE, SIDE], num_detection_tokens=6, **SIZES)
     YolosForObjectDetection(config).save_pretrained(folder)
     YolosImageProcessor(size={"height": SIDE, "width": SIDE}).save_pretrained(folder)
+
+
+def write_attribute_detector(folder: Path, scenes: Dataset, vision_model: str) -> None:
+    """An untrained attribute detector of the ten most frequent words."""
+    torch.manual_seed(3)
+    words = attribute_words((caption for captions in scenes["captions"] for caption in captions), 10)
+    vision, _ = load_vision_part(vision_model, SIDE)
+    AttributeDetectorModel.from_pretrained_parts(vision, words=words).save_pretrained(folder)
 
 
 def write_captioner(folder: Path, language_model: str, vision_model: str) -> None:
