@@ -48,20 +48,15 @@ def build(figures: Figures, weights: dict | None = None, **fields) -> ZodiacForC
     return model.eval()
 
 
-def map_key(key: str) -> str | None:
-    return converter.map_key(key, map_key.use_bn)
-
-
 @pytest.mark.parametrize("folder", CAPTIONERS)
 def test_equals_released_code(folder, report_compared):
     figures = Figures.load(folder)
     comparison, model = Comparison(figures.expected), build(figures)
-    map_key.use_bn = figures.config["use_bn"]
     with torch.no_grad():
         for part in (compare_forward, compare_alone, compare_greedy, compare_searches):
             part(comparison, figures, model)
     for with_graph in (compare_gradients, compare_self_critical, compare_beam_rewards):
-        with_graph(comparison, figures, model, map_key)
+        with_graph(comparison, figures, model, converter.key_map(figures.config["use_bn"]))
     report_compared(comparison.compared)
     assert not comparison.differences, "\n".join(comparison.differences)
     missing = sorted(name for name in set(figures.expected) - comparison.names if not name.startswith(NOT_COMPARED))
@@ -80,7 +75,7 @@ def test_every_weight_matters(folder):
     parameters = dict(model.named_parameters()) | dict(model.named_buffers())
     unnoticed, tried = [], 0
     for key in figures.weights:
-        name = converter.map_key(key, figures.config["use_bn"])
+        name = converter.key_map(figures.config["use_bn"])(key)
         if name is None or not parameters[name].is_floating_point():
             continue
         if name.endswith("k_proj.bias") and not model.config.gelu:

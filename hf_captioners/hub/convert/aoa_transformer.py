@@ -22,7 +22,7 @@ from .gpt2_code import (
     transpose_cross_attention,
 )
 from .key_maps import M2_REGION_ENCODER, KeyMap
-from .released import Released
+from .released import Released, require_known_settings
 
 RELEASED_LEVEL = 2
 AOA = (
@@ -44,10 +44,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
     Raises:
         ValueError: it is not a checkpoint of the AoA Transformer, or a setting is unknown or missing.
     """
-    if unknown := sorted(set(settings) - set(GPT2_SETTINGS)):
-        raise ValueError(
-            f"aoa_transformer has no setting {', '.join(unknown)}; expected any of {', '.join(GPT2_SETTINGS)}."
-        )
+    require_known_settings("aoa_transformer", settings, GPT2_SETTINGS)
     file = read_torch_file(checkpoint)
     content = file.content
     state = content["state_dict"] if isinstance(content, dict) and "state_dict" in content else content

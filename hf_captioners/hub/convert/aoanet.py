@@ -15,53 +15,21 @@ from torch import Tensor
 from hf_captioners.hub.torch_files import read_torch_file
 from hf_captioners.modeling.configuration_aoanet import AoANetConfig
 
+from . import aoanet_code
+from .aoanet_code import generation_settings
 from .infos_files import find_infos, read_infos
-from .key_maps import LSTM_KEYS, KeyMap, count_layers, split_lstm
-from .released import Released
+from .key_maps import LSTM_KEYS, KeyMap, count_layers, region_projection_names, split_lstm
+from .released import Released, require_known_settings, require_weights
 
 SETTINGS = ("infos",)
-# Options of the program that no weight tells, with its defaults; the number of heads must be known.
-DEFAULTS: dict[str, Any] = {
-    "caption_model": "aoa",
-    "drop_prob_lm": 0.5,
-    "dropout_aoa": 0.3,
-    "ctx_drop": 0,
-    "out_res": 0,
-    "label_smoothing": 0.0,
-    "max_length": 20,
-}
-LAYER, ATTENTION = "model.encoder.layers", "model.decoder.layer.attention.attention"
-# (pattern, replacement) pairs of keys that are only renamed; the first pattern that matches the whole key applies.
-KEY_MAP = (
-    (r"embed\.0\.weight", r"model.decoder.embedding.weight"),
-    (r"logit\.(\w+)", r"lm_head.\1"),
-    (r"fc_embed\.0\.(\w+)", r"model.encoder.global_projection.\1"),
-    *(
-        (rf"refiner\.layers\.(\d+)\.self_attn\.linears\.{index}\.(\w+)", rf"{LAYER}.\1.self_attn.{part}_proj.\2")
-        for index, part in enumerate("qkv")
-    ),
-    (r"refiner\.layers\.(\d+)\.self_attn\.aoa_layer\.0\.(\w+)", rf"{LAYER}.\1.output.projection.\2"),
-    (r"refiner\.layers\.(\d+)\.self_attn\.output_layer\.(\w+)", rf"{LAYER}.\1.output.\2"),
-    (r"refiner\.layers\.(\d+)\.feed_forward\.w_([12])\.(\w+)", rf"{LAYER}.\1.feed_forward.fc\2.\3"),
-    *(
-        (rf"refiner\.layers\.(\d+)\.sublayer\.{index}\.norm\.{old}", rf"{LAYER}.\1.{part}_residual.norm.{new}")
-        for index, part in enumerate(("self_attn", "feed_forward"))
-        for old, new in (("a_2", "weight"), ("b_2", "bias"))
-    ),
-    (r"refiner\.norm\.a_2", r"model.encoder.norm.weight"),
-    (r"refiner\.norm\.b_2", r"model.encoder.norm.bias"),
+# Options of the program that no weight tells, with its defaults.
+DEFAULTS: dict[str, Any] = aoanet_code.DEFAULTS | {"caption_model": "aoa", "out_res": 0}
+ATTENTION = "model.decoder.layer.attention.attention"
+RENAMES = (
+    *aoanet_code.RENAMES,
     (r"core\.attention\.linears\.0\.(\w+)", rf"{ATTENTION}.q_proj.\1"),
-    (r"core\.attention\.norm\.a_2", r"model.decoder.layer.attention.norm.weight"),
-    (r"core\.attention\.norm\.b_2", r"model.decoder.layer.attention.norm.bias"),
     (r"core\.attention\.h2att\.weight", rf"{ATTENTION}.query_projection.weight"),
     (r"core\.attention\.alpha_net\.(\w+)", rf"{ATTENTION}.score.\1"),
-)
-# The projection of regions stands at another index after a batch normalisation.
-PLAIN_REGIONS = ((r"att_embed\.0\.(\w+)", r"model.encoder.projection.linear.\1"),)
-NORMALISED_REGIONS = (
-    (r"att_embed\.0\.(\w+)", r"model.encoder.projection.input_norm.\1"),
-    (r"att_embed\.1\.(\w+)", r"model.encoder.projection.linear.\1"),
-    (r"att_embed\.4\.(\w+)", r"model.encoder.projection.norm.\1"),
 )
 QUERY_BIAS = "core.attention.h2att.bias"
 
@@ -77,13 +45,11 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
         ValueError: it is not a checkpoint of AoANet, or a setting is unknown.
         OSError: a file cannot be read.
     """
-    if unknown := sorted(set(settings) - set(SETTINGS)):
-        raise ValueError(f"aoanet has no setting {', '.join(unknown)}; expected any of {', '.join(SETTINGS)}.")
+    require_known_settings("aoanet", settings, SETTINGS)
     file = read_torch_file(checkpoint)
     released = file.tensors(file.content)
     needed = ("embed.0.weight", "core.att_lstm.weight_ih", "core.att_lstm.weight_hh", "ctx2att.weight")
-    if missing := [key for key in needed if key not in released]:
-        raise ValueError(f"{checkpoint} has no {', '.join(f'`{key}`' for key in missing)}, so it is not of AoANet.")
+    require_weights("AoANet", checkpoint, released, needed)
     infos = read_infos(find_infos(checkpoint, settings.get("infos")))
     options = {**DEFAULTS, **infos.options, "num_heads": infos.option("num_heads")}
     if options["caption_model"] != "aoa":
@@ -98,13 +64,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
         vocabulary="zero",
         words=infos.words,
         unknown=unknown,
-        generation={
-            "num_beams": 2,
-            "max_new_tokens": int(options["max_length"]),
-            "bookkeeping": "pool",
-            "length_penalty": 0.0,
-            "suppress_tokens": [len(released["embed.0.weight"]) - 1],
-        },
+        generation=generation_settings(options, released),
     )
 
 
@@ -176,10 +136,10 @@ def _decoder_type(weights: Mapping[str, Tensor]) -> str:
 
 def key_map(weights: Mapping[str, Tensor]) -> KeyMap:
     """Return the names of the weights that are only renamed, for the model that has these weights."""
-    regions = NORMALISED_REGIONS if "att_embed.1.weight" in weights else PLAIN_REGIONS
+    regions = region_projection_names({"none": 0, "batch_input": 1, "batch": 2}[_region_norm(weights)])
     context = {"aoa": "context.aoa.projection", "base": "context.projection"}.get(_decoder_type(weights))
     own = () if context is None else ((r"core\.att2ctx\.0\.(\w+)", rf"model.decoder.layer.{context}.\1"),)
-    return KeyMap("AoANet", (*KEY_MAP, *regions, *own))
+    return KeyMap("AoANet", (*RENAMES, *regions, *own))
 
 
 def rearranged_keys(weights: Mapping[str, Tensor]) -> set[str]:

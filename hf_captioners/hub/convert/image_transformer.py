@@ -19,19 +19,13 @@ from torch import Tensor
 from hf_captioners.hub.torch_files import read_torch_file
 from hf_captioners.modeling.configuration_image_transformer import RELATION_NUMBERS, ImageTransformerConfig
 
+from .aoanet_code import DEFAULTS, LAYER, generation_settings
+from .aoanet_code import RENAMES as AOANET_RENAMES
 from .infos_files import find_infos, read_infos
 from .key_maps import LSTM_KEYS, KeyMap, count_layers, split_lstm
-from .released import Released
+from .released import Released, require_known_settings, require_weights
 
 SETTINGS = ("infos",)
-# Options of the program that no weight tells, with its defaults; variant and number of heads must be known.
-DEFAULTS: dict[str, Any] = {
-    "drop_prob_lm": 0.5,
-    "dropout_aoa": 0.3,
-    "ctx_drop": 0,
-    "label_smoothing": 0.0,
-    "max_length": 20,
-}
 ONE_ATTENTION = {"num_sub_transformers": 1}
 ONE_SPATIAL_LAYER = ONE_ATTENTION | {"share_plain_attention": True}
 # What a value of `caption_model` stands for; `aoa3d1` is the published model.
@@ -53,13 +47,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "aoa3_no_c": ONE_ATTENTION | {"spatial_relations": ["child", "neighbour"]},
     "aoa3_no_p": ONE_ATTENTION | {"spatial_relations": ["neighbour", "parent"]},
 }
-LAYER = "model.encoder.layers"
-# (pattern, replacement) pairs of keys that are only renamed; the first pattern that matches the whole key applies.
+# Keys that are only renamed; the first pattern that matches the whole key applies.
 RENAMES = (
-    (r"embed\.0\.weight", r"model.decoder.embedding.weight"),
-    (r"logit\.(\w+)", r"lm_head.\1"),
     (r"att_embed\.0\.(\w+)", r"model.encoder.projection.linear.\1"),
-    (r"fc_embed\.0\.(\w+)", r"model.encoder.global_projection.\1"),
     *(
         (
             rf"refiner\.layers\.(\d+)\.self_attn\.([kv])_linears\.{index}\.(\w+)",
@@ -68,26 +58,10 @@ RENAMES = (
         for index, name in enumerate(RELATION_NUMBERS)
     ),
     (r"refiner\.layers\.(\d+)\.self_attn\.([qkv])_linears\.(\w+)", rf"{LAYER}.\1.self_attn.\2_proj.\3"),
-    *(
-        (rf"refiner\.layers\.(\d+)\.self_attn\.linears\.{index}\.(\w+)", rf"{LAYER}.\1.self_attn.{part}_proj.\2")
-        for index, part in enumerate("qkv")
-    ),
-    (r"refiner\.layers\.(\d+)\.self_attn\.aoa_layer\.0\.(\w+)", rf"{LAYER}.\1.output.projection.\2"),
-    (r"refiner\.layers\.(\d+)\.self_attn\.output_layer\.(\w+)", rf"{LAYER}.\1.output.\2"),
-    (r"refiner\.layers\.(\d+)\.feed_forward\.w_([12])\.(\w+)", rf"{LAYER}.\1.feed_forward.fc\2.\3"),
-    *(
-        (rf"refiner\.layers\.(\d+)\.sublayer\.{index}\.norm\.{old}", rf"{LAYER}.\1.{part}_residual.norm.{new}")
-        for index, part in enumerate(("self_attn", "feed_forward"))
-        for old, new in (("a_2", "weight"), ("b_2", "bias"))
-    ),
-    (r"refiner\.norm\.a_2", r"model.encoder.norm.weight"),
-    (r"refiner\.norm\.b_2", r"model.encoder.norm.bias"),
     (r"core\.att2ctx\.0\.(\w+)", r"model.decoder.layer.context.aoa.projection.\1"),
     (r"core\.attention\.gate\.(\w+)", r"model.decoder.layer.attention.gate.\1"),
-    (r"core\.attention\.norm\.a_2", r"model.decoder.layer.attention.norm.weight"),
-    (r"core\.attention\.norm\.b_2", r"model.decoder.layer.attention.norm.bias"),
 )
-KEY_MAP = KeyMap("Image Transformer", RENAMES)
+KEY_MAP = KeyMap("Image Transformer", (*AOANET_RENAMES, *RENAMES))
 # Keys that `convert_state_dict` joins or divides.
 QUERIES, KEYS_AND_VALUES = r"core\.attention\.linears\.[012]", r"core\.implicit[1-9]|ctx2att"
 REARRANGED = re.compile(rf"({QUERIES}|{KEYS_AND_VALUES})\.(weight|bias)|core\.att_lstm\.({'|'.join(LSTM_KEYS)})")
@@ -104,17 +78,11 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
         ValueError: it is not a checkpoint of Image Transformer, or a setting is unknown.
         OSError: a file cannot be read.
     """
-    if unknown := sorted(set(settings) - set(SETTINGS)):
-        raise ValueError(
-            f"image_transformer has no setting {', '.join(unknown)}; expected any of {', '.join(SETTINGS)}."
-        )
+    require_known_settings("image_transformer", settings, SETTINGS)
     file = read_torch_file(checkpoint)
     released = file.tensors(file.content)
     needed = ("embed.0.weight", "att_embed.0.weight", "core.att_lstm.weight_hh", "refiner.norm.a_2")
-    if missing := [key for key in needed if key not in released]:
-        raise ValueError(
-            f"{checkpoint} has no {', '.join(f'`{key}`' for key in missing)}, so it is not of Image Transformer."
-        )
+    require_weights("Image Transformer", checkpoint, released, needed)
     infos = read_infos(find_infos(checkpoint, settings.get("infos")))
     options = {**DEFAULTS, **infos.options}
     options |= {name: infos.option(name) for name in ("caption_model", "num_heads")}
@@ -129,13 +97,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
         vocabulary="zero",
         words=infos.words,
         unknown=unknown,
-        generation={
-            "num_beams": 2,
-            "max_new_tokens": int(options["max_length"]),
-            "bookkeeping": "pool",
-            "length_penalty": 0.0,
-            "suppress_tokens": [len(released["embed.0.weight"]) - 1],
-        },
+        generation=generation_settings(options, released),
     )
 
 

@@ -94,6 +94,57 @@ M2_DECODER = (
     (r"decoder\.fc\.weight", "lm_head.weight"),
 )
 
+# Where the projection of regions stands in ImageCaptioning.pytorch depends on the batch norms around it (`use_bn`).
+REGION_PROJECTION = {
+    0: {"0": "linear"},
+    1: {"0": "input_norm", "1": "linear"},
+    2: {"0": "input_norm", "1": "linear", "4": "norm"},
+}
+
+
+def region_projection_names(use_bn: int) -> tuple[tuple[str, str], ...]:
+    """Return the names of the projection of regions in ImageCaptioning.pytorch and in programs built on it."""
+    return tuple(
+        (rf"att_embed\.{index}\.(\w+)", rf"model.encoder.projection.{part}.\1")
+        for index, part in REGION_PROJECTION[use_bn].items()
+    )
+
+
+def projection_names(released: str, ours: str, letters: str) -> tuple[tuple[str, str], ...]:
+    """Return the names of the projections of an attention, which the same programs number.
+
+    Args:
+        released: pattern of the attention's name, with one group.
+        ours: the replacement.
+        letters: the projections in the released order: q, k, v, o, or p for the past query.
+    """
+    return tuple(
+        (rf"{released}\.linears\.{index}\.(\w+)", rf"{ours}.{letter}_proj.\2") for index, letter in enumerate(letters)
+    )
+
+
+def norm_names(released: str, ours: str) -> tuple[tuple[str, str], ...]:
+    """Return the names of a layer norm of the same programs, see `UnbiasedLayerNorm`."""
+    return ((rf"{released}\.a_2", f"{ours}.weight"), (rf"{released}\.b_2", f"{ours}.bias"))
+
+
+def sub_layer_names(released: str, ours: str, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Return the names of the residuals of a layer of the same programs, and of its feed-forward layer.
+
+    Args:
+        released: pattern of the layer's name, with one group.
+        ours: the replacement.
+        names: the sub-layers in the released order.
+    """
+    norms = (
+        norm_names(rf"{released}\.sublayer\.{index}\.norm", f"{ours}.{name}_residual.norm")
+        for index, name in enumerate(names)
+    )
+    return (
+        *(pair for pairs in norms for pair in pairs),
+        (rf"{released}\.feed_forward\.w_([12])\.(\w+)", rf"{ours}.feed_forward.fc\2.\3"),
+    )
+
 
 # The weights of an `nn.LSTMCell`.
 LSTM_KEYS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")

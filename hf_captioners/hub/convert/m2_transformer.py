@@ -18,7 +18,7 @@ from hf_captioners.hub.torch_files import read_torch_file
 from hf_captioners.modeling.configuration_m2_transformer import M2TransformerConfig
 
 from .key_maps import M2_DECODER, M2_REGION_ENCODER, M2_STATE, KeyMap, count_layers
-from .released import Released
+from .released import Released, require_known_settings
 
 HEADS = 8  # of the released script
 RELEASED_IDS = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 1}
@@ -44,8 +44,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
     Raises:
         ValueError: it is not a checkpoint of the code base, or a setting is unknown.
     """
-    if unknown := sorted(set(settings) - set(SETTINGS)):
-        raise ValueError(f"m2_transformer has no setting {', '.join(unknown)}; expected any of {', '.join(SETTINGS)}.")
+    require_known_settings("m2_transformer", settings, SETTINGS)
     file = read_torch_file(checkpoint)
     content = file.content
     state = content["state_dict"] if isinstance(content, dict) and "state_dict" in content else content

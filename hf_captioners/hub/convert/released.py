@@ -1,6 +1,8 @@
 """The result of reading an authors' checkpoint."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -31,3 +33,15 @@ class Released:
     may_lack: frozenset[str] = frozenset()
     processor: dict[str, Any] = field(default_factory=dict)
     generation: dict[str, Any] = field(default_factory=dict)
+
+
+def require_known_settings(program: str, settings: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raise a `ValueError` if a setting of a conversion is unknown."""
+    if unknown := sorted(set(settings) - set(known)):
+        raise ValueError(f"{program} has no setting {', '.join(unknown)}; expected any of {', '.join(known)}.")
+
+
+def require_weights(program: str, checkpoint: Path, released: Mapping[str, Tensor], needed: Iterable[str]) -> None:
+    """Raise a `ValueError` if a checkpoint lacks a weight that every one of its program has."""
+    if missing := [key for key in needed if key not in released]:
+        raise ValueError(f"{checkpoint} has no {', '.join(f'`{key}`' for key in missing)}, so it is not of {program}.")

@@ -14,59 +14,34 @@ from torch import Tensor
 from hf_captioners.hub.torch_files import read_torch_file
 from hf_captioners.modeling.configuration_transformer import CaptioningTransformerConfig
 
-from .infos_files import find_infos, read_infos
-from .key_maps import M2_DECODER, M2_STATE, KeyMap, count_layers
-from .released import Released
+from .infos_files import Infos, find_infos, read_infos
+from .key_maps import (
+    M2_DECODER,
+    M2_STATE,
+    KeyMap,
+    count_layers,
+    norm_names,
+    projection_names,
+    region_projection_names,
+    sub_layer_names,
+)
+from .released import Released, require_known_settings
 
 SETTINGS = ("infos",)
 
-# The projections of an attention by their numbers; ZoDIAC's baseline has the same.
-PROJECTIONS = ("q", "k", "v", "o")
-
-
-def _attentions(released: str, ours: str) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (rf"{released}\.linears\.{index}\.(\w+)", rf"{ours}.{name}_proj.\2") for index, name in enumerate(PROJECTIONS)
-    )
-
-
-def _sub_layers(released: str, ours: str, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Names of the residuals of a layer and of its feed-forward layer."""
-    layer = rf"{released}\.layers\.(\d+)"
-    norms = tuple(
-        (rf"{layer}\.sublayer\.{index}\.norm\.{theirs}_2", rf"{ours}.\1.{name}_residual.norm.{kind}")
-        for index, name in enumerate(names)
-        for theirs, kind in (("a", "weight"), ("b", "bias"))
-    )
-    return (*norms, (rf"{layer}\.feed_forward\.w_([12])\.(\w+)", rf"{ours}.\1.feed_forward.fc\2.\3"))
-
-
-ENCODER, DECODER = r"model\.encoder", r"model\.decoder"
-KEY_MAP = KeyMap(
-    "the Transformer of ImageCaptioning.pytorch",
-    (
-        *_attentions(rf"{ENCODER}\.layers\.(\d+)\.self_attn", r"model.encoder.layers.\1.self_attn"),
-        *_attentions(rf"{DECODER}\.layers\.(\d+)\.self_attn", r"model.decoder.decoder_layers.\1.self_attn"),
-        *_attentions(rf"{DECODER}\.layers\.(\d+)\.src_attn", r"model.decoder.decoder_layers.\1.cross_attn"),
-        *_sub_layers(ENCODER, "model.encoder.layers", ("self_attn", "feed_forward")),
-        *_sub_layers(DECODER, "model.decoder.decoder_layers", ("self_attn", "cross_attn", "feed_forward")),
-        *(
-            (rf"model\.{part}\.norm\.{theirs}_2", rf"model.{part}.final_norm.{kind}")
-            for part in ("encoder", "decoder")
-            for theirs, kind in (("a", "weight"), ("b", "bias"))
-        ),
-        (r"model\.tgt_embed\.0\.lut\.weight", "model.decoder.token_embedding.weight"),
-        (r"model\.generator\.proj\.(\w+)", r"lm_head.\1"),
-    ),
-    # `pe`: 5,000 sinusoids; the others are created by a base class.
-    unused=(r"model\.tgt_embed\.1\.pe", r"(embed|fc_embed|core|logit|ctx2att)\..*"),
+ENCODER, DECODER = r"model\.encoder\.layers\.(\d+)", r"model\.decoder\.layers\.(\d+)"
+OUR_ENCODER, OUR_DECODER = r"model.encoder.layers.\1", r"model.decoder.decoder_layers.\1"
+# Names that ZoDIAC has as well; those of attentions and of the projection of regions are not among them.
+RENAMES = (
+    *sub_layer_names(ENCODER, OUR_ENCODER, ("self_attn", "feed_forward")),
+    *sub_layer_names(DECODER, OUR_DECODER, ("self_attn", "cross_attn", "feed_forward")),
+    *norm_names(r"model\.encoder\.norm", "model.encoder.final_norm"),
+    *norm_names(r"model\.decoder\.norm", "model.decoder.final_norm"),
+    (r"model\.tgt_embed\.0\.lut\.weight", "model.decoder.token_embedding.weight"),
+    (r"model\.generator\.proj\.(\w+)", r"lm_head.\1"),
 )
-# The region projection is a list of modules, whose numbers depend on the batch norms; by `use_bn`.
-REGION_PROJECTION = {
-    0: {"0": "linear"},
-    1: {"0": "input_norm", "1": "linear"},
-    2: {"0": "input_norm", "1": "linear", "4": "norm"},
-}
+# `pe`: 5,000 sinusoids; the others are created by a base class.
+UNUSED = (r"model\.tgt_embed\.1\.pe", r"(embed|fc_embed|core|logit|ctx2att)\..*")
 REGION_NORM = {0: "none", 1: "batch_input", 2: "batch"}
 
 M2_KEY_MAP = KeyMap(
@@ -87,6 +62,24 @@ M2_KEY_MAP = KeyMap(
 )
 
 
+def key_map(
+    use_bn: int = 0, projections: str = "qkvo", program: str = "the Transformer of ImageCaptioning.pytorch"
+) -> KeyMap:
+    """Return the names of the weights; those that no forward pass reads have none.
+
+    Args:
+        use_bn: batch norms of the projected regions.
+        projections: those of an attention in the released order.
+        program: name of the code base.
+    """
+    attentions = (
+        *projection_names(rf"{ENCODER}\.self_attn", f"{OUR_ENCODER}.self_attn", projections),
+        *projection_names(rf"{DECODER}\.self_attn", f"{OUR_DECODER}.self_attn", projections),
+        *projection_names(rf"{DECODER}\.src_attn", f"{OUR_DECODER}.cross_attn", projections),
+    )
+    return KeyMap(program, (*attentions, *RENAMES, *region_projection_names(use_bn)), UNUSED)
+
+
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
     """Read `model.pth` and the infos file beside it.
 
@@ -98,8 +91,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
         ValueError: it is not a Transformer of ImageCaptioning.pytorch, or a setting is unknown.
         OSError: a file cannot be read.
     """
-    if unknown := sorted(set(settings) - set(SETTINGS)):
-        raise ValueError(f"transformer has no setting {', '.join(unknown)}; expected any of {', '.join(SETTINGS)}.")
+    require_known_settings("transformer", settings, SETTINGS)
     file = read_torch_file(checkpoint)
     released = file.tensors(file.content)
     if "model.tgt_embed.0.lut.weight" not in released or "model.generator.proj.weight" not in released:
@@ -108,20 +100,34 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
             "Transformer of ImageCaptioning.pytorch."
         )
     infos = read_infos(find_infos(checkpoint, settings.get("infos")))
-    use_bn = infos.options.get("use_bn", 0)
-    used, unused, unknown_keys = KEY_MAP.sort(key for key in released if not key.startswith("att_embed."))
-    projection = [key for key in released if key.startswith("att_embed.")]
-    weights = convert_state_dict({key: released[key] for key in (*used, *projection)}, use_bn)
+    sizes = read_sizes(released, infos.options)
+    generation = {"num_beams": 5, "length_penalty": 0.0}
+    return read_weights(released, infos, convert_config(sizes), key_map(sizes["use_bn"]), generation)
+
+
+def read_weights(
+    released: Mapping[str, Tensor], infos: Infos, config: Any, names: KeyMap, generation: Mapping[str, Any]
+) -> Released:
+    """Return what was read from a checkpoint, with its weights under the names of this library.
+
+    Args:
+        released: the weights.
+        infos: options and words.
+        config: configuration of the captioner.
+        names: see `key_map`.
+        generation: settings of `generate()`, beside length and bookkeeping.
+    """
+    used, unused, unknown = names.sort(released)
     length = int(infos.options.get("max_length", 20))
     return Released(
-        config=convert_config(read_sizes(released, infos.options) | {"max_length": length}),
-        weights=weights,
+        config=config,
+        weights=names.rename({key: released[key] for key in used}),
         vocabulary="zero",
         words=infos.words,
         unused=unused,
-        unknown=unknown_keys,
+        unknown=unknown,
         may_lack=frozenset({"model.decoder.position_embedding.weight"}),
-        generation={"num_beams": 5, "max_new_tokens": length, "bookkeeping": "pool", "length_penalty": 0.0},
+        generation=dict(generation) | {"max_new_tokens": length, "bookkeeping": "pool"},
     )
 
 
@@ -140,6 +146,27 @@ def read_sizes(released: Mapping[str, Tensor], options: Mapping[str, Any]) -> di
         "use_bn": options.get("use_bn", 0),
         "dropout": options.get("dropout", 0.1),
         "drop_prob_lm": options.get("drop_prob_lm", 0.5),
+        "max_length": int(options.get("max_length", 20)),
+    }
+
+
+def shared_fields(sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the configuration that ZoDIAC has as well, see `convert_config`."""
+    return {
+        "vocab_size": sizes["vocab_rows"],
+        "hidden_size": sizes["d_model"],
+        "num_attention_heads": sizes["num_att_heads"],
+        "ffn_dim": sizes["d_ff"],
+        "encoder_layers": sizes["N_enc"],
+        "decoder_layers": sizes["N_dec"],
+        "region_feature_size": sizes["att_feat_size"],
+        "region_dropout": sizes["drop_prob_lm"],
+        "dropout": sizes["dropout"],
+        "max_position_embeddings": max(64, sizes["max_length"] + 1),
+        "token_mask_rule": "after_end",
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
     }
 
 
@@ -151,23 +178,10 @@ def convert_config(sizes: Mapping[str, Any]) -> CaptioningTransformerConfig:
             `dropout`, `drop_prob_lm`, `max_length`.
     """
     return CaptioningTransformerConfig(
-        vocab_size=sizes["vocab_rows"],
-        hidden_size=sizes["d_model"],
-        num_attention_heads=sizes["num_att_heads"],
-        ffn_dim=sizes["d_ff"],
-        encoder_layers=sizes["N_enc"],
-        decoder_layers=sizes["N_dec"],
-        region_feature_size=sizes["att_feat_size"],
+        **shared_fields(sizes),
         region_norm=REGION_NORM[sizes["use_bn"]],
-        region_dropout=sizes["drop_prob_lm"],
-        dropout=sizes["dropout"],
         attention_dropout=sizes["dropout"],
         embedding_dropout=sizes["dropout"],
-        max_position_embeddings=max(64, sizes["max_length"] + 1),
-        token_mask_rule="after_end",
-        bos_token_id=0,
-        eos_token_id=0,
-        pad_token_id=0,
     )
 
 
@@ -179,21 +193,7 @@ def convert_state_dict(released: Mapping[str, Tensor], use_bn: int = 0) -> dict[
     Raises:
         KeyError: the code base has no such weight.
     """
-    return {name: tensor for key, tensor in released.items() if (name := map_key(key, use_bn)) is not None}
-
-
-def map_key(key: str, use_bn: int = 0) -> str | None:
-    """Return the name in this library of a weight of ImageCaptioning.pytorch; None if no forward pass reads it.
-
-    Raises:
-        KeyError: the code base has no such weight.
-    """
-    first, _, rest = key.partition(".")
-    if first == "att_embed":
-        index, _, kind = rest.partition(".")
-        if index in REGION_PROJECTION[use_bn]:
-            return f"model.encoder.projection.{REGION_PROJECTION[use_bn][index]}.{kind}"
-    return KEY_MAP(key)
+    return key_map(use_bn).rename(released)
 
 
 def convert_m2_style_config(sizes: Mapping[str, Any]) -> CaptioningTransformerConfig:

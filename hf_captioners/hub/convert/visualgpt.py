@@ -28,7 +28,7 @@ from .gpt2_code import (
     transpose_cross_attention,
 )
 from .key_maps import M2_REGION_ENCODER, KeyMap
-from .released import Released
+from .released import Released, require_known_settings
 
 VARIANT = ("fusion", "srau_threshold", "normalize_srau")
 SETTINGS = (*GPT2_SETTINGS, *VARIANT, "identity_map_reordering")
@@ -57,8 +57,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
     Raises:
         ValueError: it is not a checkpoint of the code base, or a setting is unknown or missing.
     """
-    if unknown := sorted(set(settings) - set(SETTINGS)):
-        raise ValueError(f"VisualGPT has no setting {', '.join(unknown)}; expected any of {', '.join(SETTINGS)}.")
+    require_known_settings("VisualGPT", settings, SETTINGS)
     file = read_torch_file(checkpoint)
     content = file.content
     state = content["state_dict"] if isinstance(content, dict) and "state_dict" in content else content

@@ -14,8 +14,9 @@ from hf_captioners.hub.torch_files import read_torch_file
 from hf_captioners.modeling.configuration_zodiac_aoanet import ZodiacAoANetConfig
 
 from . import aoanet
+from .aoanet_code import generation_settings
 from .infos_files import find_infos, read_infos
-from .released import Released
+from .released import Released, require_known_settings, require_weights
 
 # Constants of the released code, which its options do not hold.
 CONSTANTS = ("intensity_gate", "zoneout_factor", "zodiac_dropout", "pre_gelu", "gelu", "intensity_pool")
@@ -37,15 +38,11 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
         ValueError: it is not a checkpoint of ZoDIAC in AoANet, or a setting is unknown.
         OSError: a file cannot be read.
     """
-    if unknown := sorted(set(settings) - set(SETTINGS)):
-        raise ValueError(f"zodiac_aoanet has no setting {', '.join(unknown)}; expected any of {', '.join(SETTINGS)}.")
+    require_known_settings("zodiac_aoanet", settings, SETTINGS)
     file = read_torch_file(checkpoint)
     released = file.tensors(file.content)
     needed = ("embed.0.weight", "core.att_lstm.weight_ih", "core.attention.linears.1.weight", "ctx2att.weight")
-    if missing := [key for key in needed if key not in released]:
-        raise ValueError(
-            f"{checkpoint} has no {', '.join(f'`{key}`' for key in missing)}, so it is not of ZoDIAC in AoANet."
-        )
+    require_weights("ZoDIAC in AoANet", checkpoint, released, needed)
     infos = read_infos(find_infos(checkpoint, settings.get("infos")))
     options = {**aoanet.DEFAULTS, **infos.options, "num_heads": infos.option("num_heads")}
     plain, _ = split_past_queries(released)
@@ -58,13 +55,7 @@ def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
         vocabulary="zero",
         words=infos.words,
         unknown=unknown,
-        generation={
-            "num_beams": 2,
-            "max_new_tokens": int(options["max_length"]),
-            "bookkeeping": "pool",
-            "length_penalty": 0.0,
-            "suppress_tokens": [len(released["embed.0.weight"]) - 1],
-        },
+        generation=generation_settings(options, released),
     )
 
 
