@@ -1,14 +1,11 @@
 """Configuration of AoANet (Huang et al., ICCV 2019, "Attention on Attention for Image Captioning")."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from transformers import AutoConfig
-
-from .configuration_captioning import CaptioningConfig, require_minimum
+from .configuration_captioning import AttentionLSTMConfig, require_minimum
 
 
-class AoANetConfig(CaptioningConfig):
+class AoANetConfig(AttentionLSTMConfig):
     """Configuration of AoANet: a refining encoder and an attention LSTM, both with attention on attention.
 
     | model | fields |
@@ -58,32 +55,16 @@ class AoANetConfig(CaptioningConfig):
     """
 
     model_type = "captioning_aoanet"
-    encoder_inputs: ClassVar[Mapping[str, str]] = {"global_features": "vector"}
-    sub_configs = {"vision_config": AutoConfig}
     field_choices = {
-        "region_mask_rule": ("explicit",),
-        "token_mask_rule": ("explicit",),
         "region_norm": ("none", "batch_input", "batch"),
         "refiner": ("aoa", "attention", "none"),
         "decoder_type": ("aoa", "lstm", "base"),
         "attention_type": ("dot", "additive"),
-        "global_vector": ("mean", "projected", "given"),
     }
-    field_rates = ("dropout", "context_dropout", "attention_dropout", "residual_dropout", "aoa_dropout")
-    field_minimums = {
-        "embedding_size": 1,
-        "hidden_size": 1,
-        "num_heads": 1,
-        "head_scale": 1,
-        "attention_size": 1,
-        "global_feature_size": 1,
-        "refiner_ffn_dim": 1,
-    }
+    field_rates = ("attention_dropout", "residual_dropout")
+    field_minimums = {"head_scale": 1, "attention_size": 1, "refiner_ffn_dim": 1}
 
     vocab_size: int = 10369
-    embedding_size: int = 1024
-    hidden_size: int = 1024
-    num_heads: int = 8
     head_scale: int = 1
     region_norm: str = "none"
     refiner: str = "aoa"
@@ -93,21 +74,12 @@ class AoANetConfig(CaptioningConfig):
     attention_type: str = "dot"
     attention_size: int = 512
     query_norm: bool = True
-    global_vector: str = "mean"
-    global_feature_size: int = 2048
     output_residual: bool = False
-    dropout: float | int = 0.5
-    context_dropout: float | int = 0.5
     attention_dropout: float | int = 0.1
     residual_dropout: float | int = 0.1
-    aoa_dropout: float | int = 0.3
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
-    pad_token_id: int | None = 0
-    tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the sizes against each other."""
+        """Check refiner and heads."""
         super().__post_init__(**kwargs)
         if self.refiner != "none":
             require_minimum("refiner_layers", self.refiner_layers, 1)
@@ -116,18 +88,8 @@ class AoANetConfig(CaptioningConfig):
                 f"`num_heads` is {self.num_heads}, expected a divisor of `hidden_size * head_scale` = "
                 f"{self.hidden_size * self.head_scale}."
             )
-        if self.tie_word_embeddings and self.hidden_size != self.embedding_size:
-            raise ValueError(
-                "`tie_word_embeddings=True` needs states as wide as the word embeddings, got "
-                f"{self.hidden_size} and {self.embedding_size}: use `hidden_size={self.embedding_size}`."
-            )
 
     @property
     def attended_size(self) -> int:
         """Width of the vectors that the decoder's attention returns."""
         return self.hidden_size * (self.head_scale if self.attention_type == "dot" else 1)
-
-    @property
-    def required_vectors(self) -> dict[str, int]:
-        """`global_features`, if the vector of the image is given."""
-        return {"global_features": self.global_feature_size} if self.global_vector == "given" else {}

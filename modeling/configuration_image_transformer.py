@@ -3,16 +3,14 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from transformers import AutoConfig
-
-from .configuration_captioning import CaptioningConfig, require_choice
+from .configuration_captioning import AttentionLSTMConfig, require_choice
 
 CHILD, NEIGHBOUR, PARENT = "child", "neighbour", "parent"
 # What a number in `region_relations` says of the column's region, seen from the row's; 0: the two are not related.
 RELATION_NUMBERS = {CHILD: 1, NEIGHBOUR: 2, PARENT: 3}
 
 
-class ImageTransformerConfig(CaptioningConfig):
+class ImageTransformerConfig(AttentionLSTMConfig):
     """Configuration of Image Transformer: a graph of boxes in the encoder, parallel attentions in the decoder.
 
     | model | fields |
@@ -80,30 +78,17 @@ class ImageTransformerConfig(CaptioningConfig):
     """
 
     model_type = "captioning_image_transformer"
-    sub_configs = {"vision_config": AutoConfig}
     encoder_inputs: ClassVar[Mapping[str, str]] = {"region_relations": "relation", "global_features": "vector"}
     field_choices = {
-        "region_mask_rule": ("explicit",),
         "relation_weights": ("all_regions", "related_regions", "mean"),
         "overlap_rule": ("clamped", "released"),
         "sub_transformer_mixture": ("mean", "gates"),
-        "global_vector": ("mean", "projected", "given"),
-        "token_mask_rule": ("explicit",),
     }
-    field_rates = ("dropout", "context_dropout", "encoder_dropout", "aoa_dropout")
-    field_minimums = {
-        "encoder_layers": 1,
-        "encoder_ffn_dim": 1,
-        "num_sub_transformers": 1,
-        "num_heads": 1,
-        "global_feature_size": 1,
-    }
+    field_rates = ("encoder_dropout",)
+    field_minimums = {"encoder_layers": 1, "encoder_ffn_dim": 1, "num_sub_transformers": 1}
     field_ranges = {"overlap_threshold": (0.0, 1.0)}
 
     vocab_size: int = 10370
-    embedding_size: int = 1024
-    hidden_size: int = 1024
-    num_heads: int = 8
     encoder_layers: int = 3
     spatial_layers: list[int] | None = None
     share_plain_attention: bool = False
@@ -118,17 +103,8 @@ class ImageTransformerConfig(CaptioningConfig):
     share_queries: bool = True
     mask_decoder_attention: bool = True
     decoder_attention_on_attention: bool = True
-    global_vector: str = "mean"
-    global_feature_size: int = 2048
-    dropout: float | int = 0.5
-    context_dropout: float | int = 0.5
     encoder_dropout: float | int = 0.1
-    aoa_dropout: float | int = 0.3
     vision_grid_size: int | list[int] | tuple[int, ...] | None = (1, 2, 4)
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
-    pad_token_id: int | None = 0
-    tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Resolve the lists, and check the graph and widths."""
@@ -140,7 +116,8 @@ class ImageTransformerConfig(CaptioningConfig):
         if self.spatial_relations is None:
             self.spatial_relations = list(RELATION_NUMBERS)
         self._check_graph()
-        self._check_widths()
+        if self.hidden_size % self.num_heads:
+            raise ValueError(f"`hidden_size` is {self.hidden_size}, expected a multiple of {self.num_heads} heads.")
 
     def _check_graph(self) -> None:
         outside = [layer for layer in self.spatial_layers if not 0 <= layer < self.encoder_layers]
@@ -155,15 +132,6 @@ class ImageTransformerConfig(CaptioningConfig):
             raise ValueError(
                 f"`spatial_relations` is {self.spatial_relations}, expected {NEIGHBOUR!r} among them: a missing "
                 "relation counts as neighbourhood."
-            )
-
-    def _check_widths(self) -> None:
-        if self.hidden_size % self.num_heads:
-            raise ValueError(f"`hidden_size` is {self.hidden_size}, expected a multiple of {self.num_heads} heads.")
-        if self.tie_word_embeddings and self.hidden_size != self.embedding_size:
-            raise ValueError(
-                "`tie_word_embeddings=True` needs a state as wide as the word embeddings, got "
-                f"{self.hidden_size} and {self.embedding_size}."
             )
 
     @property
@@ -183,11 +151,6 @@ class ImageTransformerConfig(CaptioningConfig):
     def parent_number(self) -> int:
         """The number in `region_relations` of a parent."""
         return RELATION_NUMBERS[PARENT]
-
-    @property
-    def required_vectors(self) -> dict[str, int]:
-        """The vector of the image, where the LSTM reads a given one."""
-        return {"global_features": self.global_feature_size} if self.global_vector == "given" else {}
 
     @property
     def needs_region_boxes(self) -> str | None:

@@ -1,14 +1,11 @@
 """Configuration of ZoDIAC in AoANet ("ZoDIAC: Zoneout Dropout Injection Attention Calculation", "ZoDIAC + AoA")."""
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from transformers import AutoConfig
-
-from .configuration_captioning import CaptioningConfig, require_minimum
+from .configuration_captioning import AttentionLSTMConfig, require_minimum
 
 
-class ZodiacAoANetConfig(CaptioningConfig):
+class ZodiacAoANetConfig(AttentionLSTMConfig):
     """Configuration of ZoDIAC in AoANet: a refining encoder and an attention LSTM with intensity attention.
 
     | row of Tables 1 to 3 | fields |
@@ -56,58 +53,34 @@ class ZodiacAoANetConfig(CaptioningConfig):
     """
 
     model_type = "captioning_zodiac_aoanet"
-    encoder_inputs: ClassVar[Mapping[str, str]] = {"global_features": "vector"}
-    sub_configs = {"vision_config": AutoConfig}
     field_choices = {
-        "region_mask_rule": ("explicit",),
-        "token_mask_rule": ("explicit",),
         "region_norm": ("none", "batch_input", "batch"),
         "refiner": ("aoa", "attention", "none"),
         "decoder_type": ("aoa", "lstm", "base"),
-        "global_vector": ("mean", "projected", "given"),
         "intensity_gate": ("sigmoid", "tanh", "none"),
         "intensity_pool": ("mean", "sum", "released"),
     }
-    field_rates = ("dropout", "context_dropout", "zodiac_dropout", "residual_dropout", "aoa_dropout")
-    field_minimums = {
-        "embedding_size": 1,
-        "hidden_size": 1,
-        "num_heads": 1,
-        "head_scale": 1,
-        "global_feature_size": 1,
-        "refiner_ffn_dim": 1,
-    }
+    field_rates = ("zodiac_dropout", "residual_dropout")
+    field_minimums = {"head_scale": 1, "refiner_ffn_dim": 1}
 
     vocab_size: int = 10000
-    embedding_size: int = 1024
-    hidden_size: int = 1024
-    num_heads: int = 8
     head_scale: int = 1
     region_norm: str = "none"
     refiner: str = "aoa"
     refiner_layers: int = 6
     refiner_ffn_dim: int | None = None
     decoder_type: str = "aoa"
-    global_vector: str = "mean"
-    global_feature_size: int = 2048
     output_residual: bool = False
     intensity_gate: str = "sigmoid"
     zoneout_factor: float | int = 1.0
     pre_gelu: bool = True
     gelu: bool = True
     intensity_pool: str = "mean"
-    dropout: float | int = 0.5
-    context_dropout: float | int = 0.5
     zodiac_dropout: float | int = 0.2
     residual_dropout: float | int = 0.1
-    aoa_dropout: float | int = 0.3
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
-    pad_token_id: int | None = 0
-    tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the sizes against each other."""
+        """Check refiner and heads."""
         super().__post_init__(**kwargs)
         if self.refiner != "none":
             require_minimum("refiner_layers", self.refiner_layers, 1)
@@ -116,18 +89,8 @@ class ZodiacAoANetConfig(CaptioningConfig):
                 f"`num_heads` is {self.num_heads}, expected a divisor of `hidden_size * head_scale` = "
                 f"{self.hidden_size * self.head_scale}."
             )
-        if self.tie_word_embeddings and self.hidden_size != self.embedding_size:
-            raise ValueError(
-                "`tie_word_embeddings=True` needs states as wide as the word embeddings, got "
-                f"{self.hidden_size} and {self.embedding_size}: use `hidden_size={self.embedding_size}`."
-            )
 
     @property
     def attended_size(self) -> int:
         """Width of the vectors that the decoder's attention returns."""
         return self.hidden_size * self.head_scale
-
-    @property
-    def required_vectors(self) -> dict[str, int]:
-        """`global_features`, if the vector of the image is given."""
-        return {"global_features": self.global_feature_size} if self.global_vector == "given" else {}

@@ -5,10 +5,12 @@ The layout is that of AoANet with one more projection, the past query. Source: g
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from hf_captioners.hub.torch_files import read_torch_file
 from hf_captioners.modeling.configuration_zodiac_aoanet import ZodiacAoANetConfig
@@ -70,10 +72,9 @@ def convert_config(
         attention: any of `CONSTANTS`.
     """
     plain = aoanet.convert_config(options, split_past_queries(weights)[0])
-    fields = {name: getattr(plain, name) for name in ZodiacAoANetConfig.__annotations__ if hasattr(plain, name)}
-    shared = ("region_feature_size", "label_smoothing")
-    constants = {"intensity_pool": "released"} | dict(attention)
-    return ZodiacAoANetConfig(**fields | {name: getattr(plain, name) for name in shared} | constants)
+    ours, of_all = ({field.name for field in fields(each)} for each in (ZodiacAoANetConfig, PreTrainedConfig))
+    shared = {name: getattr(plain, name) for name in ours - of_all if hasattr(plain, name)}
+    return ZodiacAoANetConfig(**shared | {"intensity_pool": "released"} | dict(attention))
 
 
 def split_past_queries(released: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
