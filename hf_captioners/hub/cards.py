@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -47,6 +48,8 @@ MEANINGS = {
     "bad_endings": "share of captions that end in a word such as `a` or `with`",
 }
 LOG_COLUMNS = ("train_loss", "loss", "bleu_4", "cider_d")
+# Visual scores (0 to 1) of the shown captions that differ by less are left out.
+LEAST_SPREAD_OF_SCORES = 0.1
 NO_BRACKETS = str.maketrans("[]", "()")
 
 OWN_SNIPPET = """from transformers import pipeline
@@ -59,11 +62,14 @@ model = AutoModelForImageTextToText.from_pretrained("{repo}", trust_remote_code=
 processor = AutoProcessor.from_pretrained("{repo}", trust_remote_code=True)
 inputs = processor(regions=[features], return_tensors="pt")  # features: [regions, size] of one image
 print(processor.post_process_image_text_to_text(model.generate(**inputs)))"""
-FOREIGN_SNIPPET = """import hf_captioners
+# What a process with the library types instead: no code of the repository is run.
+OWN_SNIPPET_WITH_LIBRARY = """import hf_captioners
 from transformers import pipeline
 
 captioner = pipeline("image-captioning", model="{repo}")
 print(captioner("photo.jpg")[0]["generated_text"])"""
+REGIONS_SNIPPET_WITH_LIBRARY = "import hf_captioners\n" + REGIONS_SNIPPET.replace(", trust_remote_code=True", "")
+FOREIGN_SNIPPET = OWN_SNIPPET_WITH_LIBRARY
 ADAPTER_SNIPPET = """import hf_captioners
 from peft import PeftModel
 from transformers import AutoModelForImageTextToText
@@ -130,9 +136,12 @@ def render_card(
         Markdown with the metadata that the Hub reads.
     """
     log = training.log if training else []
+    snippet, snippet_with_library = _snippets(name, checkpoint)
+    evaluations = [evaluation for evaluation in training.evaluations if evaluation.figures] if training else []
     body = card_template().render(
         title=name.rpartition("/")[2],
-        snippet=_snippet(name, checkpoint),
+        snippet=snippet,
+        snippet_with_library=snippet_with_library,
         architecture=checkpoint.architecture,
         model_type=checkpoint.model_type,
         adapter_of=checkpoint.adapter_of,
@@ -142,7 +151,7 @@ def render_card(
         trained=training is not None and training.has_training,
         medical=training is not None and training.is_medical,
         trained_on=_trained_on(training.data) if training else "",
-        evaluations=[evaluation for evaluation in training.evaluations if evaluation.figures] if training else [],
+        evaluations=[_with_meaningful_scores(evaluation) for evaluation in evaluations],
         log=log,
         log_columns=[column for column in LOG_COLUMNS if any(column in entry for entry in log)],
         reproduces=training.reproduces if training and training.reproduces and training.reproduces.compared else None,
@@ -294,15 +303,24 @@ def _results(evaluation: EvaluationFacts) -> list[EvalResult]:
     ]
 
 
-def _snippet(name: str, checkpoint: CheckpointFacts) -> str:
-    name = json.dumps(name, ensure_ascii=False)[1:-1]  # inside of double quotes
+def _snippets(name: str, checkpoint: CheckpointFacts) -> tuple[str, str]:
+    """Return the lines that use the checkpoint, and those that a process with the library uses instead, or ""."""
+    repo, base = (json.dumps(text, ensure_ascii=False)[1:-1] for text in (name, checkpoint.adapter_of or ""))  # quoted
     if checkpoint.adapter_of is not None:
-        return ADAPTER_SNIPPET.format(base=json.dumps(checkpoint.adapter_of, ensure_ascii=False)[1:-1], repo=name)
+        return ADAPTER_SNIPPET.format(base=base, repo=repo), ""
     if checkpoint.architecture is None:
-        return FOREIGN_SNIPPET.format(repo=name)
+        return FOREIGN_SNIPPET.format(repo=repo), ""
     if checkpoint.vision is None:
-        return REGIONS_SNIPPET.format(repo=name)
-    return OWN_SNIPPET.format(repo=name)
+        return REGIONS_SNIPPET.format(repo=repo), REGIONS_SNIPPET_WITH_LIBRARY.format(repo=repo)
+    return OWN_SNIPPET.format(repo=repo), OWN_SNIPPET_WITH_LIBRARY.format(repo=repo)
+
+
+def _with_meaningful_scores(evaluation: EvaluationFacts) -> EvaluationFacts:
+    """Return the evaluation without visual scores if these hardly differ: then they say nothing about a word."""
+    scores = [score for sample in evaluation.samples for _, score in sample.visual_scores]
+    if not scores or max(scores) - min(scores) >= LEAST_SPREAD_OF_SCORES:
+        return evaluation
+    return replace(evaluation, samples=[replace(sample, visual_scores=[]) for sample in evaluation.samples])
 
 
 def _citations(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> list[str]:

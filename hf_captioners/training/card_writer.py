@@ -41,6 +41,7 @@ LEFT_OUT = re.compile(
     r"|(gradient|activation)_checkpointing.*"
 )
 IMPORTANT = (
+    "seed",
     "learning_rate",
     "lr_scheduler_type",
     "warmup_steps",
@@ -261,14 +262,14 @@ def training_log(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def reported_arguments(args: TrainingArguments) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the arguments that differ from their defaults (always with the seed), and further important ones."""
+    """Return the arguments that differ from their defaults, and further important ones."""
     reported, other = {}, {}
     for field in dataclasses.fields(args):
         value = plain(getattr(args, field.name))
         default = None if field.default is dataclasses.MISSING else plain(field.default)
         if LEFT_OUT.fullmatch(field.name) or not is_plain(value):
             continue
-        if field.name == "seed" or (value != default and field.default is not dataclasses.MISSING):
+        if value != default and field.default is not dataclasses.MISSING:
             reported[field.name] = value
         elif field.name in IMPORTANT and value is not None:
             other[field.name] = value

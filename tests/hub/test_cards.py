@@ -1,12 +1,14 @@
 """Cards from facts: unknown facts are absent, known ones are shown."""
 
 import dataclasses
+import os
 import re
 
 import pytest
 from huggingface_hub import ModelCard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from hf_captioners.architectures import ARCHITECTURES
 from hf_captioners.hub.card_facts import (
@@ -19,7 +21,9 @@ from hf_captioners.hub.card_facts import (
     sample_images,
 )
 from hf_captioners.hub.card_merging import read_card
-from hf_captioners.hub.cards import render_card
+from hf_captioners.hub.cards import render_card, write_card
+
+from .captioner_cases import save_captioner
 
 DATA = {
     "name": "flickr8k",
@@ -241,10 +245,53 @@ def test_local_directories_are_not_base_models(tmp_path):
     assert metadata["base_model"] == ["gpt2", "org/vision"]
 
 
+def blocks(card: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+
+
 def test_snippets_are_python():
-    for facts_of in (checkpoint(), checkpoint({"vision"}), CheckpointFacts(), CheckpointFacts(adapter_of="a/b")):
-        (snippet,) = re.findall(r"```python\n(.*?)```", render_card("a/b", facts_of), re.DOTALL)
-        compile(snippet, "card", "exec")
+    for facts_of, number in (
+        (checkpoint(), 2),
+        (checkpoint({"vision"}), 2),
+        (CheckpointFacts(), 1),
+        (CheckpointFacts(adapter_of="a/b"), 1),
+    ):
+        found = blocks(render_card("a/b", facts_of))
+        assert len(found) == number
+        for block in found:
+            compile(block, "card", "exec")
+
+
+WITHOUT_THE_LIBRARY = """
+import sys
+sys.modules["hf_captioners"] = None  # importing it is an ImportError
+"""
+
+
+def test_both_forms_of_use_run_as_printed(fork_server, tmp_path):
+    """In fresh processes: the first without the library, the second without the code of the checkpoint."""
+    save_captioner("visualgpt", tmp_path / "captioner")
+    write_card(tmp_path / "captioner")
+    Image.linear_gradient("L").convert("RGB").save(tmp_path / "photo.jpg")
+    card = (tmp_path / "captioner" / "README.md").read_text(encoding="utf-8")
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    printed = []
+    for block, head in zip(blocks(card), (WITHOUT_THE_LIBRARY, ""), strict=True):
+        if not head:
+            for path in (tmp_path / "captioner").glob("*.py"):
+                path.unlink()
+        (tmp_path / "use.py").write_text(head + block, encoding="utf-8")
+        done = fork_server.run([tmp_path / "use.py"], cwd=tmp_path, env=environment)
+        assert done.returncode == 0, done.stderr[-2000:]
+        printed.append(done.stdout.splitlines()[-1])
+    assert printed[0] == printed[1]
+
+
+@pytest.mark.parametrize("last, shown", [(0.55, False), (0.95, True)])
+def test_scores_that_hardly_differ_are_left_out(last, shown):
+    training = facts(TrainingFacts)
+    training.evaluations[0].samples[0].visual_scores = [("a", 0.5), ("dog", 0.52), ("runs", last)]
+    assert ("<sub>0.52</sub>" in render_card("a/b", checkpoint(), training)) == shown
 
 
 def test_facts_are_stored_and_read(tmp_path):

@@ -48,7 +48,15 @@ captioner = pipeline\(model="run", trust_remote_code=True\)
 print\(captioner\("photo\.jpg"\)\[0\]\["generated_text"\]\)
 ```
 
-If the library `hf_captioners` is installed, .* can be omitted\.
+These lines run the code of this repository, .* runs no code of the repository:
+
+```python
+import hf_captioners
+from transformers import pipeline
+
+captioner = pipeline\("image-captioning", model="run"\)
+print\(captioner\("photo\.jpg"\)\[0\]\["generated_text"\]\)
+```
 
 ## Evaluation on scenes \(validation\)
 
@@ -126,6 +134,14 @@ ROW = {
     "measured": {"bleu_4": [15.0, 1.25], "cider_d": [44.2, 2.0]},
     "seeds": [1, 2],
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def every_score():
+    """With random weights, gates hardly move; their scores are shown nevertheless."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cards, "LEAST_SPREAD_OF_SCORES", 0.0)
+        yield
 
 
 @pytest.fixture
