@@ -26,6 +26,7 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "architectures": ["list_architectures"],
         "captioning.ensemble": ["CaptionerEnsemble"],
         "data": ["load_captions"],
+        "default_model": ["list_models"],
         "loading": ["ImageTextProcessor", "load_captioner"],
         "metrics": ["compute_caption_metrics"],
         "modeling.configuration_captioning": ["CaptioningConfig"],

@@ -1,6 +1,7 @@
 """Loading of captioners, vision models and processors from a directory or a name."""
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterator
@@ -13,8 +14,11 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
+from hf_captioners.default_model import default_model, is_default
 from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
+
+logger = logging.getLogger(__name__)
 
 COPY_AGAIN = "Copy the file again, or download it again with `hf download NAME --force-download`."
 SUB_CONFIGS = ("text_config", "vision_config", "encoder", "decoder", "backbone_config")
@@ -214,13 +218,18 @@ def _config_fault(path: Path) -> str | None:
     return None
 
 
-def changed_config(source: str, fields: dict[str, Any]) -> Any:
+def changed_config(source: str | None, fields: dict[str, Any]) -> Any:
     """Return the configuration of a captioner with different values in some fields.
+
+    Args:
+        source: see `load_captioner`.
+        fields: new values.
 
     Raises:
         ValueError: the configuration has no such field.
         FileNotFoundError: it cannot be read.
     """
+    source = str(default_model().folder) if is_default(source) else str(source)
     with reading(source):
         config, unknown = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **fields)
     if unknown:
@@ -230,17 +239,22 @@ def changed_config(source: str, fields: dict[str, Any]) -> Any:
     return config
 
 
-def load_captioner(source: str, **options: Any) -> tuple[Any, Any]:
+def load_captioner(source: str | None = None, **options: Any) -> tuple[Any, Any]:
     """Load a captioner and its processor.
 
     Args:
-        source: name or directory.
+        source: name or directory; None or `"default"`: the one that an installed package offers, see `default_model`.
         **options: arguments of `from_pretrained`.
 
     Raises:
         ValueError: the checkpoint is not a captioner, one of its files is damaged, or a weight is not finite.
-        FileNotFoundError: it cannot be read.
+        FileNotFoundError: it cannot be read, or none is named and no package offers one.
     """
+    if is_default(source):
+        listed = default_model()
+        logger.warning(listed.introduction)
+        source = str(listed.folder)
+    source = str(source)
     try:
         with reading(source, options.get("revision")):
             model = AutoModelForImageTextToText.from_pretrained(source, **options)

@@ -1,5 +1,6 @@
 """Registration of every architecture of the table with the Auto classes and pipelines of transformers."""
 
+import logging
 import sys
 from collections.abc import Callable
 from importlib.abc import Loader, MetaPathFinder
@@ -9,6 +10,9 @@ from types import ModuleType
 from typing import Any
 
 from .architectures import ARCHITECTURES, AUXILIARY_MODELS, KINDS, Architecture
+from .default_model import default_model, list_models
+
+NO_MODEL = "No model was supplied, defaulted to "  # begin of the warning of transformers
 
 
 def register_architecture(architecture: Architecture) -> None:
@@ -81,10 +85,12 @@ def register_auxiliary(row: Architecture) -> None:
 
 def register() -> None:
     """Register every architecture and the pipeline with transformers, which is imported already."""
+    from transformers.pipelines import PIPELINE_REGISTRY
+
     from hf_captioners.hub.bundling import bundle_library_code, complete_checkpoint
     from hf_captioners.hub.pushing import push_model
     from hf_captioners.modeling.modeling_captioning import CaptioningPreTrainedModel
-    from hf_captioners.pipelines.image_captioning import register_pipeline
+    from hf_captioners.pipelines.image_captioning import TASK, register_pipeline
     from hf_captioners.processing import image_processing_captioning as images
     from hf_captioners.processing.processing_captioning import CaptioningProcessor
 
@@ -98,6 +104,28 @@ def register() -> None:
     CaptioningProcessor.checkpoint_completions[:] = [bundle_library_code]
     CaptioningPreTrainedModel.push_to_hub = push_model  # type: ignore[method-assign,assignment]
     register_pipeline()
+    PIPELINE_REGISTRY.supported_tasks[TASK]["default"] = InstalledDefault()
+    logging.getLogger("transformers.pipelines").addFilter(introduce_default)
+
+
+class InstalledDefault(dict[str, Any]):
+    """The default of the pipeline's task: the captioner that a package offers when the pipeline is made."""
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a name is that of the one entry."""
+        return name == "model"
+
+    def __getitem__(self, name: str) -> Any:
+        """Return folder and revision of the installed captioner."""
+        return str(default_model().folder), "main"
+
+
+def introduce_default(record: logging.LogRecord) -> bool:
+    """Replace the warning of transformers about a default model by the introduction of the installed captioner."""
+    message = record.getMessage()
+    if message.startswith(NO_MODEL) and (found := [one for one in list_models() if str(one.folder) in message]):
+        record.msg, record.args = found[0].introduction, ()
+    return True
 
 
 class _AfterImport(MetaPathFinder, Loader):

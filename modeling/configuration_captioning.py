@@ -95,6 +95,9 @@ class CaptioningConfig(PreTrainedConfig):
         region_extractor (`dict`, *optional*): extractor of the stored features that the captioner was trained on
             (`{"name": ..., "revision": ...}`); training refuses features of a different extractor. None: the captioner
             was trained on images, or the extractor is unknown.
+        weights_license (`dict`, *optional*): terms of weights that are not under the licence of the code, which every
+            captioner made from them keeps: `license` (as in cards of the Hub), `license_name`, `base_model`, `summary`
+            and `notice`, the text of the file NOTICE.
         region_mask_rule: `"explicit"` (default) hides exactly the regions that `region_mask` marks as padding.
             `"zero_projected_sum"` is the rule of the M2 and VisualGPT code: a region is hidden when its projected,
             normalised features sum to exactly zero; `region_mask` is ignored. It rarely detects padding and is meant
@@ -157,6 +160,7 @@ class CaptioningConfig(PreTrainedConfig):
     freeze_vision: bool = True
     region_feature_size: int = 2048
     region_extractor: dict | None = None
+    weights_license: dict | None = None
     region_mask_rule: str = "explicit"
     token_mask_rule: str = "explicit"
     label_smoothing: float | int = 0.0

@@ -18,7 +18,9 @@ BESIDE = {"docs", "examples", "benchmarks", "Makefile", "LICENSE"} | {
     "CITATION.cff",
 }
 # Leaf modules of the package: every folder may import them; they import nothing of the project.
-LEAVES = {"architectures", "dotted_paths", "inert_text", "named_values", "output_files", "word_values", "_version"}
+LEAVES = {"architectures", "dotted_paths", "inert_text", "named_values", "output_files", "word_values", "_version"} | {
+    "default_model"
+}
 BELOW_LOADING = {"modeling", "processing", "pipelines", "metrics", "data", "features", "loading"}
 # folder or module -> folders of this project that it may import
 ARROWS: dict[str, set[str]] = {

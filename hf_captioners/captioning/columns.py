@@ -13,6 +13,7 @@ import torch
 from datasets.formatting.formatting import LazyBatch
 from transformers.pipelines.base import pad_collate_fn
 
+from hf_captioners.default_model import default_model, is_default
 from hf_captioners.loading import load_captioner
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 from hf_captioners.processing.image_reading import read_image
@@ -22,7 +23,7 @@ from .image_list import views_of
 
 
 def load_pipeline(
-    model: str | Sequence[str],
+    model: str | Sequence[str] | None = None,
     device: str | None = None,
     dtype: str = "auto",
     trust_remote_code: bool = False,
@@ -31,7 +32,8 @@ def load_pipeline(
     """Load the captioning pipeline of a model, or of an ensemble of models.
 
     Args:
-        model: name or directory of a captioner, or several ones, which become a `CaptionerEnsemble`.
+        model: name or directory of a captioner, or several ones, which become a `CaptionerEnsemble`. None: the one
+            that an installed package offers.
         device: for example `"cuda:0"`. None: an accelerator if there is one.
         dtype: number format of the weights, for example `"bfloat16"`.
         trust_remote_code: run code from the repository of the model.
@@ -41,7 +43,7 @@ def load_pipeline(
         ValueError: a model is no captioner, or the captioners do not go together.
         OSError: it cannot be found or read.
     """
-    sources = [model] if isinstance(model, str) else list(model)
+    sources: list[Any] = [model] if model is None or isinstance(model, str) else list(model)
     options = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     if len(sources) > 1 or weights is not None:
         captioner, processor = load_ensemble(sources, weights, **options)
@@ -70,7 +72,8 @@ class CaptionBatches:
     model is loaded by the first call. A pickled copy loads it again.
 
     Args:
-        model: name or directory of a captioner, several of them (an ensemble), or a loaded pipeline.
+        model: name or directory of a captioner, several of them (an ensemble), or a loaded pipeline. None: the
+            captioner that an installed package offers.
         column: the column of the images.
         device: for example `"cuda:0"`. None: an accelerator if there is one.
         dtype: number format of the weights, for example `"bfloat16"`.
@@ -88,7 +91,7 @@ class CaptionBatches:
 
     def __init__(
         self,
-        model: str | Sequence[str] | ImageCaptioningPipeline,
+        model: str | Sequence[str] | ImageCaptioningPipeline | None = None,
         column: str = "image",
         device: str | None = None,
         dtype: str = "auto",
@@ -236,9 +239,10 @@ def undecoded(batch: Mapping[str, Any], column: str) -> Any:
     return copy.copy(batch)[column]  # type: ignore[index]
 
 
-def _files_version(model: str | Sequence[str]) -> str:
+def _files_version(model: str | Sequence[str] | None) -> str:
     """Return a digest of the names, sizes and times of the files of local captioners."""
-    sources = [model] if isinstance(model, str) else list(model)
+    named = [model] if model is None or isinstance(model, str) else list(model)
+    sources = [str(default_model().folder) if is_default(one) else str(one) for one in named]
     files = [path for source in sources if Path(source).is_dir() for path in sorted(Path(source).iterdir())]
     states = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return hashlib.sha256(json.dumps([sources, states]).encode()).hexdigest()[:16]

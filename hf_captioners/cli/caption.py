@@ -22,9 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("inputs", nargs="*", help="images, folders, or .txt lists of paths")
     parser.add_argument(
         "--model",
-        required=True,
         action="append",
-        help="captioner: name or directory; typed several times, the captioners choose every word together",
+        help="captioner: name or directory; typed several times, the captioners choose every word together; default: "
+        "the captioner that an installed package offers",
     )
     add_weights_argument(parser)
     parser.add_argument(

@@ -20,7 +20,7 @@ SHOWN = 50  # rows that are printed one by one
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of model, data, generation and metrics."""
-    parser.add_argument("model", help="captioner: name or directory")
+    parser.add_argument("model", help="captioner: name or directory, or `default`: the installed one")
     parser.add_argument(
         "--model",
         dest="more_models",

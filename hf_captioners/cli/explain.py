@@ -10,7 +10,10 @@ HELP = "draw the attention for each word of a caption"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of image, model and output."""
     parser.add_argument("image", help="path of an image")
-    parser.add_argument("--model", required=True, help="captioner of this library: name or directory")
+    parser.add_argument(
+        "--model",
+        help="captioner of this library: name or directory; default: the one that an installed package offers",
+    )
     parser.add_argument(
         "--output",
         help="image to write; default: NAME.attention.png in the current folder; relations between "

@@ -8,7 +8,7 @@ HELP = "push a captioner to the Hub, with its code and card"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of captioner and repository."""
-    parser.add_argument("directory", metavar="DIR", help="directory of the captioner")
+    parser.add_argument("directory", metavar="DIR", help="directory of the captioner, or `default`: the installed one")
     parser.add_argument(
         "repo_id", metavar="REPO", help="OWNER/NAME, or NAME for your own account; created if it is missing"
     )

@@ -78,11 +78,11 @@ class Explanation:
         return " ".join(self.words)
 
 
-def load_explainable(source: str, locations: bool = False, trust_remote_code: bool = False) -> tuple[Any, Any]:
+def load_explainable(source: str | None, locations: bool = False, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """Load a captioner that returns its attention maps, and its processor.
 
     Args:
-        source: name or directory.
+        source: name or directory, see `load_captioner`.
         locations: for hard attention: use the most probable location instead of the expectation over all of them.
         trust_remote_code: run code from the repository of the model.
 

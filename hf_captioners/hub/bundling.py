@@ -11,6 +11,7 @@ from hf_captioners.architectures import AUXILIARY_MODELS, get_architecture
 from hf_captioners.output_files import write_text
 from hf_captioners.pipelines.image_captioning import bundle_pipeline
 
+NOTICE = "NOTICE"
 LIBRARY_IMPORT = re.compile(r"^([ \t]*)from hf_captioners\.(modeling|processing)\.(\w+) import", re.MULTILINE)
 RELATIVE_IMPORT = re.compile(r"^[ \t]*from \.(\w+) import", re.MULTILINE)
 AUTO_CLASSES = {
@@ -21,7 +22,7 @@ AUTO_CLASSES = {
 
 
 def complete_checkpoint(directory: str | os.PathLike[str]) -> None:
-    """Add every Auto class and the pipeline to a saved checkpoint.
+    """Add every Auto class, the pipeline and the notice of its weights to a saved checkpoint.
 
     `save_pretrained` of transformers copies the code of the model, but writes only one Auto class into `config.json`.
 
@@ -38,6 +39,8 @@ def complete_checkpoint(directory: str | os.PathLike[str]) -> None:
         if kind in architecture.kinds
     }
     write_text(path, json.dumps(config, indent=2, sort_keys=True) + "\n")
+    if notice := (config.get("weights_license") or {}).get("notice"):
+        write_text(Path(directory) / NOTICE, str(notice))
     bundle_library_code(directory)
     if not auxiliary:
         bundle_pipeline(directory)

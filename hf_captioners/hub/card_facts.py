@@ -223,6 +223,7 @@ class CheckpointFacts:
         image_size: height and width of the input.
         generation: default generation settings that differ from greedy search.
         adapter_of: name of the base captioner of an adapter.
+        weights_license: terms of the weights, see `CaptioningConfig`.
     """
 
     architecture: Architecture | None = None
@@ -232,6 +233,7 @@ class CheckpointFacts:
     image_size: tuple[int, int] | None = None
     generation: dict[str, Any] = field(default_factory=dict)
     adapter_of: str | None = None
+    weights_license: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> CheckpointFacts:
@@ -258,6 +260,7 @@ class CheckpointFacts:
                 if generation.get(name) is not None
             },
             adapter_of=adapter.get("base_model_name_or_path"),
+            weights_license=terms if isinstance(terms := config.get("weights_license"), dict) else {},
         )
 
 

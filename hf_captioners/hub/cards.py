@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,6 +19,7 @@ from hf_captioners.inert_text import code_span, inert_text, one_line
 from hf_captioners.metrics.registry import hub_names, score_titles
 from hf_captioners.output_files import atomic_file
 
+from .bundling import NOTICE
 from .card_facts import (
     CheckpointFacts,
     DataFacts,
@@ -156,6 +158,7 @@ def render_card(
         log_columns=[column for column in LOG_COLUMNS if any(column in entry for entry in log)],
         reproduces=training.reproduces if training and training.reproduces and training.reproduces.compared else None,
         citations=_citations(checkpoint, training),
+        terms=checkpoint.weights_license,
         inert=inert_text,
         code=code_span,
         image=lambda sample: _image(sample, shown),
@@ -197,6 +200,12 @@ def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFact
     if training is not None:
         metadata |= _known({"license": training.licence, "language": training.language})
         base += [source for source in training.started_from if _is_hub_name(source)]
+    terms = checkpoint.weights_license
+    if terms:
+        stated = {field: str(terms[field]) for field in ("license", "license_name", "base_model") if field in terms}
+        stated = {field: value for field, value in stated.items() if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", value)}
+        base += [source for source in (stated.pop("base_model", name),) if source not in (name, *base)]
+        metadata |= {"license": "other"} | stated | ({"license_link": NOTICE} if terms.get("notice") else {})
     if base:
         metadata["base_model"] = base
     results = [result for evaluation in training.evaluations for result in _results(evaluation)] if training else []

@@ -9,6 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from .bundling import NOTICE
 from .card_facts import FACTS_FILE
 
 WEIGHTS = "model.safetensors"
@@ -36,6 +37,7 @@ DESCRIPTIONS = (
     "LICENSE",
     "LICENSE.txt",
     "LICENSE.md",
+    NOTICE,
 )
 
 

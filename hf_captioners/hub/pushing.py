@@ -14,6 +14,8 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from hf_captioners._version import __version__
+from hf_captioners.default_model import is_default
+from hf_captioners.loading import load_captioner
 
 from .card_facts import SAMPLE_IMAGE, sample_images
 from .card_merging import front_matter, merge_cards, read_card
@@ -54,7 +56,7 @@ def push_checkpoint(
     ```
 
     Args:
-        directory: directory that `save_pretrained` wrote.
+        directory: directory that `save_pretrained` wrote, or `"default"`: the captioner that a package offers.
         repo_id: `owner/name`, or `name` for a repository of your account.
         private: create a new repository as private; default: the setting of the account.
         create_pr: open a pull request instead of committing to the branch.
@@ -77,6 +79,21 @@ def push_checkpoint(
         PermissionError: no token is set, or it has no write access.
         OSError: the Hub refused the push for a different reason.
     """
+    if is_default(os.fspath(directory)):
+        with tempfile.TemporaryDirectory() as place:
+            for part in load_captioner():  # the installed captioner has no code; saving adds today's
+                part.save_pretrained(place)
+            return push_checkpoint(
+                place,
+                repo_id,
+                private=private,
+                create_pr=create_pr,
+                revision=revision,
+                message=message,
+                description=description,
+                token=token,
+                with_handler=with_handler,
+            )
     files = checkpoint_files(directory, with_processor)
     files += sample_images(directory) if with_images else []
     if with_handler:

@@ -41,7 +41,8 @@ class ModelArguments:
 
     architecture: str = field(default="visualgpt", metadata={"help": "Architecture of the captioner."})
     model: str | None = field(
-        default=None, metadata={"help": "Captioner to continue from (name or directory), instead of the parts below."}
+        default=None,
+        metadata={"help": "Captioner to continue from: name or directory, or default (the installed one)."},
     )
     language_model: str | None = field(
         default=None, metadata={"help": "Language model to start from (name or directory), for instance distilgpt2."}

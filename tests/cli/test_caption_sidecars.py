@@ -138,6 +138,8 @@ def test_modes_need_text_files(folder, captioner, capsys):
     assert "not allowed with" in capsys.readouterr().err
     assert main(["caption", "--model", captioner, "--sidecar", str(folder)]) == 2
     assert "hf-captioners caption DIR --sidecar" in capsys.readouterr().err
+    assert main(["caption", "--model", captioner]) == 2
+    assert "Images are missing" in capsys.readouterr().err
 
 
 class Killed(BaseException):

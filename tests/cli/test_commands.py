@@ -50,7 +50,7 @@ def test_errors_are_printed_in_one_line_or_with_the_traceback(monkeypatch, capsy
         cli.main(["--traceback", *arguments])
 
 
-@pytest.mark.parametrize("arguments", [["peint"], ["caption"], ["caption", "x", "--model", "y", "--bems", "3"]])
+@pytest.mark.parametrize("arguments", [["peint"], ["evaluate"], ["caption", "x", "--model", "y", "--bems", "3"]])
 def test_what_is_not_known_ends_with_status_2(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)

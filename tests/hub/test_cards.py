@@ -102,7 +102,19 @@ SHOWN = frozenset({SAMPLE["file"]})
 def test_the_lists_above_are_complete():
     for kind, values in FIELDS.items():
         assert {field.name for field in dataclasses.fields(kind)} == values.keys(), kind
-    assert {field.name for field in dataclasses.fields(CheckpointFacts)} == CHECKPOINT.keys() | {"adapter_of"}
+    others = {"adapter_of", "weights_license"}
+    assert {field.name for field in dataclasses.fields(CheckpointFacts)} == CHECKPOINT.keys() | others
+
+
+def test_terms_of_weights_are_text_on_one_line():
+    """Whatever a configuration states."""
+    terms = {"license": "other\n---\n", "license_name": ["a"], "base_model": "a/b\nc"}
+    terms |= {"summary": "<b>![x](y)", "notice": 1}
+    card = render_card("a/b", CheckpointFacts(weights_license=terms))
+    metadata = read_card(card, "card").metadata
+    assert (metadata["license"], metadata["license_link"]) == ("other", "NOTICE")
+    assert not {"license_name", "base_model"} & metadata.keys()
+    assert "<b>" not in card and "![x]" not in card
 
 
 def facts(kind, left_out=frozenset(), prefix=""):

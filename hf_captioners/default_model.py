@@ -1,0 +1,97 @@
+"""The captioner that is used where none is named; an installed package offers it by an entry point.
+
+The package has an entry point of the group `hf_captioners.default_model`: the folder of a saved captioner, or a
+function without arguments that returns it. In that folder, `default_model.json` may state `name`, `metrics`, `data`
+(what these were measured on) and `terms` (of the weights); `introduction` says them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+GROUP = "hf_captioners.default_model"
+DEFAULT = "default"  # the name of the installed captioner in place of the name or directory of another one
+FACTS_FILE = "default_model.json"
+METRIC_TITLES = {"cider_d": "CIDEr-D", "bleu_4": "BLEU-4"}
+
+
+@dataclass(frozen=True)
+class ListedModel:
+    """A captioner that an installed package offers.
+
+    Args:
+        name: its name.
+        folder: its folder.
+        metrics: its figures, such as `cider_d`.
+        data: what the figures were measured on.
+        terms: the terms of its weights in a few words.
+    """
+
+    name: str
+    folder: Path
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    data: str | None = None
+    terms: str | None = None
+
+    @property
+    def introduction(self) -> str:
+        """One line: which captioner this is, how good it is, and the terms of its weights."""
+        figures = [f"{METRIC_TITLES.get(name, name)} {value:.3f}" for name, value in self.metrics.items()]
+        measured = f"{', '.join(figures)}{f' on {self.data}' if self.data else ''}"
+        parts = (self.name, measured if figures else None, self.terms)
+        return f"Captioner: {'; '.join(part for part in parts if part)}."
+
+
+def list_models() -> list[ListedModel]:
+    """Return the captioners that installed packages offer, with their figures.
+
+    Raises:
+        ValueError: a package offers a folder that is missing, or with damaged facts.
+    """
+    return [_listed(entry) for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name)]
+
+
+def _listed(entry: EntryPoint) -> ListedModel:
+    offered = f"The default captioner {entry.name!r} ({entry.value})"
+    again = "Install the package that offers it again, or uninstall it."
+    try:
+        value = entry.load()
+        folder = Path(value() if callable(value) else value)
+        if not (folder / "config.json").is_file():
+            raise FileNotFoundError(f"{folder} has no config.json")
+        path = folder / FACTS_FILE
+        facts = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        metrics = {str(name): float(figure) for name, figure in facts.get("metrics", {}).items()}
+        texts = {name: facts.get(name) for name in ("data", "terms")}
+        return ListedModel(str(facts.get("name", entry.name)), folder, metrics, **texts)
+    except Exception as error:  # a package may raise errors of any type
+        raise ValueError(f"{offered} cannot be found: {type(error).__name__}: {error}. {again}") from error
+
+
+def default_model() -> ListedModel:
+    """Return the installed captioner.
+
+    Raises:
+        FileNotFoundError: no package offers one.
+        ValueError: several packages offer one, see also `list_models`.
+    """
+    found = list_models()
+    if not found:
+        raise FileNotFoundError(
+            f"No captioner was named, and no installed package offers one (entry point group {GROUP}). Install such a "
+            "package, or name a captioner: --model NAME_OR_DIRECTORY (in Python `model=`)."
+        )
+    if len(found) > 1:
+        names = ", ".join(f"{one.name} ({one.folder})" for one in found)
+        raise ValueError(
+            f"No captioner was named, and several installed packages offer one: {names}. Name the folder of one: "
+            "--model DIRECTORY (in Python `model=`), or uninstall the others."
+        )
+    return found[0]
+
+
+def is_default(source: object) -> bool:
+    """Return whether a name stands for the installed captioner: None, or `default` unless a folder has that name."""
+    return source is None or (source == DEFAULT and not Path(DEFAULT).exists())
