@@ -407,9 +407,13 @@ class CaptionGenerationMixin(GenerationMixin):
         mask = model_kwargs.get("decoder_attention_mask")
         return rows if all(_equal_rows(values, rows) for values in (input_ids, mask) if values is not None) else 1
 
+    def decoding_mask(self, input_ids: Tensor) -> Tensor | None:
+        """Return the token mask of a step with the tokens `[B * K, T]` so far; None: that of the caller, if any."""
+        return visible_tokens(self.config, input_ids)
+
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """As in transformers; under a token mask rule the mask is read off all tokens so far."""
-        visible = visible_tokens(self.config, input_ids)
+        visible = self.decoding_mask(input_ids)
         if visible is not None:
             kwargs["decoder_attention_mask"] = visible
         return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)

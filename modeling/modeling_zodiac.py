@@ -228,9 +228,8 @@ class ZodiacForConditionalGeneration(ZodiacPreTrainedModel, IntensityForConditio
             kwargs["use_cache"] = False
         return super()._prepare_generation_config(generation_config, **kwargs)
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def decoding_mask(self, input_ids: Tensor) -> Tensor | None:
         """As in the base class; the released pool gets a mask of one row, see `ZodiacDecoder.hide_tokens`."""
-        inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
         if self.captions_depend_on_batch:
-            inputs["decoder_attention_mask"] = input_ids.new_ones(1, input_ids.shape[1])
-        return inputs
+            return input_ids.new_ones(1, input_ids.shape[1])
+        return super().decoding_mask(input_ids)

@@ -162,10 +162,29 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
         known = {*self.image_input_names(), *IMAGE_INPUTS}
         super()._validate_model_kwargs({name: value for name, value in model_kwargs.items() if name not in known})
 
+    @property
+    def captions_depend_on_batch(self) -> bool:
+        """Whether those of a member do."""
+        return any(member.captions_depend_on_batch for member in self.members)
+
+    def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        """As in a captioner. A member whose captions depend on the batch says so, and may allow no cache to any."""
+        cached = {name: kwargs[name] for name in ("use_cache", "past_key_values") if name in kwargs}
+        for member in self.members:
+            if member.captions_depend_on_batch and not member._prepare_generation_config(None, **cached)[0].use_cache:
+                kwargs["use_cache"] = False
+        return super()._prepare_generation_config(generation_config, **kwargs)
+
+    def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """As in a captioner, with the token mask of each member."""
+        inputs = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
+        given, masks = inputs.get("decoder_attention_mask"), [one.decoding_mask(input_ids) for one in self.members]
+        return inputs | {"decoder_attention_mask": tuple(given if mask is None else mask for mask in masks)}
+
     def forward(
         self,
         decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
+        decoder_attention_mask: Tensor | tuple[Tensor | None, ...] | None = None,
         encoder_outputs: EnsembleEncoderOutput | None = None,
         past_key_values: EnsembleCache | None = None,
         use_cache: bool | None = None,
@@ -176,7 +195,7 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
 
         Args:
             decoder_input_ids: `[B * K, T]`.
-            decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
+            decoder_attention_mask: `[B * K, past + T]`, 1 = a real token; or one for each member.
             encoder_outputs: of the members; default: of the images or regions in `inputs`.
             past_key_values: the caches of the members; use_cache: return them.
             return_dict: has no effect.
@@ -187,12 +206,15 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
         assert encoder_outputs.members is not None
         use_cache = bool(use_cache or past_key_values is not None)
         cache = past_key_values if past_key_values is not None else EnsembleCache()
+        masks = decoder_attention_mask
+        if not isinstance(masks, tuple):
+            masks = (masks,) * len(self.members)
         total, caches = None, []
         for index, (member, encoded) in enumerate(zip(self.members, encoder_outputs.members, strict=True)):
             out = member(
                 encoder_outputs=encoded,
                 decoder_input_ids=decoder_input_ids,
-                decoder_attention_mask=decoder_attention_mask,
+                decoder_attention_mask=masks[index],
                 past_key_values=cache.caches[index] if cache.caches else None,
                 use_cache=use_cache,
                 return_dict=True,

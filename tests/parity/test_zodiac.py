@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText
 
+from hf_captioners import CaptionerEnsemble
 from hf_captioners.hub.convert import zodiac as converter
 from hf_captioners.modeling.configuration_zodiac import ZodiacConfig
 from hf_captioners.modeling.layers_intensity import RegionIntensityAttention
@@ -21,6 +22,7 @@ from .zodiac_code import (
     compare_forward,
     compare_gradients,
     compare_greedy,
+    compare_greedy_words,
     compare_searches,
     compare_self_critical,
     image_inputs,
@@ -92,6 +94,29 @@ def test_every_weight_matters(folder):
         weight.copy_(before)
     assert not unnoticed, f"moving these went unnoticed: {unnoticed}"
     assert tried > 20, f"only {tried} weights were tried"
+
+
+@pytest.mark.parametrize("folder", variants(FAMILY, start="ensemble"))
+@torch.no_grad()
+def test_ensemble_equals_released_code(folder, report_compared):
+    """The mean of the members' probabilities at every step, with the pool of the whole batch in each member."""
+    config = json.loads((FIGURES / folder / "config.json").read_text())
+    expected = load_file(FIGURES / folder / "expected.safetensors")
+    figures = [Figures.load(f"{FAMILY}/{member.removeprefix('../')}") for member in config["members"]]
+    comparison, members = Comparison(expected), [build(one) for one in figures]
+    assert f"../{figures[0].name.split('/')[1]}/inputs.safetensors" == config["inputs"]
+    for name, weights in config["weights"].items():
+        own = {key.removeprefix(f"{name}."): value for key, value in expected.items() if key.startswith(f"{name}.")}
+        part = Comparison(own)
+        ensemble_figures = Figures(folder, figures[0].config, {}, figures[0].inputs, own)
+        compare_greedy_words(part, ensemble_figures, CaptionerEnsemble(members, weights))
+        compare_searches(part, ensemble_figures, CaptionerEnsemble(members, weights))
+        comparison.compared += part.compared
+        comparison.names |= {f"{name}.{key}" for key in part.names}
+        comparison.differences += [f"{name}.{difference}" for difference in part.differences]
+    report_compared(comparison.compared)
+    assert not comparison.differences, "\n".join(comparison.differences)
+    assert set(expected) == comparison.names
 
 
 DESIGN = variants(FAMILY, start="causal_design")

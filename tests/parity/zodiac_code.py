@@ -109,7 +109,7 @@ def constraints(figures: Figures) -> dict:
     return {"no_immediate_repetition": True, "bad_ending_ids": figures.config["bad_endings_ids"]}
 
 
-def compare_greedy_ids(comparison: Comparison, figures: Figures, model) -> None:
+def compare_greedy_words(comparison: Comparison, figures: Figures, model) -> None:
     length, inputs = figures.config["max_length"], image_inputs(figures)
     found, scores = greedy(model, inputs, length)
     comparison.equal("greedy.seq", found, figures.expected["greedy.seq"])
@@ -117,6 +117,11 @@ def compare_greedy_ids(comparison: Comparison, figures: Figures, model) -> None:
     steps[:, : len(scores)] = torch.stack(scores, 1).log_softmax(-1)
     running = (found == 0).cumsum(1) - (found == 0).int() == 0  # generate() forces padding after the end
     comparison.close("greedy.step_logprobs", steps, atol=LOGPROB_TOLERANCE, where=running)
+
+
+def compare_greedy_ids(comparison: Comparison, figures: Figures, model) -> None:
+    compare_greedy_words(comparison, figures, model)
+    length, inputs = figures.config["max_length"], image_inputs(figures)
     found, _ = greedy(model, inputs, length, **constraints(figures), trigram_penalty=TRIGRAM_PENALTY)
     comparison.equal("greedy_constrained.seq", found, figures.expected["greedy_constrained.seq"])
 
