@@ -69,10 +69,20 @@ def beside_published(figures: dict) -> list[str]:
     ]
 
 
+def decoders(figures: dict) -> list[str]:
+    """Return the table of a comparison of decoding speed."""
+    return [
+        "| batch size | decoder | CPU seconds | relative to this library |",
+        "|---|---|---|---|",
+        *(f"| {r['batch']} | {r['decoder']} | {r['seconds']:.2f} | {r['ratio']:.2f} |" for r in figures["rows"]),
+        "",
+    ]
+
+
 def decoding(figures: dict) -> list[str]:
     """Return the section on decoding speed."""
     setting = figures["setting"]
-    lines = [
+    return [
         "## Decoding speed",
         "",
         f"VisualGPT with random weights, width {setting['width']}, {setting['layers']} layers, a vocabulary of 50,257 "
@@ -81,17 +91,29 @@ def decoding(figures: dict) -> list[str]:
         "results for each beam. `as released` is the method of the released code, which projects cross-attention keys "
         "and values again for each beam and step. `make bench` repeats the measurement.",
         "",
-        "| batch size | decoder | CPU seconds | relative to this library |",
-        "|---|---|---|---|",
+        *decoders(figures),
     ]
-    lines += [f"| {r['batch']} | {r['decoder']} | {r['seconds']:.2f} | {r['ratio']:.2f} |" for r in figures["rows"]]
-    return [*lines, ""]
+
+
+def decoding_m2_transformer(figures: dict) -> list[str]:
+    """Return the section on the decoding speed of the M2 Transformer."""
+    setting = figures["setting"]
+    return [
+        "## Decoding speed of the M2 Transformer",
+        "",
+        f"The M2 Transformer with random weights, width {setting['width']}, {setting['layers']} layers, "
+        f"{setting['regions']} regions per image, {setting['beams']} beams and {setting['tokens']} tokens per caption "
+        f"({figures['machine']}). The decoders are those of the comparison of VisualGPT. `make bench` repeats the "
+        "measurement.",
+        "",
+        *decoders(figures),
+    ]
 
 
 def recurrent_decoding(figures: dict) -> list[str]:
     """Return the section on the decoding speed of an attention LSTM."""
     setting = figures["setting"]
-    lines = [
+    return [
         "## Decoding speed of an attention LSTM",
         "",
         f"AoANet with random weights, width {setting['width']}, {setting['regions']} regions per image, "
@@ -99,11 +121,8 @@ def recurrent_decoding(figures: dict) -> list[str]:
         "`stock generate` repeats encoder results for each beam; `keys of every step` also projects the keys and "
         "values of the attention again for each beam and step. `make bench` repeats the measurement.",
         "",
-        "| batch size | decoder | CPU seconds | relative to this library |",
-        "|---|---|---|---|",
+        *decoders(figures),
     ]
-    lines += [f"| {r['batch']} | {r['decoder']} | {r['seconds']:.2f} | {r['ratio']:.2f} |" for r in figures["rows"]]
-    return [*lines, ""]
 
 
 def scst(figures: dict) -> list[str]:
@@ -308,6 +327,7 @@ def page() -> str:
         ("low_data", low_data),
         ("memorization", memorization),
         ("decoding", decoding),
+        ("decoding_m2_transformer", decoding_m2_transformer),
         ("recurrent_decoding", recurrent_decoding),
         ("vision", vision),
         ("scst", scst),
