@@ -35,11 +35,31 @@ def examples_of(documented):
     return found
 
 
+def refuses(check_rewards, name):
+    """Whether a name is refused with its nearest one."""
+    with pytest.raises(ValueError, match=f"There is no reward '{name}'.*Did you mean `cider_d`"):
+        check_rewards([name])
+    return True
+
+
+# What holds after examples that show a call without a result that a reader needs to see.
+HOLDS = {
+    "load_frequency": lambda names: names["frequency"].n_documents == 2 and len(names["frequency"].counts) > 0,
+    "check_rewards": lambda names: refuses(names["check_rewards"], "ciderd"),
+}
+
+
 @pytest.mark.parametrize("documented", [*OF_REWARDS, *OF_EVALUATION], ids=lambda one: one.__name__)
 def test_functions(documented, tmp_path, monkeypatch):
+    """Every example asserts what it shows, or `HOLDS` does."""
     monkeypatch.chdir(tmp_path)
     for example in examples_of(documented):
-        exec(compile(example, documented.__name__, "exec"), {})
+        names = {}
+        exec(compile(example, documented.__name__, "exec"), names)
+        if documented.__name__ in HOLDS:
+            assert HOLDS[documented.__name__](names)
+        else:
+            assert re.search(r"^assert ", example, re.MULTILINE), f"the example of {documented.__name__} shows nothing"
 
 
 def test_public_names_of_rewards():
@@ -49,9 +69,14 @@ def test_public_names_of_rewards():
 
 
 def test_self_retrieval(make_captioner, processor, scenes):
+    """The example's captions have the probabilities of their images, which those of the other image complement."""
     names = {"model": make_captioner(), "processor": processor, "images": scenes}
-    for example in examples_of(SelfRetrieval):
-        exec(compile(example, "SelfRetrieval", "exec"), names)
+    (example,) = examples_of(SelfRetrieval)
+    exec(compile(example, "SelfRetrieval", "exec"), names)
+    first, second = (names["rows"][index]["image"] for index in (0, 1))
+    swapped = names["reward"](["a red circle", "two blue stars"], images=[second, first])
+    assert [one + other for one, other in zip(names["values"], swapped, strict=True)] == pytest.approx([1.0, 1.0])
+    assert names["values"] != swapped
 
 
 @pytest.mark.parametrize("documented", [CaptioningTrainer, SCSTTrainer], ids=lambda one: one.__name__)
