@@ -147,12 +147,7 @@ def train_captioner(
     output = Path(str(training_arguments.output_dir))
     require_writable_folder(output)
     is_main = training_arguments.process_index == 0
-    known = ["a dog", "a cat"]
-    compute_caption_metrics(known, [[text] for text in known], training_arguments.eval_metrics)
-    if test.test_split:
-        asked = test.metrics(training_arguments.eval_metrics)
-        # Before any work: can these metrics be computed here? METEOR, for example, needs tables.
-        tried = compute_caption_metrics(known, [[text] for text in known], asked, test.test_tokenizer)
+    variants = _try_metrics(training_arguments, test)
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
         checkpoint = checkpoint_to_resume(training_arguments, resume)
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
@@ -169,11 +164,7 @@ def train_captioner(
                     f"`--attributes {data_arguments.attributes}`: a {type(model).__name__} reads no attributes. Leave "
                     "it out, or pass --architecture eta."
                 )
-            words = attribute_words((text for texts in train_rows["captions"] for text in texts), NUM_ATTRIBUTES)
-            train_rows, validation_rows = (
-                with_oracle_attributes(part, words) for part in (train_rows, validation_rows)
-            )
-            test_rows = None if test_rows is None else with_oracle_attributes(test_rows, words)
+            train_rows, validation_rows, test_rows = _with_attributes(train_rows, validation_rows, test_rows)
         trainer_type = SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
         trainer = trainer_type(
             model,
@@ -186,9 +177,30 @@ def train_captioner(
             trainer.check_evaluation(test_rows, "test")
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
-            written = known_test_metrics(output, test, tried["variants"]) if result.had_finished else None
+            written = known_test_metrics(output, test, variants) if result.had_finished else None
             result.test_metrics = written or test_captioner(trainer, test_rows, test, reproduces)
     return result
+
+
+def _try_metrics(training: CaptioningTrainingArguments, test: TestArguments) -> dict[str, str]:
+    """Check before any work that the metrics can be computed here: METEOR, for example, needs tables.
+
+    Returns:
+        The exact variants of the metrics of the test; none without a test.
+    """
+    known = ["a dog", "a cat"]
+    references = [[text] for text in known]
+    compute_caption_metrics(known, references, training.eval_metrics)
+    if not test.test_split:
+        return {}
+    asked = test.metrics(training.eval_metrics)
+    return compute_caption_metrics(known, references, asked, test.test_tokenizer)["variants"]
+
+
+def _with_attributes(train_rows: Any, *others: Any) -> list[Any]:
+    """Add the attributes in the captions of training rows, and of other rows (or None), to them."""
+    words = attribute_words((text for texts in train_rows["captions"] for text in texts), NUM_ATTRIBUTES)
+    return [None if rows is None else with_oracle_attributes(rows, words) for rows in (train_rows, *others)]
 
 
 def _train_and_save(trainer: CaptioningTrainer, checkpoint: str | None) -> TrainingResult:
