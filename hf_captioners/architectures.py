@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
+from .dotted_paths import did_you_mean
+
 KINDS = ("Config", "Model", "ForConditionalGeneration", "Processor")
 
 
@@ -183,4 +185,7 @@ def get_architecture(name: str) -> Architecture:
     for architecture in ARCHITECTURES.values():
         if name in (architecture.name, architecture.model_type):
             return architecture
-    raise ValueError(f"There is no architecture {name!r}; choose one of {', '.join(list_architectures())}.")
+    raise ValueError(
+        f"There is no architecture {name!r}; choose one of {', '.join(list_architectures())}."
+        f"{did_you_mean(name, ARCHITECTURES)}"
+    )

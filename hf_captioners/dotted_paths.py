@@ -37,10 +37,31 @@ def load_function(path: str, kind: str) -> Callable[..., Any]:
     return function
 
 
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the nearest known name, whatever the case and the dashes; None if none is near."""
+    plain: dict[str, str] = {}
+    for one in known:
+        plain.setdefault(_plain(one), one)
+    near = difflib.get_close_matches(_plain(name), plain, n=1)
+    # `epochs` is not near `num_train_epochs`, but is one of its words.
+    near = near or sorted((one for one in plain if _plain(name) in one.split("_")), key=len)
+    return plain[near[0]] if near else None
+
+
+def _plain(name: str) -> str:
+    return name.casefold().replace("-", "_")
+
+
+def listed(names: Iterable[str], most: int = 16) -> str:
+    """Return names with commas between them, at most a number of them."""
+    known = list(names)
+    return ", ".join(known if len(known) <= most else [*known[:most], f"... ({len(known)} in all)"])
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean ...?` with the nearest known name, or nothing if none is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f" Did you mean `{near[0]}`?" if near else ""
+    near = nearest_name(name, known)
+    return "" if near is None else f" Did you mean `{near}`?"
 
 
 def _import(name: str, path: str, kind: str) -> ModuleType:

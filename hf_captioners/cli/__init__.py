@@ -1,8 +1,8 @@
 """`hf-captioners <command>`: one module per command, imported when the command is run.
 
-The module of a command has `NAME`, `HELP`, `add_arguments(parser)` and `run(args) -> int`, and optionally
-`parent_parsers()`, parsers whose arguments the command inherits. It imports nothing heavy at its top: a command parses
-arguments, calls the library and prints.
+The module of a command has `NAME`, `HELP`, `add_arguments(parser)` and `run(args) -> int`, and optionally `FEW`, the
+flags that `--help` shows where there are many, and `EXAMPLES`. It imports nothing heavy at its top: a command parses
+arguments, checks names, calls the library and prints.
 """
 
 import argparse
@@ -13,6 +13,8 @@ from types import ModuleType
 
 from hf_captioners._version import __version__
 from hf_captioners.cli.memory import keep_freed_memory
+
+from .parsing import CommandParser
 
 # Name of the command -> module of this package.
 COMMANDS = {
@@ -50,16 +52,11 @@ def command_list() -> str:
     return "\n".join(["commands:", *lines])
 
 
-def top_parser() -> argparse.ArgumentParser:
+def top_parser() -> CommandParser:
     """Return the parser of the arguments before those of a command."""
-    parser = argparse.ArgumentParser(
-        prog="hf-captioners",
-        description="Train, use and evaluate image captioners.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = CommandParser(prog="hf-captioners", description="Train, use and evaluate image captioners.")
     parser.add_argument("--version", action="version", version=f"hf-captioners {__version__}")
-    parser.add_argument("--traceback", action="store_true", help="print the traceback of an error")
+    _add_common_arguments(parser)
     parser.add_argument("command", choices=COMMANDS, metavar="command", help="see below")
     parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="arguments of the command, see: hf-captioners COMMAND --help"
@@ -67,13 +64,20 @@ def top_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def command_parser(name: str, command: ModuleType) -> argparse.ArgumentParser:
+def _add_common_arguments(parser: CommandParser, default: object = False) -> None:
+    parser.add_argument("--traceback", action="store_true", default=default, help="print the traceback of an error")
+
+
+def command_parser(name: str, command: ModuleType) -> CommandParser:
     """Return the parser of one command."""
-    parents = command.parent_parsers() if hasattr(command, "parent_parsers") else []
-    parser = argparse.ArgumentParser(
-        prog=f"hf-captioners {name}", description=command.HELP, parents=parents, allow_abbrev=False
+    parser = CommandParser(
+        few=getattr(command, "FEW", None),
+        prog=f"hf-captioners {name}",
+        description=command.HELP,
+        epilog=getattr(command, "EXAMPLES", None),
     )
     command.add_arguments(parser)
+    _add_common_arguments(parser, argparse.SUPPRESS)
     return parser
 
 
@@ -97,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = load_command(top.command)
         args = command_parser(top.command, command).parse_args(top.arguments)
+        top.traceback |= vars(args).pop("traceback", False)
         return command.run(args)
     except KeyboardInterrupt:
         print("hf-captioners: interrupted", file=sys.stderr)

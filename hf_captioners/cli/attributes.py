@@ -8,6 +8,7 @@ from typing import Any
 from hf_captioners.named_values import read_named_values
 
 from .caption import add_image_arguments, report, set_pixel_limit
+from .names import check_data, check_device, check_least, check_path, check_source, check_split, check_vision_model
 
 NAME = "attributes"
 HELP = "train, use and evaluate a detector of the words that captions of an image are likely to have"
@@ -53,7 +54,7 @@ def add_train_arguments(parser: argparse.ArgumentParser) -> None:
         "--hidden_sizes", "--hidden-sizes", type=int, nargs="*", default=[], help="layers before the scores"
     )
     parser.add_argument("--dropout", type=float, default=0.5, help="rate after these layers; default: 0.5")
-    parser.add_argument("--epochs", type=float, default=10, help="default: 10")
+    parser.add_argument("--num_train_epochs", type=float, default=10, help="default: 10")
     parser.add_argument("--batch_size", "--batch-size", type=int, default=32, help="images per step; default: 32")
     parser.add_argument("--learning_rate", "--learning-rate", type=float, default=1e-3, help="default: 1e-3")
     parser.add_argument("--max_steps", "--max-steps", type=int, default=-1, help="stop after this many steps")
@@ -93,7 +94,24 @@ def add_detector_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the action that was typed."""
+    """Check the names, and run the action that was typed."""
+    if args.action != "detect":
+        check_data(args.dataset, read_named_values(args.data_options, "--data_options"))
+        check_path("--data_dir", args.data_dir, folder=True)
+    check_path("--features", args.features)
+    check_least("--batch_size", args.batch_size)
+    if args.action == "train":
+        if args.features is not None and args.vision_model is not None:
+            raise ValueError("`--features` and `--vision_model` exclude each other; give one.")
+        if args.vision_model is not None:
+            check_vision_model(args.vision_model)
+    else:
+        for path in getattr(args, "inputs", ()):
+            check_path("inputs", path)
+        check_source("--detector", args.detector)
+        check_device(args.device)
+    if args.action == "evaluate":
+        check_split(args.dataset, args.split, args.data_dir)
     return {"train": train, "detect": detect, "evaluate": evaluate}[args.action](args)
 
 
@@ -106,8 +124,6 @@ def train(args: argparse.Namespace) -> int:
     )
     from hf_captioners.training.data_arguments import DataArguments
 
-    if args.features is not None and args.vision_model is not None:
-        raise ValueError("`--features` and `--vision_model` exclude each other; give one.")
     data = DataArguments(
         dataset=args.dataset,
         data_dir=args.data_dir,
@@ -118,7 +134,7 @@ def train(args: argparse.Namespace) -> int:
     sizes = ("vision_model", "image_size", "vision_grid_size", "num_words", "hidden_sizes", "dropout")
     training = attribute_training_arguments(
         args.output_dir,
-        num_train_epochs=args.epochs,
+        num_train_epochs=args.num_train_epochs,
         max_steps=args.max_steps,
         per_device_train_batch_size=args.batch_size,
         per_device_eval_batch_size=args.batch_size,

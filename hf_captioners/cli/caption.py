@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hf_captioners.named_values import read_named_values
 
+from .names import check_model_arguments, check_path
+
 if TYPE_CHECKING:
     from hf_captioners.captioning.batches import UnreadableImage
 
@@ -171,6 +173,10 @@ def load_model(args: argparse.Namespace) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     """Caption all images; 1 if some cannot be read."""
+    for path in args.inputs:
+        check_path("inputs", path)
+    check_model_arguments(args)
+
     from hf_captioners.captioning.batches import caption_batches, require_batch_size
     from hf_captioners.captioning.image_list import find_images, shard_of
     from hf_captioners.captioning.read_ahead import workers_for

@@ -8,6 +8,8 @@ import sys
 
 from hf_captioners.named_values import read_named_values
 
+from .names import check_data, check_path
+
 NAME = "check-data"
 HELP = "check a folder of captioned images or a named data set and report wrong rows"
 NOTHING_WRONG, ROWS_ARE_WRONG, UNREADABLE = 0, 1, 2
@@ -20,11 +22,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dataset", default="caption_folder", metavar="NAME", help="name of the data set; default: caption_folder"
     )
     parser.add_argument(
-        "--option",
-        action="append",
+        "--data_options",
+        nargs="+",
+        action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="option of the data set, for example --option image_dir=photos; may be repeated",
+        help="options of the data set, for example --data_options image_dir=photos",
     )
     parser.add_argument(
         "--show", type=int, default=50, metavar="N", help="number of problems to print; default: 50, 0: all"
@@ -38,11 +41,16 @@ def run(args: argparse.Namespace) -> int:
     Returns:
         0 if there are no problems, 1 if rows are wrong, 2 if the data set cannot be read.
     """
-    from hf_captioners.data.checking import check_dataset
     from hf_captioners.output_files import printable
 
     try:
-        check = check_dataset(args.dataset, args.data_dir, **read_named_values(args.option, "--option"))
+        options = read_named_values(args.data_options, "--data_options")
+        check_data(args.dataset, options)
+        check_path("DIR", args.data_dir, folder=True)
+
+        from hf_captioners.data.checking import check_dataset
+
+        check = check_dataset(args.dataset, args.data_dir, **options)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return UNREADABLE

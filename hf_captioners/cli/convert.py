@@ -4,6 +4,8 @@ import argparse
 
 from hf_captioners.named_values import read_named_values
 
+from .names import check_converter, check_path
+
 NAME = "convert"
 HELP = "convert an author's checkpoint into a captioner that loads anywhere"
 
@@ -38,6 +40,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert the checkpoint and print a summary."""
+    settings = read_named_values(args.set, "--set")
+    check_converter(args.architecture, settings)
+    check_path("CHECKPOINT", args.checkpoint)
+    if args.expected is not None and args.report is None:
+        raise ValueError("`--expected` is part of the report: pass the file of the report too (`--report FILE`).")
+    check_path("--expected", args.expected)
+
     from hf_captioners.hub.convert.converting import convert_checkpoint
 
     conversion = convert_checkpoint(
@@ -45,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         args.checkpoint,
         args.output,
         vocabulary=args.vocab,
-        settings=read_named_values(args.set, "--set"),
+        settings=settings,
         report=args.report,
         expected=args.expected,
     )

@@ -4,6 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from .names import check_path
+
 NAME = "download-images"
 HELP = "download the images of a split of Conceptual Captions"
 
@@ -34,6 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Download what is missing; 1 if some images cannot be downloaded."""
+    check_path("--data_dir", args.data_dir, folder=True)
+
     from hf_captioners.data.conceptual_captions import images_to_fetch
     from hf_captioners.data.image_download import LOG_FILE, SHOWN_FAILURES, DownloadSettings, download_images
     from hf_captioners.data.report import DataReport

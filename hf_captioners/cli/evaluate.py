@@ -2,12 +2,25 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.named_values import read_named_values
 
 from .caption import add_model_arguments, add_weights_argument, generation_options, load_model
+from .names import (
+    FOLDER,
+    check_data,
+    check_least,
+    check_model_arguments,
+    check_path,
+    check_score_arguments,
+    check_split,
+    data_readers,
+    near_path,
+)
 from .score import add_metric_arguments, metric_settings, report
 
 if TYPE_CHECKING:
@@ -64,8 +77,27 @@ def report_left_out(problems: "Sequence[Problem]", strict: bool) -> int:
     return 1 if problems and strict else 0
 
 
+def check_evaluated(data: str, data_dir: str | None, split: str, options: Mapping[str, Any]) -> None:
+    """Check the names of a data set or folder, its options and its split."""
+    is_folder = data_dir is None and Path(data).is_dir()
+    name, folder = (FOLDER, data) if is_folder else (data, data_dir)
+    if not is_folder and name not in data_readers():
+        hint = did_you_mean(data, data_readers()) or near_path(data)
+        raise FileNotFoundError(f"`data`: there is no folder and no data set {data}.{hint}")
+    check_data(name, options, "data")
+    check_path("--data_dir", data_dir, folder=True)
+    check_split(name, split, folder)
+
+
 def run(args: argparse.Namespace) -> int:
     """Caption and score; 1 if the data set has images without references, or with `--strict` unreadable ones."""
+    args.model = [args.model, *args.more_models]
+    options = read_named_values(args.data_options, "--data_options")
+    check_evaluated(args.data, args.data_dir, args.split, options)
+    check_score_arguments(args)
+    check_least("--max_images", args.max_images)
+    check_model_arguments(args)
+
     from hf_captioners.captioning.batches import require_batch_size
     from hf_captioners.captioning.data_set import caption_data_set, load_split
     from hf_captioners.captioning.scoring import score_matched
@@ -74,13 +106,11 @@ def run(args: argparse.Namespace) -> int:
 
     require_batch_size(args.batch_size)
     settings = metric_settings(args)
-    options = read_named_values(args.data_options, "--data_options")
     problems = DataReport()
     rows = load_split(args.data, args.data_dir, args.split, options, problems, args.features)
     if args.max_images is not None and args.max_images < len(rows):
         print(f"only the first {args.max_images:,} of {len(rows):,} images", file=sys.stderr)
         rows = rows.select(range(args.max_images))
-    args.model = [args.model, *args.more_models]
     matched = caption_data_set(load_model(args), rows, args.batch_size, **generation_options(args))
     status = report(score_matched(matched, settings), args)
     return max(status, report_left_out(unusable_images(problems), args.strict))

@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from .names import check_model_arguments, check_path
+
 NAME = "explain"
 HELP = "draw the attention for each word of a caption"
 
@@ -36,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the drawings and print the caption."""
+    check_path("image", args.image)
+    check_model_arguments(args)
+
     from hf_captioners.explain.attributes import draw_attributes
     from hf_captioners.explain.drawing import draw_attention
     from hf_captioners.explain.explanation import explain_caption, load_explainable
@@ -43,8 +48,6 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.output_files import atomic_file, require_writable_folder
 
     source = Path(args.image)
-    if not source.is_file():
-        raise FileNotFoundError(f"There is no image {source}.")
     output = Path(args.output or f"{source.stem}.attention.png")
     stem = output.name.removesuffix(output.suffix).removesuffix(".attention")
     graph_output, attributes_output = (output.with_name(f"{stem}.{kind}.png") for kind in ("graph", "attributes"))

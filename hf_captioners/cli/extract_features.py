@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hf_captioners.named_values import read_named_values
 
 from .caption import add_image_arguments, set_pixel_limit
+from .names import check_data, check_least, check_path, check_source, check_split, check_vision_model
 
 if TYPE_CHECKING:
     from hf_captioners.data.report import DataReport
@@ -76,11 +77,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--workers", type=int, default=0, help="processes that read images, for each process")
     add_image_arguments(parser)
-    parser.add_argument("--cpu", action="store_true", help="compute on the CPU")
+    parser.add_argument("--use_cpu", action="store_true", help="compute on the CPU")
 
 
 def run(args: argparse.Namespace) -> int:
     """Compute the features that are missing; 1 if some images cannot be read."""
+    options = read_named_values(args.data_options, "--data_options")
+    check_least("--batch_size", args.batch_size)
+    check_data(args.dataset, options)
+    check_path("--data_dir", args.data_dir, folder=True)
+    for split in args.split or ():
+        check_split(args.dataset, split, args.data_dir)
+    if args.detector is not None:
+        check_source("--detector", args.detector)
+    else:
+        check_vision_model(args.vision_model)
+
     from accelerate import PartialState
 
     from hf_captioners.data import load_captions
@@ -88,17 +100,15 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.features.data_set import extract_split, unique_images
     from hf_captioners.output_files import require_writable_folder
 
-    if args.batch_size < 1:
-        raise ValueError(f"`--batch_size` is {args.batch_size}, expected at least 1.")
     require_writable_folder(args.output)
     set_pixel_limit(args.max_image_pixels)
-    state, found = PartialState(cpu=args.cpu), DataReport()
+    state, found = PartialState(cpu=args.use_cpu), DataReport()
     with state.main_process_first():  # one process prepares the data set
         splits = load_captions(
             args.dataset,
             data_dir=args.data_dir,
             report=found,
-            **read_named_values(args.data_options, "--data_options"),
+            **options,
         )
     unknown = sorted(set(args.split or ()) - set(splits))
     if unknown:

@@ -1,9 +1,14 @@
 """`hf-captioners push`: push a captioner to the Hub."""
 
 import argparse
+import re
+
+from .names import check_path, check_source
 
 NAME = "push"
 HELP = "push a captioner to the Hub, with its code and card"
+
+REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Push and print the addresses."""
+    check_path("DIR", args.directory, folder=True)
+    check_source("DIR", args.directory)
+    if not REPOSITORY.fullmatch(args.repo_id):
+        raise ValueError(f"`REPO` is {args.repo_id!r}, expected OWNER/NAME, or NAME for your own account.")
+
     from hf_captioners.hub.pushing import MESSAGE, explain_hub_errors, push_checkpoint
     from hf_captioners.hub.serving import push_space, require_servable
 

@@ -7,21 +7,22 @@ from pathlib import Path
 
 from hf_captioners.reproduce.recipe import RECIPES, Recipe, merge_arguments
 
+from .training_flags import add_training_flags
+from .training_names import check_training
+
 NAME = "reproduce"
 HELP = "run the recipes of a published table and print mean and deviation beside the published metrics"
 # Arguments of this command alone; all others are training arguments, which override those of the recipes.
+FEW = {
+    "which runs": ("paper", "table", "row", "regime", "seeds", "recipes"),
+    "with what": ("data_dir", "features", "settings", "output_dir", "launcher", "dry_run", "help_all", "help"),
+}
 OWN = {"paper", "table", "row", "regime", "recipes", "seeds", "launcher", "dry_run", "settings", "output_dir", "seed"}
-
-
-def parent_parsers() -> list[argparse.ArgumentParser]:
-    """Return the parser of the arguments of training, which override those of the recipes."""
-    from .train import parent_parsers as training_parsers
-
-    return training_parsers()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that choose rows and runs."""
+    parser.usage = "hf-captioners reproduce PAPER [--NAME VALUE ...]"
     parser.add_argument("paper", help="short name of the paper or study, for example visualgpt, zodiac, eta, low_data")
     parser.add_argument("--table", help="number of the table; default: all")
     parser.add_argument("--row", help="only rows whose name contains this text")
@@ -39,11 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--launcher", default=sys.executable, help='for example "accelerate launch"')
     parser.add_argument("--dry_run", "--dry-run", action="store_true", help="only print the commands")
+    add_training_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Execute what is not done and print the table; 1 if a run failed."""
-    from hf_captioners.reproduce.executing import execute_runs
     from hf_captioners.reproduce.runs import FAILED, Run, find_recipes, plan_runs
 
     settings = [Recipe.load(path).arguments for path in args.settings]
@@ -55,6 +56,11 @@ def run(args: argparse.Namespace) -> int:
         for one in runs:
             print(shlex.join(["hf-captioners", one.command, *one.typed(overrides)]))
         return 0
+
+    for one in runs:
+        check_training(one.arguments(overrides), with_paths=False)
+
+    from hf_captioners.reproduce.executing import execute_runs
 
     def announce(number: int, one: Run) -> None:
         print(f"[{number}/{len(runs)}] {', '.join(one.names.values())}, seed {one.seed}", flush=True)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS
 from hf_captioners.output_files import as_json, require_writable_folder, write_text
 
+from .names import check_path, check_score_arguments
+
 if TYPE_CHECKING:
     from hf_captioners.captioning.scoring import MetricSettings, Scores
 
@@ -92,6 +94,11 @@ def metric_settings(args: argparse.Namespace) -> "MetricSettings":
 
 def run(args: argparse.Namespace) -> int:
     """Score; 1 if images were left out because one of the files lacks them."""
+    for name in ("predictions", "references"):
+        check_path(name, getattr(args, name))
+    check_path("--baseline", args.baseline)
+    check_score_arguments(args)
+
     from hf_captioners.captioning.scoring import score_files
 
     settings = metric_settings(args)

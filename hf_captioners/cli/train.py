@@ -1,15 +1,16 @@
 """`hf-captioners train`: train a captioner on a folder of images with captions, or on a named data set."""
 
 import argparse
-import functools
 import sys
-import typing
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from hf_captioners.reproduce.recipe import NULL, Recipe, merge_arguments
+from hf_captioners.reproduce.argument import SELF_CRITICAL, Argument
+from hf_captioners.reproduce.recipe import Recipe, merge_arguments
 
 from .evaluate import add_strict_argument, report_left_out
+from .training_flags import add_training_flags
+from .training_names import check_training
 
 if TYPE_CHECKING:
     from hf_captioners.training.running import TrainingResult
@@ -18,37 +19,29 @@ NAME = "train"
 HELP = "train a captioner on your own images and captions"
 # Arguments of this command alone; all others are fields of the dataclasses.
 OWN = ("recipes", "regime", "reproduces", "resume", "strict")
+FEW: Mapping[str, Sequence[str]] = {
+    "data": ("train_dir", "validation_dir", "dataset", "data_dir", "data_options"),
+    "captioner": ("language_model", "vision_model", "architecture", "model", "model_config"),
+    "training": (
+        *("output_dir", "num_train_epochs", "max_steps", "learning_rate", "per_device_train_batch_size"),
+        *("early_stopping_patience", "bf16", "scst"),
+    ),
+    "run": ("resume", "seed", "help_all", "help"),
+}
+EXAMPLES = """examples:
+  hf-captioners train --train_dir my_images --language_model gpt2 --vision_model facebook/dinov2-small \
+      --output_dir my_captioner
+  hf-captioners train --architecture show_attend_tell --train_dir my_images --vision_model timm:resnet50.a1_in1k \
+      --output_dir my_lstm
+  hf-captioners train --model my_captioner --train_dir my_images --scst --output_dir my_rewarded_captioner
+  hf-captioners train recipe.yaml --num_train_epochs 3
 
-
-def parent_parsers() -> list[argparse.ArgumentParser]:
-    """Return a parser of the arguments of model, data, training and test; `null` is None where None is allowed."""
-    from transformers import HfArgumentParser
-
-    from hf_captioners.reproduce.reading import argument_types, field_types
-
-    kinds = argument_types(self_critical=True)
-    hints = {name: hint for kind in kinds for name, hint in field_types(kind).items()}
-    parser = HfArgumentParser(kinds, add_help=False, allow_abbrev=False)
-    for action in parser._actions:
-        action.default = argparse.SUPPRESS  # only what is typed overrides a recipe; the dataclasses have defaults
-        action.required = False  # a recipe may give it
-        if type(None) in typing.get_args(hints[action.dest]) and callable(action.type) and not action.choices:
-            action.type = _or_null(action.type)
-    return [parser]
-
-
-def _or_null(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    @functools.wraps(read)
-    def read_or_null(text: str) -> Any:
-        return None if text == NULL else read(text)
-
-    return read_or_null
+`--help_all` shows all flags, with every argument of transformers' Seq2SeqTrainer."""
+SCST = Argument(SELF_CRITICAL, ("bool",), (), "False", "", "training")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that only the command line has."""
-    from transformers.hf_argparser import string_to_bool
-
+    """Add the arguments of model, data, training and test, and those that only the command line has."""
     parser.usage = "hf-captioners train [RECIPE.yaml ...] [--NAME VALUE ...]"
     parser.add_argument(
         "recipes",
@@ -66,10 +59,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--scst",
-        type=string_to_bool,
+        type=SCST.read,
         nargs="?",
         const=True,
         default=argparse.SUPPRESS,
+        metavar="BOOL",
         help="self-critical training: train on rewards of sampled captions",
     )
     parser.add_argument(
@@ -79,14 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="show the published row of this recipe and regime in the card, beside the metrics of --test_split",
     )
     add_strict_argument(parser)
+    add_training_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train a captioner and print a summary; 1 if training diverged, or with `--strict` if images are unreadable."""
-    from hf_captioners.reproduce.reading import read_arguments
-    from hf_captioners.training.divergence import DivergenceError
-    from hf_captioners.training.running import checkpoint_to_resume, train_captioner
-
     recipes = [Recipe.load(path) for path in args.recipes]
     if args.regime is not None and not recipes:
         raise ValueError(f"`--regime {args.regime}` needs a recipe: hf-captioners train RECIPE.yaml --regime NAME.")
@@ -98,9 +89,16 @@ def run(args: argparse.Namespace) -> int:
             )
     parts = [recipe.with_regime(args.regime if recipe is recipes[0] else None) for recipe in recipes]
     typed = {name: value for name, value in vars(args).items() if name not in OWN}
-    arguments = read_arguments(merge_arguments(*parts, typed))
+    values = merge_arguments(*parts, typed)
     reproduces = args.reproduces or ((recipes[0].path, args.regime) if args.regime is not None else None)
     comparison = Recipe.load(reproduces[0]).comparison(reproduces[1]) if reproduces else None
+    check_training(values)
+
+    from hf_captioners.reproduce.reading import read_arguments
+    from hf_captioners.training.divergence import DivergenceError
+    from hf_captioners.training.running import checkpoint_to_resume, train_captioner
+
+    arguments = read_arguments(values)
     resume = args.resume or arguments.training.resume_from_checkpoint is not None
     checkpoint = checkpoint_to_resume(arguments.training, resume)
     if resume:

@@ -4,10 +4,6 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_captioners.data.loading import generation_defaults
-from hf_captioners.training.arguments import CaptioningTrainingArguments
-from hf_captioners.training.data_arguments import DataArguments
-
 from .recipe import Recipe, as_arguments
 
 # Arguments of a recipe that an evaluation has under another name or the same one.
@@ -50,6 +46,11 @@ def typed_evaluation(arguments: Mapping[str, Any], models: Sequence[str]) -> lis
     Raises:
         ValueError: the captioners read attributes from the captions, which an evaluation does not do.
     """
+    # Not at the top: names are checked before anything heavy is imported.
+    from hf_captioners.data.loading import generation_defaults
+    from hf_captioners.training.arguments import CaptioningTrainingArguments
+    from hf_captioners.training.data_arguments import DataArguments
+
     if arguments.get("attributes") is not None:
         raise ValueError(
             f"`--attributes {arguments['attributes']}` does not apply to a row that combines others; leave it out."

@@ -19,7 +19,6 @@ reproduces:
 A study of your own has the same form, with a name of its own for the paper and without `published`.
 """
 
-import difflib
 import functools
 import json
 import os
@@ -29,7 +28,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_captioners.dotted_paths import did_you_mean, nearest_name
 from hf_captioners.named_values import read_named_values
+
+from .argument import NAMED_VALUES, NULL, SELF_CRITICAL
+from .argument_list import require_argument
 
 if TYPE_CHECKING:
     from hf_captioners.hub.card_facts import PublishedFacts
@@ -39,10 +42,7 @@ RECIPES = Path(__file__).parent / "recipes"
 # Papers print shares in percent, and CIDEr times 100.
 PERCENT = 100
 REPRODUCES = "reproduces"
-NULL = "null"
-# Arguments that are typed as NAME=VALUE; other mappings are typed as JSON.
-NAMED_VALUES = ("model_config", "processor_config", "data_options")
-# Of these, what is given later is added to what was given before, instead of replacing it.
+# Of `NAMED_VALUES`, what is given later is added to what was given before, instead of replacing it.
 ADDED = ("model_config", "processor_config")
 
 
@@ -145,12 +145,16 @@ class Recipe:
 
         path = find_recipe(source)
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            content = yaml.safe_load(text)
         except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or no date
             raise ValueError(f"{path} is no YAML: {error}") from error
         if not isinstance(content, dict):
             raise ValueError(f"{path} holds a {type(content).__name__}, expected lines of the form `name: value`.")
         published = content.pop(REPRODUCES, None)
+        lines = key_lines(text)
+        for name, value in content.items():
+            _check_argument(path, lines, (name,), value)
         return cls(path, content, None if published is None else _published(path, published))
 
     def combined(self) -> "list[tuple[Recipe, Sequence[int]]]":
@@ -165,8 +169,7 @@ class Recipe:
     def _member(self, name: str) -> "Recipe":
         path = self.path.parent / name
         if not path.is_file():
-            near = difflib.get_close_matches(name, [other.name for other in self.path.parent.glob("*.yaml")], n=1)
-            hint = f" Did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(name, [other.name for other in self.path.parent.glob("*.yaml")])
             raise ValueError(f"{self.path} combines {name}, which is not in its folder.{hint}")
         member = Recipe.load(path)
         if member.published is None or member.published.combines:
@@ -210,6 +213,37 @@ class Recipe:
         return regimes[name]
 
 
+def key_lines(text: str) -> dict[tuple[str, ...], int]:
+    """Return the line of every key of a YAML file, from 1, by its path of keys."""
+    import yaml
+
+    lines: dict[tuple[str, ...], int] = {}
+
+    def visit(node: Any, keys: tuple[str, ...]) -> None:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                path = (*keys, str(key.value))
+                lines[path] = key.start_mark.line + 1
+                visit(value, path)
+
+    visit(yaml.compose(text), ())
+    return lines
+
+
+def _check_argument(path: Path, lines: Mapping[tuple[str, ...], int], keys: tuple[str, ...], value: Any) -> None:
+    """Check name and value of an argument.
+
+    Raises:
+        ValueError: with file and line.
+    """
+    name = str(keys[-1])
+    try:
+        if name != SELF_CRITICAL:
+            require_argument(name).read(value)
+    except ValueError as error:
+        raise ValueError(f"{path}:{lines.get(tuple(map(str, keys)), 1)}: {error}") from error
+
+
 def find_recipe(source: str | os.PathLike[str]) -> Path:
     """Find a recipe: a path that does not exist is looked up below the recipes of this package.
 
@@ -220,8 +254,9 @@ def find_recipe(source: str | os.PathLike[str]) -> Path:
         if path.is_file():
             return path
     known = sorted(path.relative_to(RECIPES).as_posix() for path in RECIPES.rglob("*.yaml"))
-    near = difflib.get_close_matches(str(source), known, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"Recipes of the package: {', '.join(known[:3])}, ..."
+    here = [path.as_posix() for kind in ("*.yaml", "*.yml") for path in Path(source).parent.glob(kind)]
+    near = nearest_name(str(source), [*here, *known])
+    hint = f"Did you mean {near}?" if near else f"Recipes of the package: {', '.join(known[:3])}, ..."
     raise FileNotFoundError(f"There is no recipe {source}, neither here nor below {RECIPES}. {hint}")
 
 

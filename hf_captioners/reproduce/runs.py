@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_captioners.dotted_paths import did_you_mean, listed
+
 from .combining import require_evaluation_arguments, typed_evaluation
 from .recipe import Recipe, as_arguments, merge_arguments
 
@@ -87,8 +89,10 @@ def find_recipes(folder: Path, paper: str, table: str | None = None, row: str | 
     ]
     if not wanted:
         there = sorted({f"{one.published.paper} --table {one.published.table}" for one in known if one.published})
+        asked = paper if table is None else f"{paper} --table {table}"
         raise ValueError(
-            f"{folder} has no recipe of {paper}, table {table}, row {row}. Available: {'; '.join(there)}."
+            f"{folder} has no recipe of {paper}, table {table}, row {row}. Available: {listed(there, 10)}."
+            f"{did_you_mean(asked, [*there, *(one.partition(' ')[0] for one in there)])}"
         )
     return wanted
 

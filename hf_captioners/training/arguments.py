@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS, find_metrics, metric_of
+from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS, find_metrics
 
+from .best_metric import require_best_metric
 from .optimizers import OPTIMIZERS
 from .schedules import SCHEDULE_NAMES, SCHEDULES, sampling_probability
 
@@ -77,7 +78,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     learning_rate: float = field(default=1e-4, metadata={"help": "Initial learning rate (VisualGPT: 1e-4)."})
     lr_scheduler_type: str = field(  # type: ignore[assignment]
         default="constant",
-        metadata={"help": f"Schedule of the learning rate (VisualGPT: constant): {', '.join(SCHEDULE_NAMES)}."},
+        metadata={"help": "Schedule of the learning rate (VisualGPT: constant).", "choices": SCHEDULE_NAMES},
     )
     per_device_train_batch_size: int = field(
         default=25, metadata={"help": "Pairs of image and caption in a batch, for each device (VisualGPT: 25)."}
@@ -136,7 +137,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     feature_cache_dir: str | None = field(
         default=None, metadata={"help": "Folder of stored features; default: OUTPUT_DIR/features."}
     )
-    feature_cache_dtype: str = field(default="float16", metadata={"help": "float16 or float32, for stored features."})
+    feature_cache_dtype: str = field(
+        default="float16", metadata={"help": "Data type of stored features.", "choices": FEATURE_DTYPES}
+    )
     generation_num_beams: int | None = field(default=5, metadata={"help": "Beams in evaluation (VisualGPT: 5)."})
     generation_max_new_tokens: int = field(
         default=20, metadata={"help": "Maximum caption length in evaluation, in tokens (VisualGPT: 20)."}
@@ -206,14 +209,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
 
     def _check_metrics(self) -> None:
         """Check the names of metrics, and whether that of the best model is computed."""
-        found = find_metrics(self.eval_metrics)
-        best = str(self.metric_for_best_model).removeprefix("eval_")
-        needed = metric_of(best)
-        if needed is not None and needed not in found and self.eval_strategy not in (IntervalStrategy.NO, "no"):
-            raise ValueError(
-                f"`metric_for_best_model` is {best!r}, which `eval_metrics` ({', '.join(found)}) does not compute: "
-                f"add {needed} to `eval_metrics`, or choose the best model by another metric."
-            )
+        find_metrics(self.eval_metrics)
+        if self.eval_strategy not in (IntervalStrategy.NO, "no"):
+            require_best_metric(str(self.metric_for_best_model), self.eval_metrics)
 
     def _post_init_with_published_names(self) -> None:
         """Run the checks of transformers, which would refuse the names of published schedules and optimizers."""

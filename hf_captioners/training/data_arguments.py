@@ -85,7 +85,9 @@ class DataArguments:
     train_share: float | None = field(
         default=None, metadata={"help": "Train on this share of the training captions only (one percent: 0.01)."}
     )
-    share_unit: str = field(default="caption", metadata={"help": "Unit of --train_share: caption or image."})
+    share_unit: str = field(
+        default="caption", metadata={"help": "Unit of --train_share.", "choices": ("caption", "image")}
+    )
     share_seed: int | None = field(
         default=None, metadata={"help": "Seed of the subset; default: the seed of the run."}
     )

@@ -14,7 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from hf_captioners.metrics.registry import DEFAULT_METRICS
 from hf_captioners.output_files import atomic_file
 
-STATISTICS = ("distinct", "length", "bad_endings")
+STATISTICS = ("distinct", "length", "bad_endings")  # of `caption_health`
 
 
 def generation_config_for(model: PreTrainedModel, settings: Mapping[str, Any]) -> GenerationConfig:

@@ -70,7 +70,7 @@ class SCSTArguments(CaptioningTrainingArguments):
     per_device_train_batch_size: int = field(
         default=10, metadata={"help": "Images in a batch, for each device (M2, ZoDIAC: 10)."}
     )
-    sampling: str = field(default="multinomial", metadata={"help": f"Sampling of captions: {', '.join(SAMPLINGS)}."})
+    sampling: str = field(default="multinomial", metadata={"help": "Sampling of captions.", "choices": SAMPLINGS})
     num_samples: int = field(default=5, metadata={"help": "Captions sampled per image."})
     temperature: float = field(default=1.0, metadata={"help": "Temperature of multinomial sampling."})
     sample_with_dropout: bool = field(
@@ -78,7 +78,10 @@ class SCSTArguments(CaptioningTrainingArguments):
     )
     baseline: str | None = field(
         default=None,
-        metadata={"help": f"{', '.join(BASELINES)}; default: beam_mean with beams, else leave_one_out."},
+        metadata={
+            "help": "Baseline of the rewards; default: beam_mean with beams, else leave_one_out.",
+            "choices": BASELINES,
+        },
     )
     baseline_momentum: float = field(default=0.9, metadata={"help": "Momentum of the moving average."})
     reward_funcs: list[str] = field(
@@ -98,7 +101,7 @@ class SCSTArguments(CaptioningTrainingArguments):
     )
     loss_length: str = field(
         default="longest",
-        metadata={"help": "Divide by the maximum length or by the number of real tokens: longest, real."},
+        metadata={"help": "Divide by the maximum length or by the number of real tokens.", "choices": LOSS_LENGTHS},
     )
     kl_weight: float = field(default=0.0, metadata={"help": "Weight of the divergence from the starting model."})
     entropy_weight: float = field(default=0.0, metadata={"help": "Weight of the entropy per token."})
@@ -115,7 +118,11 @@ class SCSTArguments(CaptioningTrainingArguments):
         default=25, metadata={"help": "Batch size of that part in pairs of image and caption (VisualGPT: 25)."}
     )
     cross_entropy_lr_scheduler_type: str | None = field(
-        default=None, metadata={"help": "Schedule of that part (M2: noam); default: that of the self-critical part."}
+        default=None,
+        metadata={
+            "help": "Schedule of that part (M2: noam); default: that of the self-critical part.",
+            "choices": SCHEDULE_NAMES,
+        },
     )
     cross_entropy_lr_scheduler_kwargs: dict[str, Any] | str | None = field(
         default=None, metadata={"help": "Options of that schedule, as a JSON mapping."}

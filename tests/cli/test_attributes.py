@@ -21,7 +21,7 @@ from hf_captioners.processing.image_reading import read_image
 from hf_captioners.processing.vocabulary import attribute_labels, attribute_words
 from hf_captioners.training.attribute_detector import start_from_frequencies
 
-QUICK = ["--num_words", "12", "--epochs", "2", "--batch_size", "4", "--validation_share", "0.3", "--use_cpu"]
+QUICK = ["--num_words", "12", "--num_train_epochs", "2", "--batch_size", "4", "--validation_share", "0.3", "--use_cpu"]
 
 
 def run(*typed):
@@ -40,7 +40,7 @@ def detector(images, vision_model, tmp_path_factory):
     return folder
 
 
-def test_trained_detector(detector, images, scenes, capsys):
+def test_trained_detector(detector, images, vision_model, scenes, capsys):
     """The words are the most frequent ones of the training captions; the metrics are printed and saved."""
     config = json.loads((detector / "config.json").read_text())
     assert len(config["words"]) == 12 and config["words"][0] == "a"
@@ -50,7 +50,7 @@ def test_trained_detector(detector, images, scenes, capsys):
     assert run("evaluate", "--detector", detector, "--data_dir", images, "--split", "train", "--top_k", "3") == 0
     out = capsys.readouterr().out
     assert "mean_average_precision" in out and "precision_at_3_of_frequent" in out
-    assert run("train", "--data_dir", images, "--vision_model", "x", *QUICK, "--output_dir", detector) == 2
+    assert run("train", "--data_dir", images, "--vision_model", vision_model, *QUICK, "--output_dir", detector) == 2
     assert "holds a run already" in capsys.readouterr().err
 
 
@@ -95,7 +95,7 @@ def test_detect(detector, images, tmp_path, capsys):
 def test_stored_features(images, vision_model, tmp_path, capsys):
     """Extract once, train a detector, detect and evaluate; what does not fit together is refused."""
     extract = ["extract-features", "--data_dir", str(images), "--vision_model", vision_model, "--image_size", "32"]
-    assert main([*extract, "--output", str(tmp_path / "features"), "--cpu"]) == 0
+    assert main([*extract, "--output", str(tmp_path / "features"), "--use_cpu"]) == 0
     stored = ["--data_dir", images, "--features", tmp_path / "features"]
     assert run("train", *stored, *QUICK, "--output_dir", tmp_path / "detector") == 0
     config = json.loads((tmp_path / "detector" / "config.json").read_text())
@@ -132,7 +132,11 @@ def test_stored_features(images, vision_model, tmp_path, capsys):
         (["train", *stored, "--vision_model", "x", "--output_dir", tmp_path / "y"], "exclude each other"),
         (["train", "--data_dir", images, *QUICK, "--output_dir", tmp_path / "y"], "`--vision_model` is missing"),
         (["train", *stored, *QUICK, "--num_words", "0", "--output_dir", tmp_path / "z"], "`num_words` is 0"),
-        (["evaluate", "--data_dir", images, "--detector", tmp_path / "detector"], "pass `--features`"),
+        (["evaluate", "--data_dir", images, "--detector", tmp_path / "detector"], "no split 'validation'"),
+        (
+            ["evaluate", "--data_dir", images, "--detector", tmp_path / "detector", "--split", "train"],
+            "pass `--features`",
+        ),
     ):
         assert run(*wrong) == 2, wrong
         assert message in capsys.readouterr().err
@@ -151,7 +155,7 @@ def test_commands_of_the_documentation(images, vision_model, tmp_path, monkeypat
     commands = [shlex.split(line)[1:] for line in block.replace("timm:resnet50.a1_in1k", vision_model).splitlines()]
     assert len(commands) == 4
     for typed in commands:
-        assert main([*typed, *(["--epochs", "1", "--use_cpu"] if "train" in typed else [])]) == 0
+        assert main([*typed, *(["--num_train_epochs", "1", "--use_cpu"] if "train" in typed else [])]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in re.findall(r"^\| `(\w+)`", page, re.MULTILINE))
     assert lines(tmp_path / "attributes.jsonl")[0].keys() == json.loads(fields).keys()

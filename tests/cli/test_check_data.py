@@ -51,10 +51,10 @@ def test_bad_rows_are_shown_with_their_lines(folder, capsys):
 
 def test_what_cannot_be_read_at_all(tmp_path, folder, capsys):
     assert check(tmp_path / "nowhere") == 2
-    assert "There is no folder" in capsys.readouterr().err
-    assert check(folder, "--option", "colour=red") == 2
+    assert "there is no folder" in capsys.readouterr().err
+    assert check(folder, "--data_options", "colour=red") == 2
     assert "has no option colour" in capsys.readouterr().err
-    assert check(folder, "--option", "check_images") == 2
+    assert check(folder, "--data_options", "check_images") == 2
     assert "expected NAME=VALUE" in capsys.readouterr().err
 
 
@@ -62,5 +62,5 @@ def test_options_and_other_data_sets(folder, capsys):
     (folder / "dataset_flickr8k.json").write_text(
         json.dumps({"images": [{"filename": "a.png", "split": "train", "sentences": [{"raw": "A dog", "sentid": 1}]}]})
     )
-    assert check(folder, "--dataset", "flickr8k", "--option", "max-captions=1") == 0
+    assert check(folder, "--dataset", "flickr8k", "--data_options", "max-captions=1") == 0
     assert "train: 1 images" in capsys.readouterr().out

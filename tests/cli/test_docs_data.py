@@ -17,7 +17,7 @@ FOLDERS.loader.exec_module(dataset_folders)
 FEW = ["--max_steps", "2", "--use_cpu", "--generation_num_beams", "1", "--generation_max_new_tokens", "5"]
 MORE = {
     "train": ["--validation_share", "0.3", *FEW],
-    "extract-features": ["--cpu"],
+    "extract-features": ["--use_cpu"],
     "evaluate": ["--device", "cpu"],
 }
 

@@ -77,7 +77,7 @@ def test_stored_features(options, captioner, images, vision_model, tmp_path, cap
     """Features of the captioner's own vision model give the captions of the images."""
     stored = tmp_path / "features"
     typed = ["--data_dir", images, "--vision_model", vision_model, "--image_size", 32, "--output", stored]
-    assert main(["extract-features", *map(str, typed), "--kind", "float32", "--cpu"]) == 0
+    assert main(["extract-features", *map(str, typed), "--kind", "float32", "--use_cpu"]) == 0
     from_images, from_features = tmp_path / "images.jsonl", tmp_path / "features.jsonl"
     assert evaluate(*options, "--per_image", from_images) == 0
     assert evaluate(*options, "--per_image", from_features, "--features", stored) == 0

@@ -73,7 +73,7 @@ def test_from_python(word_captioner, images):
 
 def test_missing_image(captioner, capsys):
     assert main(["explain", "none.jpg", "--model", captioner]) == 2
-    assert "There is no image none.jpg" in capsys.readouterr().err
+    assert "there is no file or folder none.jpg" in capsys.readouterr().err
 
 
 def test_heat_lies_where_the_weight_is():

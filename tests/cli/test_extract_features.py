@@ -32,7 +32,7 @@ TWO_STEPS = ["--max_steps", "2", "--per_device_train_batch_size", "4", "--valida
 
 def extract(images, output, *model, **options):
     typed = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    return main(["extract-features", "--data_dir", str(images), "--output", str(output), "--cpu", *model, *typed])
+    return main(["extract-features", "--data_dir", str(images), "--output", str(output), "--use_cpu", *model, *typed])
 
 
 def contents(folder):
@@ -165,7 +165,7 @@ def test_killed_and_repeated(images, vision, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"split": "dev"}, "no split dev; its splits are train"),
+        ({"split": "dev"}, "there is no split 'dev'; there are train"),
         ({"data_options": "image_dir"}, "NAME=VALUE"),
         ({"data_dir": "nowhere"}, "nowhere"),
         ({"vision_model": "nowhere"}, "nowhere is no checkpoint"),
@@ -176,7 +176,7 @@ def test_killed_and_repeated(images, vision, tmp_path, monkeypatch):
 def test_bad_input_is_answered(images, vision_model, tmp_path, capsys, changed, said):
     given = {"data_dir": images, "output": tmp_path / "features", "vision_model": vision_model} | changed
     typed = [text for name, value in given.items() for text in (f"--{name}", str(value))]
-    assert main(["extract-features", "--cpu", *typed]) == 2
+    assert main(["extract-features", "--use_cpu", *typed]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -192,7 +192,7 @@ def test_two_processes_share_the_images(images, vision, tmp_path):
     assert extract(images, tmp_path / "one", *vision, kind="float32", batch_size=1) == 0
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     typed = ["extract-features", "--data_dir", str(images), "--output", str(tmp_path / "two"), *vision]
-    typed += ["--cpu", "--kind", "float32", "--batch_size", "1"]
+    typed += ["--use_cpu", "--kind", "float32", "--batch_size", "1"]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [*launch, "-m", "hf_captioners.cli", *typed], env=environment, capture_output=True, text=True

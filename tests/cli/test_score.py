@@ -105,7 +105,7 @@ def test_meteor_without_tables(files, capsys):
     [
         (("--metrics", "blue"), "expected a list of names among"),
         (("--metrics", "spice"), "pass spice=OriginalSpice"),
-        (("--baseline", "none.json"), "There is no file none.json"),
+        (("--baseline", "none.json"), "there is no file or folder none.json"),
         (("--document_frequency", "none.npz"), "none.npz"),
     ],
 )

@@ -130,7 +130,7 @@ def test_a_run_is_resumed_from_a_named_checkpoint(images, parts, tmp_path, capsy
     assert len(both[0]) == 2
     assert both[0] == pytest.approx(both[1], abs=1e-6)
     assert main([*resumed, str(tmp_path / "nowhere")]) == 2
-    assert "no checkpoint" in capsys.readouterr().err
+    assert "there is no folder" in capsys.readouterr().err
     assert main([*resumed, str(first)]) == 2  # a captioner, not a checkpoint
     assert "not complete" in capsys.readouterr().err
 
@@ -152,7 +152,6 @@ def test_a_run_is_resumed_from_a_named_checkpoint(images, parts, tmp_path, capsy
         ({"model_config": "encoder_layers"}, "name=value"),
         ({"model_config": "srau_threshold=0.7"}, "srau_threshold"),
         ({"processor_config": "uppercase=true"}, "'uppercase', and a VisualGPTProcessor has no such field"),
-        ({"lr_scheduler_type": "vaswani"}, "'vaswani', expected one of noam, step_decay, linear"),
         ({"validation_share": "0.01"}, "at least 2"),
     ],
 )

@@ -364,7 +364,7 @@ def test_the_report_states_the_differences(figures, tmp_path, capsys):
             compare_figures(model, tmp_path / "other.safetensors")
     for more, said in (
         (["--expected", "x"], "pass the file of the report too"),
-        ([*report_to, "x"], "There is no file x"),
+        ([*report_to, "x"], "there is no file or folder x"),
     ):
         assert run_convert(figures, tmp_path / "best.pth", *more) == 2
         assert said in capsys.readouterr().err
@@ -384,7 +384,7 @@ def test_wrong_inputs(figures, tmp_path, capsys):
         json.dumps({word: index + 1 for index, word in enumerate(words(60))} | {"<start>": 99})
     )
     cases = {
-        ("visualgpt", "missing.pth"): "There is no file",
+        ("visualgpt", "missing.pth"): "there is no file",
         ("visualgpt", "other.pth.tar"): "names `models.Encoder`",
         ("visualgpt", "words.json"): "not a file of torch.save",
         ("show_attend_tell", "best.pth"): "`attention.full_att.weight`",

@@ -246,7 +246,7 @@ def caption_outputs(folder: Path) -> Outputs:
 
 def extract(material: Any, folder: Path) -> int:
     """Extract the features of the images."""
-    options = ["--vision_model", material.vision_model, "--cpu", "--batch_size", "2", "--kind", "float16"]
+    options = ["--vision_model", material.vision_model, "--use_cpu", "--batch_size", "2", "--kind", "float16"]
     return main(["extract-features", "--data_dir", str(material.images), "--output", str(folder / "store"), *options])
 
 

@@ -26,7 +26,7 @@ DESCRIPTION = StoreDescription("mean colours", "1", 3, "float32", boxes=False)
 
 def extract(folder, output, model, *typed):
     arguments = ["extract-features", "--data_dir", str(folder), "--output", str(output), "--vision_model", model]
-    return main([*arguments, "--cpu", *typed])
+    return main([*arguments, "--use_cpu", *typed])
 
 
 def contents(folder):

@@ -1,0 +1,156 @@
+"""The parser of every command: a mistake is told in one line with the nearest name, without a wall of usage."""
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from hf_captioners.dotted_paths import did_you_mean, nearest_name
+
+FLAG = re.compile(r"--?[a-zA-Z][\w-]*(=.*)?", re.DOTALL)
+# What people type for another name, with the names that it may stand for; the first one that a command has is told.
+OTHER_NAMES = {
+    "batch_size": ("per_device_train_batch_size",),
+    "per_device_train_batch_size": ("batch_size",),
+    "beams": ("num_beams", "generation_num_beams"),
+    "num_beams": ("generation_num_beams",),
+    "beam_size": ("num_beams", "generation_num_beams"),
+    "max_length": ("max_new_tokens", "generation_max_new_tokens"),
+    "max_new_tokens": ("generation_max_new_tokens",),
+    "lr": ("learning_rate",),
+    "steps": ("max_steps",),
+    "epochs": ("num_train_epochs",),
+    "metrics": ("eval_metrics",),
+    "metric": ("metrics", "eval_metrics"),
+    "rewards": ("reward_funcs",),
+    "option": ("data_options",),
+    "options": ("data_options",),
+    "data_option": ("data_options",),
+    "config": ("model_config",),
+    "device": ("use_cpu",),
+    "cpu": ("use_cpu", "device"),
+    "use_cpu": ("device",),
+    "gpu": ("device", "use_cpu"),
+    "precision": ("dtype", "bf16"),
+    "dtype": ("bf16",),
+    "fp16": ("dtype",),
+    "bf16": ("dtype",),
+    "torch_dtype": ("dtype",),
+    "images": ("train_dir", "data_dir"),
+    "data": ("train_dir", "data_dir"),
+    "data_dir": ("train_dir",),
+    "train_data": ("train_dir",),
+    "output_dir": ("output",),
+    "output": ("output_dir",),
+    "out": ("output", "output_dir"),
+    "lm": ("language_model",),
+    "encoder": ("vision_model",),
+    "backbone": ("vision_model",),
+    "vocab_size": ("vocabulary_size",),
+    "continue": ("resume",),
+    "force": ("overwrite",),
+}
+EXPECTED = {int: "a whole number", float: "a number"}
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Parser of a command.
+
+    Flags may be typed with dashes instead of underscores.
+
+    Args:
+        few: the flags that `--help` shows, by the titles of groups; `--help_all` shows all. None: `--help` does.
+        **options: see `argparse.ArgumentParser`.
+    """
+
+    def __init__(self, few: Mapping[str, Sequence[str]] | None = None, **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(**{**options, "allow_abbrev": False})
+        self.few = few
+        if few is not None:
+            missing = argparse.SUPPRESS
+            self.add_argument("--help_all", action=_HelpAll, nargs=0, default=missing, help="show all flags and exit")
+
+    def format_help(self) -> str:
+        """Return the text of `--help`."""
+        if self.few is None:
+            return super().format_help()
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage or f"{self.prog} [--NAME VALUE ...]", [], [])
+        formatter.add_text(self.description)
+        for title, names in self.few.items():
+            formatter.start_section(title)
+            of_name = {one.dest: one for one in reversed(self._actions)}
+            formatter.add_arguments([of_name[name] for name in names])
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        return formatter.format_help()
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and end with status 2."""
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as `argparse` does, after a check of all flags: argparse would first report what is missing."""
+        if args is not None and not any(isinstance(one, argparse._SubParsersAction) for one in self._actions):
+            args = self._with_known_flags(list(args))
+        return super().parse_known_args(args, namespace)
+
+    def _with_known_flags(self, args: list[str]) -> list[str]:
+        typed: list[str] = []
+        for place, text in enumerate(args):
+            if text == "--" or (self._takes_rest() and not FLAG.fullmatch(text)):
+                return [*typed, *args[place:]]
+            typed.append(self._with_known_name(text) if FLAG.fullmatch(text) else text)
+        return typed
+
+    def _takes_rest(self) -> bool:
+        return any(one.nargs == argparse.REMAINDER for one in self._actions)
+
+    def _with_known_name(self, text: str) -> str:
+        name, sign, value = text.partition("=")
+        for known in (name, name.replace("-", "_").replace("__", "--", 1)):
+            if known in self._option_string_actions:
+                return known + sign + value
+        self.error(f"There is no flag `{name}`.{self._hint(name.lstrip('-'))}")
+
+    def _hint(self, name: str) -> str:
+        flags = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
+        other = next((one for one in OTHER_NAMES.get(name.replace("-", "_"), ()) if one in flags), None)
+        near = other or nearest_name(name, flags)
+        return f" `{self.prog} --help` lists them." if near is None else f" Did you mean `--{near}`?"
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = None if action.choices is None else [str(one) for one in action.choices]
+        if choices is not None and str(value) not in choices:
+            what = "command" if isinstance(action, argparse._SubParsersAction) or not action.option_strings else ""
+            typed = f"There is no {what} {value!r}" if what else f"`{action.option_strings[0]}` is {value!r}"
+            raise argparse.ArgumentError(
+                None, f"{typed}, expected one of {', '.join(choices)}.{did_you_mean(str(value), choices)}"
+            )
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        read = self._registry_get("type", action.type, action.type)
+        try:
+            return read(arg_string)
+        except (TypeError, ValueError) as error:
+            name = f"`{action.option_strings[0]}`" if action.option_strings else f"`{action.dest}`"
+            expected = EXPECTED.get(read)
+            reason = f"{name} is {arg_string!r}, expected {expected}." if expected else str(error)
+            raise argparse.ArgumentError(None, reason) from error
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse all arguments; what is left over is an error."""
+        parsed, rest = self.parse_known_args(args, namespace)
+        if rest:
+            self.error(f"{' '.join(map(repr, rest))} is not expected here. See `{self.prog} --help`.")
+        return parsed
+
+
+class _HelpAll(argparse.Action):
+    """Print the help of all flags and exit."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        parser.few = None
+        parser.print_help()
+        parser.exit()
