@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 TOP_LEVEL = {"hf_captioners", "modeling", "processing", "hub_cards", "tests", "pyproject.toml", "README.md"}
-BESIDE = {"docs", "examples", "benchmarks", "Makefile", "LICENSE"} | {
+BESIDE = {"docs", "default_captioner", "examples", "benchmarks", "Makefile", "LICENSE"} | {
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "SECURITY.md",

@@ -1,0 +1,103 @@
+"""The distribution of the default captioner, made from a trained one, built, installed and used."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from hf_captioners.captioning import CaptionBatches
+
+SOURCE = Path(__file__).parents[2] / "default_captioner"
+FROZEN = SOURCE / "frozen_captions.json"
+WEIGHTS = SOURCE / "hf_captioners_default" / "captioner"
+
+
+def load_maker():
+    spec = importlib.util.spec_from_file_location("make_default_captioner", SOURCE / "make_default_captioner.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def made(captioner, images, run_folder):
+    """A distribution with the folder of an untrained captioner."""
+    copy = shutil.copytree(SOURCE, run_folder / "distribution", ignore=shutil.ignore_patterns("captioner", "build"))
+    folder = copy / "hf_captioners_default" / "captioner"
+    load_maker().main([captioner, "--validation_dir", str(images), "--split", "train", "--output", str(folder)])
+    return folder
+
+
+def test_it_is_stored_in_half_and_computed_in_full(made, captioner, images):
+    """With the captions of the trained one; without code, paths and names of classes."""
+    assert not list(made.glob("*.py")) and "auto_map" not in "".join(p.read_text() for p in made.glob("*config.json"))
+    config = json.loads((made / "config.json").read_text())
+    assert config["dtype"] == "float32" and "id2label" not in config["vision_config"]
+    assert "_name_or_path" not in json.dumps(config)
+    with safe_open(made / "model.safetensors", "pt") as file:
+        dims = {(len(file.get_slice(name).get_shape()) > 1, file.get_slice(name).get_dtype()) for name in file.keys()}  # noqa: SIM118
+    assert dims == {(True, "F16"), (False, "F32")}
+    facts = json.loads((made / "default_model.json").read_text())
+    assert facts["terms"] == "weights for research and education only" and facts["data"] == "images train (10 images)"
+    assert set(facts["metrics"]) == {"cider_d", "bleu_4"}
+    paths = [str(path) for path in sorted(images.glob("*.png"))]
+    stored = CaptionBatches(str(made), device="cpu")
+    assert {parameter.dtype for parameter in stored.pipeline.model.parameters()} == {torch.float32}
+    whole = CaptionBatches(captioner, device="cpu")({"image": paths})
+    assert stored({"image": paths})["score"] == pytest.approx(whole["score"], abs=0.5)
+
+
+def test_notice_and_licences(made):
+    """In the checkpoint, its card and the wheel."""
+    notice = (made / "NOTICE").read_text()
+    assert notice == (SOURCE / "NOTICE").read_text()
+    assert (SOURCE / "LICENSES" / "BSD-3-Clause.txt").read_text().strip() in notice
+    for words in ("not under the Apache-2.0", "Artificial Intelligence Research", "ImageNet-1k", "ios-demo-app"):
+        assert words in notice
+    card = (made / "README.md").read_text()
+    assert "license: other" in card and "[NOTICE](NOTICE)" in card
+
+
+USE = """
+import sys, transformers, hf_captioners, torch
+pipe = transformers.pipeline("image-captioning")
+print(pipe.model.dtype, repr(pipe(sys.argv[1])[0]["generated_text"]))
+"""
+
+
+def test_the_wheel_is_found_and_used_offline(made, images, tmp_path):
+    """In the pipeline, which says who speaks, and on the command line."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(made.parents[1])]
+    subprocess.run(build, check=True, capture_output=True, text=True)
+    (wheel,) = tmp_path.glob("hf_captioners_default-*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert [name for name in names if name.endswith(".py")] == ["hf_captioners_default/__init__.py"]
+    assert sum(name.endswith(("NOTICE", "BSD-3-Clause.txt", "NonCommercial.txt")) for name in names) == 4
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    env = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "HF_HUB_OFFLINE": "1"}
+    image = str(images / "scene_000.png")
+    done = subprocess.run([sys.executable, "-c", USE, image], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    dtype, _, caption = done.stdout.strip().partition(" ")
+    assert dtype == "torch.float32" and done.stderr.count("Captioner: hf-captioners-default 1.0.0; CIDEr-D") == 1
+    assert "weights for research and education only." in done.stderr and "No model was supplied" not in done.stderr
+    typed = [sys.executable, "-m", "hf_captioners.cli", "caption", image]
+    done = subprocess.run(typed, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and repr(done.stdout.rstrip("\n")) == caption, done.stderr
+    assert done.stderr.count("Captioner: hf-captioners-default 1.0.0; CIDEr-D") == 1
+
+
+@pytest.mark.skipif(not (FROZEN.exists() and WEIGHTS.exists()), reason="the weights are not in this checkout")
+def test_frozen_captions():
+    frozen = json.loads(FROZEN.read_text(encoding="utf-8"))
+    found = CaptionBatches(str(WEIGHTS), device="cpu")({"image": [str(SOURCE.parent / name) for name in frozen]})
+    assert dict(zip(frozen, found["caption"], strict=True)) == frozen
