@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_captioners.declared_classes import DeclaredClass, declared_class, declared_constant, source_file
-from hf_captioners.default_model import DEFAULT
+from hf_captioners.default_model import default_model, is_default
 from hf_captioners.dotted_paths import did_you_mean
 
 TIMM_PREFIX = "timm:"
@@ -92,13 +92,13 @@ def check_source(flag: str, source: str, files: Sequence[str] = CHECKPOINT_FILES
 
     Args:
         flag: what it is called, for the message.
-        source: directory or name.
+        source: directory or name, or `default`, see `default_model`.
         files: files of which a directory has at least one.
 
     Returns:
         Its `config.json`. None: it has none, or is a name that only the Hub knows.
     """
-    path = Path(source)
+    path = Path(default_model().folder if is_default(source) else source)
     if path.is_dir():
         if not any((path / name).is_file() for name in files):
             raise FileNotFoundError(f"`{flag}`: {source} is no checkpoint: it has no {' or '.join(files)}.")
@@ -131,8 +131,6 @@ def _config(path: Path) -> dict[str, Any] | None:
 
 def check_captioner(flag: str, source: str) -> dict[str, Any] | None:
     """Check that a captioner exists, see `check_source`."""
-    if source == DEFAULT:  # an installed package may offer it
-        return None
     config = check_source(flag, source)
     kind = (config or {}).get("model_type")
     if kind == "gpt2":

@@ -3,6 +3,8 @@
 import argparse
 import re
 
+from hf_captioners.default_model import is_default
+
 from .names import check_path, check_source
 
 NAME = "push"
@@ -40,20 +42,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Push and print the addresses."""
-    check_path("DIR", args.directory, folder=True)
+    if not is_default(args.directory):
+        check_path("DIR", args.directory, folder=True)
     check_source("DIR", args.directory)
     if not REPOSITORY.fullmatch(args.repo_id):
         raise ValueError(f"`REPO` is {args.repo_id!r}, expected OWNER/NAME, or NAME for your own account.")
 
+    from hf_captioners.hub.pushing import complete_folder
+
+    with complete_folder(args.directory) as directory:
+        push(args, directory)
+    return 0
+
+
+def push(args: argparse.Namespace, directory: str) -> None:
+    """Push a complete checkpoint, and a Space if one was asked for."""
     from hf_captioners.hub.pushing import MESSAGE, explain_hub_errors, push_checkpoint
     from hf_captioners.hub.serving import push_space, require_servable
 
     if args.space is not None:
         if args.create_pr or args.revision:
             raise ValueError("`--space` loads the branch main: leave --create_pr and --revision out.")
-        require_servable(args.directory)
+        require_servable(directory)
     commit = push_checkpoint(
-        args.directory,
+        directory,
         args.repo_id,
         private=args.private,
         create_pr=args.create_pr,
@@ -68,5 +80,4 @@ def run(args: argparse.Namespace) -> int:
         space_id = args.space or repo_id
         space_id = space_id if "/" in space_id else f"{repo_id.partition('/')[0]}/{space_id}"
         with explain_hub_errors(space_id):
-            print(push_space(args.directory, repo_id, space_id, private=args.private))
-    return 0
+            print(push_space(directory, repo_id, space_id, private=args.private))

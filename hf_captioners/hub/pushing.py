@@ -56,7 +56,7 @@ def push_checkpoint(
     ```
 
     Args:
-        directory: directory that `save_pretrained` wrote, or `"default"`: the captioner that a package offers.
+        directory: directory that `save_pretrained` wrote.
         repo_id: `owner/name`, or `name` for a repository of your account.
         private: create a new repository as private; default: the setting of the account.
         create_pr: open a pull request instead of committing to the branch.
@@ -79,21 +79,6 @@ def push_checkpoint(
         PermissionError: no token is set, or it has no write access.
         OSError: the Hub refused the push for a different reason.
     """
-    if is_default(os.fspath(directory)):
-        with tempfile.TemporaryDirectory() as place:
-            for part in load_captioner():  # the installed captioner has no code; saving adds today's
-                part.save_pretrained(place)
-            return push_checkpoint(
-                place,
-                repo_id,
-                private=private,
-                create_pr=create_pr,
-                revision=revision,
-                message=message,
-                description=description,
-                token=token,
-                with_handler=with_handler,
-            )
     files = checkpoint_files(directory, with_processor)
     files += sample_images(directory) if with_images else []
     if with_handler:
@@ -126,6 +111,23 @@ def push_checkpoint(
             create_pr=create_pr,
             parent_commit=info.sha,  # refuses to overwrite a card that changed in the meantime
         )
+
+
+@contextmanager
+def complete_folder(directory: str) -> Iterator[str]:
+    """Yield the directory of a checkpoint that can be pushed.
+
+    Args:
+        directory: that directory, or `"default"`: the captioner that a package offers has no code, so it is saved into
+            a temporary directory, which adds that of this library.
+    """
+    if not is_default(directory):
+        yield directory
+        return
+    with tempfile.TemporaryDirectory() as place:
+        for part in load_captioner():
+            part.save_pretrained(place)
+        yield place
 
 
 def card_to_push(

@@ -16,6 +16,7 @@ from hf_captioners.cli import main
 from hf_captioners.hub.card_merging import read_card
 from hf_captioners.hub.cards import make_card
 from hf_captioners.hub.checkpoint_files import checkpoint_files
+from tests.hub.loopback_hub import loopback_hub  # noqa: F401
 
 LICENSE = {
     "license": "other",
@@ -120,6 +121,19 @@ def test_what_is_made_of_it_keeps_its_terms(default, images, tmp_path):
         assert AutoConfig.from_pretrained(folder).weights_license == LICENSE
     assert "license: other" in (tmp_path / "trained" / "README.md").read_text()
     assert load_captioner(str(tmp_path / "trained"))[0].config.weights_license == LICENSE
+
+
+def test_it_is_pushed_with_the_code_of_this_library(default, loopback_hub, monkeypatch, tmp_path):  # noqa: F811
+    """And with its terms; the installed folder stays as it is."""
+    before = sorted(path.name for path in default.iterdir())
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    loopback_hub.use_here(monkeypatch, tmp_path / "home")
+    assert main(["push", "default", "copy"]) == 0
+    files = loopback_hub.repository("tester/copy").files()
+    assert files["NOTICE"].decode() == LICENSE["notice"] and "modeling_visualgpt.py" in files
+    card = read_card(files["README.md"].decode(), "card").metadata
+    assert (card["license"], card["base_model"]) == ("other", ["tiny-default"])
+    assert sorted(path.name for path in default.iterdir()) == before
 
 
 def test_without_one_the_error_says_what_to_do(images, capsys, monkeypatch):
