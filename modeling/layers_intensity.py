@@ -170,7 +170,7 @@ class RegionIntensityAttention(IntensityAttention):
         attended, weights = self.attended(query, key, value, visible)
         pooled = self.pooled(self.intensities(past, value, visible), mask, visible)
         output = self.o_proj(self.scaled(attended, pooled).flatten(2))
-        return output, weights, pooled[..., 0].expand(len(queries), -1)
+        return output, weights, pooled[..., 0].expand(queries.shape[0], -1)
 
 
 class RunningIntensityAttention(IntensityAttention):
@@ -246,12 +246,14 @@ class CachedIntensityAttention(RunningIntensityAttention, CachedSelfAttention):
         sums = self.intensities(past, value, visible)
         if self.pool == "released":
             # A step of the released decoding has one mask for all rows, without padding.
-            rows = len(hidden) if step.token_mask is None else 1
-            pooled = self.pooled_over_batch(sums, visible.expand(len(hidden), -1, hidden.shape[1], -1).sum() / rows)
+            rows = hidden.shape[0] if step.token_mask is None else 1
+            pooled = self.pooled_over_batch(
+                sums, visible.expand(hidden.shape[0], -1, hidden.shape[1], -1).sum() / rows
+            )
         else:
-            pooled = self.pooled(sums, visible.sum(-1).expand(len(hidden), -1, -1), step)
+            pooled = self.pooled(sums, visible.sum(-1).expand(hidden.shape[0], -1, -1), step)
         output = self.o_proj(self.scaled(attended, pooled).flatten(2))
-        return output, weights, pooled.expand(len(hidden), -1, hidden.shape[1])
+        return output, weights, pooled.expand(hidden.shape[0], -1, hidden.shape[1])
 
 
 class CrossIntensityAttention(RunningIntensityAttention, BeamFoldingCrossAttention):
@@ -285,13 +287,13 @@ class CrossIntensityAttention(RunningIntensityAttention, BeamFoldingCrossAttenti
         """
         key, value = self.keys_and_values(lambda: regions[:, None], step.cache)
         rows, length = queries.shape[:2]
-        folded = self.before(queries.reshape(len(key), -1, queries.shape[-1]))  # [B, K * T, D]
+        folded = self.before(queries.reshape(key.shape[0], -1, queries.shape[-1]))  # [B, K * T, D]
         query, past = self.heads(self.q_proj, folded), self.heads(self.p_proj, folded)
         visible = visible_entries(step.memory_masks["region"], key)[:, :, :1]  # [B, 1, 1, R]
         attended, weights = self.attended(query, key, value, visible)
         sums = self.intensities(past, value, visible).unflatten(2, (-1, length))  # [B, H, K, T]
         sums = sums.transpose(1, 2).flatten(0, 1)  # [B * K, H, T]
-        counts = visible.sum(-1).repeat_interleave(rows // len(key), dim=0)  # [B * K, 1, 1]
+        counts = visible.sum(-1).repeat_interleave(rows // key.shape[0], dim=0)  # [B * K, 1, 1]
         if self.pool == "released":
             pooled = self.pooled_over_batch(sums, counts.sum())
         else:
@@ -342,7 +344,7 @@ class StepIntensityAttention(IntensityAttention):
         Returns:
             The attended vectors `[B * K, W]`, weights `[B * K, H, R]` and pooled intensities `[B * K, H or 1]`.
         """
-        folded = self.before(self.norm(hidden)).unflatten(0, (len(keys), -1))  # [B, K, D]
+        folded = self.before(self.norm(hidden)).unflatten(0, (keys.shape[0], -1))  # [B, K, D]
         query, past = self.heads(self.q_proj, folded), self.heads(self.p_proj, folded)
         attended, weights = self.attended(query, keys, values, visible)
         sums = self.intensities(past, values, visible)  # [B, H, K]
@@ -352,7 +354,7 @@ class StepIntensityAttention(IntensityAttention):
         else:
             pooled = (sums if self.pool == "mean" else sums.sum(1, keepdim=True)) / visible.sum(-1)
         attended = self.scaled(attended, pooled).flatten(2).flatten(0, 1)
-        pooled = pooled.expand(len(keys), -1, folded.shape[1]).transpose(1, 2).flatten(0, 1)
+        pooled = pooled.expand(keys.shape[0], -1, folded.shape[1]).transpose(1, 2).flatten(0, 1)
         return attended, weights.transpose(1, 2).flatten(0, 1), pooled
 
 

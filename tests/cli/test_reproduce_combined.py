@@ -160,6 +160,24 @@ def test_a_row_that_combines_others_is_not_trained(toy, tmp_path, capsys):
     assert "hf-captioners reproduce toy --table 2 --row 'fuse'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("paper", "rows"),
+    [("zodiac", {"1": 6, "2": 3, "3": 3, "4": 20}), ("eta", {"1": 2, "2": 4, "4": 5, "5": 7, "6": 4})],
+)
+def test_a_dry_run_lists_every_row(paper, rows, capsys):
+    """Every row of the paper's own runs, in every regime; each command once."""
+    assert main(["reproduce", paper, "--data", "COCO", "--features", "REGIONS", "--dry_run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    outputs = [re.search(r"--output(?:_dir)? (\S+)", line)[1] for line in lines]
+    assert len(set(outputs)) == len(outputs)
+    recipes = [Recipe.load(path) for path in sorted((RECIPES / paper).glob("*.yaml"))]
+    assert {table: sum(one.published.table == table for one in recipes) for table in rows} == rows
+    assert len(recipes) == sum(rows.values())
+    for recipe in recipes:
+        for regime in recipe.published.regimes:
+            assert any(f"{paper}/{recipe.path.stem}/{regime.replace('-', '_')}/" in output for output in outputs)
+
+
 @pytest.mark.parametrize("name", COMBINED)
 def test_rows_of_the_package_have_members(name):
     assert COMBINED[name].combined()

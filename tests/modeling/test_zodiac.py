@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from hf_captioners.modeling import layers_intensity
 from hf_captioners.modeling.configuration_zodiac import ZodiacConfig
 from hf_captioners.modeling.layers_intensity import RegionIntensityAttention
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
@@ -169,6 +170,14 @@ class TestZodiac(ZodiacCase, CaptionerChecks):
             model.generate(**inputs, use_cache=True)
         for options in ({"num_beams": 1}, {"num_beams": 3}, {"num_beams": 3, "bookkeeping": "pool"}):
             assert model.generate(**inputs, max_new_tokens=4, **options).shape[0] == IMAGES
+
+    def test_released_pool_warns_once(self, caplog):
+        """`generate()` says that captions depend on the batch, once in a process; the other pools are silent."""
+        logger = layers_intensity.logger
+        type(logger).warning_once.cache_clear()
+        for pool, expected in (("mean", 0), ("released", 1), ("released", 1)):
+            self.make_model(intensity_pool=pool).generate(**self.inputs("regions"), max_new_tokens=2)
+            assert caplog.text.count("a caption depends on the other images of its batch") == expected
 
 
 @pytest.mark.parametrize(
