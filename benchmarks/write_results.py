@@ -322,6 +322,7 @@ def page() -> str:
     sections = (
         ("flickr8k_visualgpt", flickr8k),
         ("flickr8k_show_attend_tell", flickr8k),
+        ("flickr8k_aoanet", flickr8k),
         ("self_critical", self_critical),
         ("self_retrieval", self_retrieval),
         ("low_data", low_data),
