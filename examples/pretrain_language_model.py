@@ -54,6 +54,13 @@ class LanguageModelArguments:
     block_size: int = field(default=64, metadata={"help": "Tokens per training row."})
 
 
+@dataclass
+class PretrainingArguments(TrainingArguments):
+    """Arguments of the trainer, with a learning rate from which a small model learns."""
+
+    learning_rate: float = field(default=1e-3, metadata={"help": "Initial learning rate."})
+
+
 def read_text(path: str) -> str:
     """Read a plain or gzipped text file."""
     opener = gzip.open if path.endswith(".gz") else open
@@ -123,7 +130,9 @@ def main() -> None:
     logging.getLogger("transformers.tokenization_utils_base").setLevel(
         logging.ERROR
     )  # no warning: long paragraphs are cut below
-    arguments, training = HfArgumentParser((LanguageModelArguments, TrainingArguments)).parse_args_into_dataclasses()
+    arguments, training = HfArgumentParser(
+        (LanguageModelArguments, PretrainingArguments)
+    ).parse_args_into_dataclasses()
     if not arguments.text and not arguments.captions:
         raise SystemExit("Nothing to read: pass --text FILE ... or --captions FOLDER ...")
     set_seed(training.seed)

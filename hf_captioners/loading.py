@@ -104,7 +104,7 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
             raise
         if config is not None and "mismatched" in reason:
             raise ValueError(
-                f"{config} states other sizes than the weights beside it have, see the report above. {COPY_AGAIN}"
+                f"{config} states other sizes than the weights beside it have (`--verbose` lists them). {COPY_AGAIN}"
             ) from error
         kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
         raise ValueError(f"{source} cannot be loaded: {kind}{' '.join(str(error).split())[:1000]}") from error

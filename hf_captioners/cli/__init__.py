@@ -15,6 +15,7 @@ from hf_captioners._version import __version__
 from hf_captioners.cli.memory import keep_freed_memory
 
 from .parsing import CommandParser
+from .quiet import silence_libraries
 
 # Name of the command -> module of this package.
 COMMANDS = {
@@ -66,6 +67,9 @@ def top_parser() -> CommandParser:
 
 def _add_common_arguments(parser: CommandParser, default: object = False) -> None:
     parser.add_argument("--traceback", action="store_true", default=default, help="print the traceback of an error")
+    parser.add_argument(
+        "--verbose", action="store_true", default=default, help="show the warnings, reports and bars of libraries too"
+    )
 
 
 def command_parser(name: str, command: ModuleType) -> CommandParser:
@@ -91,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0 done, 1 done in part, 2 not done because of an error, which is printed on stderr.
     """
     keep_freed_memory()
+    is_program = argv is None
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = top_parser()
     if not argv or argv[0] in ("-h", "--help"):
@@ -101,7 +106,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command = load_command(top.command)
         args = command_parser(top.command, command).parse_args(top.arguments)
-        top.traceback |= vars(args).pop("traceback", False)
+        for name in ("traceback", "verbose"):
+            setattr(top, name, vars(args).pop(name, False) or getattr(top, name))
+        if is_program and not top.verbose:  # not where Python code calls a command
+            silence_libraries()
         return command.run(args)
     except KeyboardInterrupt:
         print("hf-captioners: interrupted", file=sys.stderr)

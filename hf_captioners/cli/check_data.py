@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from hf_captioners.named_values import read_named_values
 
 from .names import check_data, check_path
+
+if TYPE_CHECKING:
+    from hf_captioners.data.report import Problem
 
 NAME = "check-data"
 HELP = "check a folder of captioned images or a named data set and report wrong rows"
@@ -35,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
 
 
+def gravity(problem: Problem) -> int:
+    """Return the place of a problem in the list: what costs rows comes before what is only unused."""
+    order = ("malformed row", "missing image", "unreadable image", "missing caption", "image in two splits")
+    return order.index(problem.kind) if problem.kind in order else len(order)
+
+
 def run(args: argparse.Namespace) -> int:
     """Check a data set and print a report.
 
@@ -58,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(json.loads(report.to_json()), indent=2))
     else:
-        shown = report.problems[: args.show or None]
+        shown = sorted(report.problems, key=gravity)[: args.show or None]
         for problem in shown:
             print(printable(str(problem)))
         if len(report.problems) > len(shown):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NAME = "evaluate"
 HELP = "caption a data set and score the captions"
+HELD_OUT = "held_out"  # see `hf_captioners.data.held_out`
 SHOWN = 50  # rows that are printed one by one
 
 
@@ -47,7 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data_options", "--data-options", nargs="+", default=[], help="options of the data set: name=value ..."
     )
-    parser.add_argument("--split", default="test", help="default: test")
+    parser.add_argument(
+        "--split",
+        default="test",
+        help="default: test; held_out: the images that the training of the captioner held out at random",
+    )
     parser.add_argument(
         "--features",
         help="region features instead of images: the output of extract-features, or a TSV, HDF5 or folder of "
@@ -93,7 +98,8 @@ def run(args: argparse.Namespace) -> int:
     """Caption and score; 1 if the data set has images without references, or with `--strict` unreadable ones."""
     args.model = [args.model, *args.more_models]
     options = read_named_values(args.data_options, "--data_options")
-    check_evaluated(args.data, args.data_dir, args.split, options)
+    is_held_out = args.split == HELD_OUT
+    check_evaluated(args.data, args.data_dir, "train" if is_held_out else args.split, options)
     check_score_arguments(args)
     check_least("--max_images", args.max_images)
     check_model_arguments(args)
@@ -101,13 +107,18 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.captioning.batches import require_batch_size
     from hf_captioners.captioning.data_set import caption_data_set, load_split
     from hf_captioners.captioning.scoring import score_matched
+    from hf_captioners.data.held_out import HeldOut
     from hf_captioners.data.readable import unusable_images
     from hf_captioners.data.report import DataReport
 
     require_batch_size(args.batch_size)
     settings = metric_settings(args)
     problems = DataReport()
-    rows = load_split(args.data, args.data_dir, args.split, options, problems, args.features)
+    held_out = HeldOut.load(args.model[0]) if is_held_out else None
+    split = "train" if is_held_out else args.split
+    rows = load_split(args.data, args.data_dir, split, options, problems, args.features)
+    if held_out is not None:
+        rows = held_out.of(rows)
     if args.max_images is not None and args.max_images < len(rows):
         print(f"only the first {args.max_images:,} of {len(rows):,} images", file=sys.stderr)
         rows = rows.select(range(args.max_images))

@@ -104,12 +104,19 @@ def run(args: argparse.Namespace) -> int:
     if resume:
         print(f"Resuming from {checkpoint}." if checkpoint else "No complete checkpoint: starting from the beginning.")
     try:
-        result = train_captioner(*arguments, resume=resume, reproduces=comparison)
+        result = train_captioner(*arguments, resume=resume, reproduces=comparison, say=say)
     except DivergenceError as error:
         print(f"hf-captioners train: error: {error}", file=sys.stderr)
         return 1
     print(summary(result))
     return report_left_out(arguments.data.left_out, args.strict)
+
+
+def say(line: str) -> None:
+    """Print a line beside a progress bar."""
+    from tqdm.auto import tqdm
+
+    tqdm.write(line)
 
 
 def summary(result: "TrainingResult") -> str:

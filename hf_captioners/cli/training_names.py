@@ -35,6 +35,11 @@ TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
+NEW_PARTS = (
+    "`--scst` trains on rewards of captions that the captioner samples, and a captioner of new parts samples random "
+    "words: pass --scst_after_patience 5 (or --scst_after_epochs N) to train with cross-entropy first, or a trained "
+    "captioner with --model."
+)
 EXCLUSIVE = (("data_dir", "train_dir"), ("subset", "train_share"), ("features", "validation_dir"))
 
 
@@ -65,6 +70,10 @@ def check_training(values: Mapping[str, Any], with_paths: bool = True) -> None:
         from hf_captioners.training.rewards import check_rewards
 
         check_rewards(value_of("reward_funcs"))
+    if self_critical and with_paths:
+        after = (value_of("scst_after_epochs"), value_of("scst_after_patience"))
+        if after == (None, None) and value_of("model") is None:
+            raise ValueError(NEW_PARTS)
     if with_paths:
         _check_folders(value_of, options)
         _check_parts(value_of, architecture)

@@ -221,6 +221,10 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
                 published[name] = getattr(self, name)
                 setattr(self, name, accepted)
         super().__post_init__()
+        if self.fp16 and self.device.type == "cpu":
+            raise ValueError(
+                "`fp16` needs a GPU, and this run computes on the CPU: leave it out, or pass `bf16`, which CPUs have."
+            )
         for name, value in published.items():
             setattr(self, name, value)
 

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, NamedSplit
 
 from hf_captioners.data import load_captions
 from hf_captioners.data.generated_captions import require_captions_of_people
+from hf_captioners.data.held_out import HELD_OUT, HeldOut
 from hf_captioners.data.loading import generation_defaults
 from hf_captioners.data.readable import load_readable, unusable_images
 from hf_captioners.data.report import DataReport, Problem
@@ -48,6 +49,7 @@ class DataArguments:
 
     Attributes:
         left_out: rows that were left out because their image is missing or cannot be read.
+        held_out: the images that were held out for evaluation, if any.
 
     Raises:
         ValueError: two arguments exclude each other.
@@ -104,6 +106,7 @@ class DataArguments:
         """Check arguments that exclude each other."""
         self.drawn: CaptionSubset | None = None
         self.left_out: list[Problem] = []
+        self.held_out: HeldOut | None = None
         self._opened: dict[Path, RegionSource | None] = {}
         if self.subset is not None and self.train_share is not None:
             raise ValueError("`--subset` and `--train_share` exclude each other; give one.")
@@ -206,6 +209,7 @@ def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset
         train = data.reduced(train, seed)
         return data.with_features(train, "train"), data.with_features(splits["validation"], "validation")
     train, validation = hold_out(train, data.validation_share, seed)
+    data.held_out = HeldOut(list(validation["image_id"]), seed)
     train = data.reduced(train, seed)
     return data.with_features(train, "train"), data.with_features(validation, "train")
 
@@ -248,6 +252,7 @@ def hold_out(rows: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
             "images each. Add images, or pass --validation_dir."
         )
     parts = rows.train_test_split(test_size=count, seed=seed)
+    parts["test"]._split = NamedSplit(HELD_OUT)  # what cards call it
     logger.warning(
         f"There are no evaluation images: {count} of {len(rows)} were held out at random (seed {seed}). Pass "
         "--validation_dir to choose them."

@@ -19,6 +19,10 @@ ALWAYS_GIVEN = ("completions", "references", "captions", "prompts", "row", "ende
 """Keywords that every reward gets besides the columns of the data set."""
 
 
+class RewardTypeError(TypeError, ValueError):
+    """A reward function takes or returns something of a wrong form; commands print it as they print wrong values."""
+
+
 class RewardRows:
     """Rows of a data set as rewards read them: columns by name, and images that are decoded on request.
 
@@ -169,7 +173,7 @@ def asks_for_images(function: Callable[..., Any]) -> bool:
 def _check_parameters(name: str, function: Callable[..., Any], rows: RewardRows) -> None:
     parameters = inspect.signature(function).parameters.values()
     if not any(part.kind is part.VAR_KEYWORD for part in parameters):
-        raise TypeError(
+        raise RewardTypeError(
             f"The reward {name!r} does not take all columns; write it as "
             "def reward(completions, references, **columns)."
         )
@@ -210,7 +214,9 @@ def checked(name: str, figures: Sequence[float | None], completions: Sequence[st
     ```
     """
     if isinstance(figures, (str, Mapping)) or not hasattr(figures, "__len__"):
-        raise TypeError(f"The reward {name!r} returned {figures!r}, expected a list with a number per completion.")
+        raise RewardTypeError(
+            f"The reward {name!r} returned {figures!r}, expected a list with a number per completion."
+        )
     if len(figures) != len(completions):
         raise ValueError(
             f"The reward {name!r} returned {len(figures)} values for {len(completions)} completions, expected one "
@@ -221,7 +227,7 @@ def checked(name: str, figures: Sequence[float | None], completions: Sequence[st
         try:
             value = float("nan") if figure is None else float(figure)
         except (TypeError, ValueError):
-            raise TypeError(
+            raise RewardTypeError(
                 f"The reward {name!r} returned {figure!r} for completion {place} ({completions[place]!r}), expected a "
                 "number, or None to skip it."
             ) from None

@@ -20,6 +20,7 @@ from .data_arguments import DataArguments, fit_to_features, load_training_data, 
 from .evaluation import MetricResult
 from .finished_runs import STATE
 from .hub_trainer import ADVICE
+from .progress import Say, narrate
 from .scst_arguments import SCSTArguments
 from .scst_start import last_scst_checkpoint
 from .scst_trainer import SCSTTrainer
@@ -108,6 +109,7 @@ def train_captioner(
     test_arguments: TestArguments | None = None,
     resume: bool = False,
     reproduces: Comparison | None = None,
+    say: Say | None = None,
 ) -> TrainingResult:
     """Train a captioner and save it in `output_dir`, with a card; test it if a test split is given.
 
@@ -120,6 +122,7 @@ def train_captioner(
         test_arguments: the test after training. Its metrics are written to `test_results.json` and to the card.
         resume: resume from the last complete checkpoint in `output_dir`, if any.
         reproduces: compares the metrics of the test with a published row; the card shows both.
+        say: receives lines that say what the run will do, how long it takes and what it has reached. None: nothing.
 
     Raises:
         ValueError: an argument has a wrong value or is not used by the captioner, a checkpoint is of a different type,
@@ -175,6 +178,10 @@ def train_captioner(
         )
         if test_rows is not None:
             trainer.check_evaluation(test_rows, "test")
+        if data_arguments.held_out is not None and is_main:
+            data_arguments.held_out.save(output)
+        if say is not None and is_main:
+            narrate(trainer, say, model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
             written = known_test_metrics(output, test, variants) if result.had_finished else None

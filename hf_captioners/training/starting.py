@@ -18,6 +18,8 @@ from hf_captioners.processing.word_tokenizer import build_word_tokenizer
 
 logger = logging.get_logger(__name__)
 
+NEW_TOKENS = 3  # that a tokenizer may have beyond those of its language model: begin, end and padding
+
 
 @dataclass
 class ModelArguments:
@@ -93,6 +95,15 @@ class ModelArguments:
             ValueError: an entry has no `=`.
         """
         return read_named_values(self.model_config, "--model_config")
+
+    @property
+    def description(self) -> str:
+        """What the captioner starts from, in words."""
+        if self.model is not None:
+            return f"the captioner {self.model}"
+        new = "random weights with the sizes of " if self.random_language_model else ""
+        parts = (f"{new}{self.language_model}" if self.language_model else None, self.vision_model)
+        return f"{' and '.join(part for part in parts if part) or 'no parts'}; everything else is new"
 
     def replaced_by_model(self) -> list[str]:
         """Return the names of arguments that were set although `model` replaces them."""
@@ -192,7 +203,40 @@ def _language_model(start: ModelArguments) -> Any:
 def _gpt2_tokenizer(start: ModelArguments) -> Any:
     source = str(start.tokenizer or start.language_model)
     with reading(source):
-        return prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(source))
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    if start.tokenizer is not None and not start.random_language_model:
+        require_own_tokenizer(tokenizer, source, str(start.language_model))
+    return prepare_gpt2_tokenizer(tokenizer)
+
+
+def require_own_tokenizer(tokenizer: Any, source: str, language_model: str) -> None:
+    """Check that a tokenizer gives the words of a language model their ids in it.
+
+    Args:
+        tokenizer: the tokenizer.
+        source: its name or directory, for messages.
+        language_model: name or directory of the language model.
+
+    Raises:
+        ValueError: it has more tokens than the language model, or words with other ids than in its own tokenizer.
+    """
+    with reading(language_model):
+        size = AutoConfig.from_pretrained(language_model).vocab_size
+    advice = f"Leave `--tokenizer` out, or pass --random_language_model to use only the sizes of {language_model}."
+    vocabulary = tokenizer.get_vocab()
+    if max(vocabulary.values()) >= size + NEW_TOKENS:
+        raise ValueError(f"{source} has {len(vocabulary):,} tokens, the language model {size:,}. {advice}")
+    try:
+        own = AutoTokenizer.from_pretrained(language_model).get_vocab()
+    except (OSError, ValueError, KeyError):  # it was saved without one
+        own = {}
+    other = [word for word, number in own.items() if number < size and vocabulary.get(word) != number]
+    if other or (not own and len(vocabulary) < size * 0.9):
+        shown = f", such as {other[0]!r}" if other else ""
+        raise ValueError(
+            f"{source} is not the tokenizer of {language_model}: {len(other) or size - len(vocabulary):,} of its "
+            f"{size:,} words have other ids or none{shown}. {advice}"
+        )
 
 
 def _word_tokenizer(start: ModelArguments, captions: Iterable[str]) -> Any:

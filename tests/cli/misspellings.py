@@ -70,6 +70,7 @@ MISSPELT = [
     ([*TRAIN, "--scst", "--sampling", "beam"], "`beams`"),
     ([*TRAIN, "--scst", "--baseline", "gredy"], "`greedy`"),
     ([*TRAIN, "--num_samples", "3"], "--scst"),
+    ([*TRAIN, "--scst"], "--scst_after_patience 5"),
     ([*EXTRACT, *VISION, "--kind", "float-16"], "`float16`"),
     ([*SCORE, "--format", "jsn"], "`json`"),
     # keys of YAML, with file and line

@@ -38,6 +38,8 @@ def test_bad_rows_are_shown_with_their_lines(folder, capsys):
     (folder / "b.png").write_bytes(b"no image")
     assert check(folder) == 1
     out = capsys.readouterr().out
+    first = out.index("malformed row")
+    assert first < out.index("missing image") < out.index("unreadable image"), "grave ones first"
     assert "captions.txt:2: missing image: there is no file" in out
     assert "captions.txt:3: malformed row" in out
     assert "captions.txt:4: unreadable image" in out

@@ -37,10 +37,19 @@ def test_from_a_folder_to_a_captioner(images, parts, tmp_path, capsys):
     assert capsys.readouterr().out.strip()
 
 
-def test_held_out_images_are_logged(images, parts, tmp_path, caplog):
+def test_held_out_images_are_named_and_remembered(images, parts, tmp_path, caplog, capsys):
     arguments = ["train", "--train_dir", str(images), "--output_dir", str(tmp_path / "run")]
     assert main([*arguments, *parts, "--max_steps", "1", "--validation_share", "0.3"]) == 0
     assert "3 of 10 were held out at random (seed 42)" in caplog.text
+    out = capsys.readouterr().out
+    assert "Training on 7 images with 35 captions; evaluated on 3 held-out images." in out
+    assert "(held_out)" in Path(tmp_path, "run", "README.md").read_text()
+    remembered = json.loads(Path(tmp_path, "run", "held_out.json").read_text())
+    assert len(remembered["image_ids"]) == 3 and remembered["seed"] == 42
+    again = ["evaluate", str(tmp_path / "run"), str(images), "--split", "held_out", "--device", "cpu"]
+    assert main([*again, "--per_image", str(tmp_path / "scores.jsonl"), "--max_new_tokens", "4"]) == 0
+    scored = [json.loads(line)["image_id"] for line in (tmp_path / "scores.jsonl").read_text().splitlines()]
+    assert sorted(scored) == sorted(remembered["image_ids"])
 
 
 def test_split_folders_and_a_recipe(images, language_model, vision_model, tmp_path):

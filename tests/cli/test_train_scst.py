@@ -44,7 +44,8 @@ def test_a_reward_and_a_metric_of_the_current_folder(command, tmp_path, capsys, 
         "def brevity(completions, references, **columns):\n    return [1 / (1 + len(text)) for text in completions]\n"
         "def letters(predictions, references):\n    return [len(text) for text in predictions]\n"
     )
-    settings = ["--scst", "--max_steps", "1", "--logging_steps", "1", "--num_samples", "2"]
+    settings = ["--scst", "--scst_after_epochs", "0.1", "--max_steps", "1", "--logging_steps", "1"]
+    settings += ["--num_samples", "2"]
     settings += ["--eval_metrics", "cider_d", "my_functions:letters", "--test_split", "train"]
     misspelt = {"my_functions:brevty": "`brevity`", "my_function:brevity": "`my_functions`", "cider": "`cider_d`"}
     for typed, expected in misspelt.items():

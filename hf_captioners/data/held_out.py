@@ -1,0 +1,62 @@
+"""The images that a training run held out for evaluation, remembered in the folder of the captioner."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from datasets import Dataset
+
+from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.output_files import write_text
+
+HELD_OUT = "held_out"
+"""Name of the split of these images."""
+FILE = "held_out.json"
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Held-out images.
+
+    Args:
+        image_ids: their ids in the data set.
+        seed: seed with which they were drawn.
+    """
+
+    image_ids: Sequence[str]
+    seed: int
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write them into the folder of a captioner."""
+        write_text(Path(folder, FILE), json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> "HeldOut":
+        """Read them from the folder of a captioner.
+
+        Raises:
+            FileNotFoundError: its training held out no images.
+        """
+        path = Path(folder, FILE)
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{folder} has no {FILE}: its training held out no images at random. Pass a split of the data set."
+            )
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
+
+    def of(self, rows: Dataset) -> Dataset:
+        """Return these images of the rows that they were drawn from.
+
+        Raises:
+            ValueError: an image is not among the rows.
+        """
+        places = {name: place for place, name in enumerate(rows["image_id"])}
+        missing = [name for name in self.image_ids if name not in places]
+        if missing:
+            raise ValueError(
+                f"{len(missing):,} of {len(self.image_ids):,} held-out images are not in this data set, first "
+                f"{missing[0]!r}.{did_you_mean(missing[0], places)} Pass the folder that the captioner was trained on."
+            )
+        return rows.select([places[name] for name in self.image_ids])

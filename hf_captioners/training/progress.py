@@ -1,0 +1,170 @@
+"""What a training run says: its size before it starts, its time after the first steps, evaluations in one line."""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+MEASURED_STEPS = 5  # after the first one, which also prepares the device
+FEW_IMAGES = 1000
+Say = Callable[[str], None]
+SHOWN = ("loss", "eval_loss", "eval_cider_d", "eval_bleu_4", "reward")
+
+
+def describe_run(trainer: Any, started_from: str) -> list[str]:
+    """Return lines that say what will be trained, on what, for how long, and where it will be.
+
+    Args:
+        trainer: a `CaptioningTrainer` with training data.
+        started_from: what the captioner starts from, such as its parts.
+    """
+    args, pairs = trainer.args, trainer.train_dataset
+    images = len(getattr(pairs, "images", pairs))
+    batch = args.per_device_train_batch_size * max(1, args.world_size) * args.gradient_accumulation_steps
+    per_epoch = max(1, math.ceil(len(trainer.sampler) / batch))
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(per_epoch * args.num_train_epochs)
+    captions = sum(map(len, pairs.images.captions)) if hasattr(pairs, "images") else len(pairs)
+    lines = [
+        f"A {type(trainer.base_model).__name__} from {started_from}.",
+        f"Training on {images:,} images with {captions:,} captions{_evaluation_of(trainer)}.",
+        f"At most {steps:,} steps in batches of {batch:,}, {per_epoch:,} steps an epoch{_stop_of(args)}.",
+        _parameters_of(trainer.model),
+        f"The captioner will be in {args.output_dir}.",
+    ]
+    if images < FEW_IMAGES and args.max_steps <= 0 and args.num_train_epochs >= 20:
+        lines.append(
+            f"With {images:,} images a captioner soon repeats what it has seen; --num_train_epochs 20 is a shorter "
+            "first try."
+        )
+    return lines
+
+
+def _evaluation_of(trainer: Any) -> str:
+    rows = trainer.eval_dataset
+    if rows is None or isinstance(rows, Mapping):
+        return ""
+    held_out = " held-out" if str(getattr(rows, "split", "")) == "held_out" else ""
+    return f"; evaluated on {len(rows):,}{held_out} images"
+
+
+def _stop_of(args: Any) -> str:
+    if args.early_stopping_patience is None or str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
+        return ""
+    best = str(args.metric_for_best_model).removeprefix("eval_")
+    return f"; it stops after {args.early_stopping_patience} evaluations without a better {best}"
+
+
+def _parameters_of(model: Any) -> str:
+    """Return how many parameters are trained and how many are frozen, with the names of frozen parts."""
+    trained = sum(one.numel() for one in model.parameters() if one.requires_grad)
+    frozen = {name: one for name, one in model.named_parameters() if not one.requires_grad}
+    if not frozen:
+        return f"Trained parameters: {trained:,}, none are frozen."
+    count = sum(one.numel() for one in frozen.values())
+    in_vision = sum(one.numel() for name, one in frozen.items() if "vision" in name)
+    part = " (vision model)" if in_vision == count else ""
+    return f"Trained parameters: {trained:,}; frozen: {count:,}{part}."
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words, with one unit.
+
+    Example:
+
+    ```python
+    from hf_captioners.training.progress import duration
+
+    assert (duration(12), duration(150), duration(3 * 3600)) == ("12 s", "2.5 min", "3.0 h")
+    ```
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def readable(logs: Mapping[str, Any]) -> str | None:
+    """Return an entry of the log in one line; None if it has none of the usual figures."""
+    figures = [f"{name.replace('_', ' ')} {float(logs[name]):.4f}" for name in SHOWN if name in logs]
+    if not figures:
+        return None
+    epoch = f"epoch {float(logs['epoch']):.2f}: " if "epoch" in logs else ""
+    return epoch + ", ".join(figures)
+
+
+class TimeEstimate(TrainerCallback):
+    """Callback that says how long the run and an evaluation take.
+
+    Args:
+        say: receives the lines.
+    """
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self.first: tuple[int, float] | None = None
+        self.is_told = False
+        self.step_end = 0.0
+        self.evaluations = 0
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Measure the first steps."""
+        self.step_end = time.monotonic()
+        if self.first is None:
+            self.first = (state.global_step, self.step_end)
+        elif not self.is_told and state.global_step - self.first[0] >= MEASURED_STEPS:
+            seconds = (self.step_end - self.first[1]) / (state.global_step - self.first[0])
+            left = state.max_steps - state.global_step
+            self.is_told = True
+            self.say(
+                f"A step takes {seconds:.2g} s: the {left:,} steps that are left take at most "
+                f"{duration(left * seconds)}, without evaluations."
+            )
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Measure the first evaluation."""
+        self.evaluations += 1
+        if self.evaluations == 1 and self.step_end:
+            self.say(f"An evaluation takes {duration(time.monotonic() - self.step_end)}.")
+
+
+class _Bar(ProgressCallback):
+    """The progress bar of transformers without the entries of the log."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Leave the entries to `ReadableLog`."""
+
+
+class ReadableLog(TrainerCallback):
+    """Callback that says the usual figures of each entry of the log in one line.
+
+    Args:
+        say: receives the lines.
+    """
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **kwargs: Any
+    ) -> None:
+        """Say the figures."""
+        line = readable(logs or {})
+        if state.is_world_process_zero and line is not None:
+            self.say(line)
+
+
+def narrate(trainer: Trainer, say: Say, started_from: str) -> None:
+    """Say what the run will do, and let callbacks say its time and its figures instead of transformers' entries."""
+    for line in describe_run(trainer, started_from):
+        say(line)
+    if trainer.pop_callback(ProgressCallback) is not None:
+        trainer.add_callback(_Bar)
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(TimeEstimate(say))
+    trainer.add_callback(ReadableLog(say))
