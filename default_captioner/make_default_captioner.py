@@ -112,7 +112,9 @@ def make(trained: str, output: Path, validation_dir: str | None = None, split: s
         if size > MOST_BYTES:
             raise ValueError(f"The captioner has {size:,} bytes, expected at most {MOST_BYTES:,}.")
         shutil.rmtree(output, ignore_errors=True)
-        shutil.copytree(folder, output)
+        output.mkdir(parents=True)
+        for path in folder.iterdir():
+            shutil.copyfile(path, output / path.name)  # with the usual permissions, not those of temporary files
     return facts
 
 

@@ -38,6 +38,7 @@ def made(captioner, images, run_folder):
 
 def test_it_is_stored_in_half_and_computed_in_full(made, captioner, images):
     """With the captions of the trained one; without code, paths and names of classes."""
+    assert {path.stat().st_mode & 0o444 for path in made.iterdir()} == {0o444}
     assert not list(made.glob("*.py")) and "auto_map" not in "".join(p.read_text() for p in made.glob("*config.json"))
     config = json.loads((made / "config.json").read_text())
     assert config["dtype"] == "float32" and "id2label" not in config["vision_config"]
