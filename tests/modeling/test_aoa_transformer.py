@@ -55,6 +55,16 @@ class TestAoATransformer(CaptionerChecks):
         torch.manual_seed(0)
         assert (self.make_model(**off | {name: 0.5}).train()(**inputs).loss - plain).abs() > 1e-4
 
+    def test_residual_dropout_on_changes_the_training_loss(self):
+        """The same random numbers drop other values of the stream than of the branch."""
+        fields, losses = dict.fromkeys(DROPOUTS, 0.0) | {"text_config": TEXT | {"resid_pdrop": 0.5}}, []
+        for where in ("stream", "branch"):
+            model = self.make_model(**fields, residual_dropout_on=where)
+            inputs = {**self.inputs("regions"), "labels": self.labels(model)}
+            torch.manual_seed(0)
+            losses.append(model.train()(**inputs).loss)
+        assert (losses[0] - losses[1]).abs() > 1e-4
+
 
 def test_starts_from_a_language_model():
     """Its feed-forward layers are left out; what it has beside them is used."""

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hf_captioners.architectures import ARCHITECTURES
+from tests.hub.captioner_cases import case_of
+
 from .common import CaptionerChecks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,3 +43,14 @@ def test_named_tests_exist(row):
 
 def test_every_common_test_is_mentioned():
     assert OURS - set(re.findall(r"`(test_\w+)`", TEXT)) == set()
+
+
+def test_skipped_checks_have_their_reason():
+    """The architectures of each row are those whose tests are skipped."""
+    section = TEXT.partition("## Skipped checks")[2]
+    flex, assisted = (
+        set(re.findall(r"`(\w+)`", line.split("|")[2])) for line in section.splitlines() if line.startswith("| `")
+    )
+    models = {name: case_of(name).make_model() for name in ARCHITECTURES}
+    assert {name for name, model in models.items() if not model._supports_flex_attn} == flex
+    assert {name for name, model in models.items() if model._is_stateful} == assisted
