@@ -125,6 +125,20 @@ def recurrent_decoding(figures: dict) -> list[str]:
     ]
 
 
+def recurrent_decoding_image_transformer(figures: dict) -> list[str]:
+    """Return the section on the decoding speed of the Image Transformer."""
+    setting = figures["setting"]
+    return [
+        "## Decoding speed of the Image Transformer",
+        "",
+        f"The Image Transformer with random weights, width {setting['width']}, {setting['regions']} regions per "
+        f"image, {setting['beams']} beams and {setting['tokens']} tokens per caption ({figures['machine']}). The "
+        "decoders are those of the comparison of AoANet. `make bench` repeats the measurement.",
+        "",
+        *decoders(figures),
+    ]
+
+
 def scst(figures: dict) -> list[str]:
     """Return the section on the cost of self-critical training."""
     setting, profile, rival = figures["setting"], figures["profile"], figures["rival"]
@@ -330,6 +344,7 @@ def page() -> str:
         ("decoding", decoding),
         ("decoding_m2_transformer", decoding_m2_transformer),
         ("recurrent_decoding", recurrent_decoding),
+        ("recurrent_decoding_image_transformer", recurrent_decoding_image_transformer),
         ("vision", vision),
         ("scst", scst),
     )
