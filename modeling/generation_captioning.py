@@ -314,6 +314,11 @@ class CaptionGenerationMixin(GenerationMixin):
             value = getattr(prepared, name, None) if value is None else value
             setattr(prepared, name, default if value is None else value)
         check_search_options(prepared)
+        if prepared.guidance_scale not in (None, 1):
+            raise ValueError(
+                f"`guidance_scale` is {prepared.guidance_scale}, and captioners have no classifier-free guidance: "
+                "leave it out."
+            )
         return prepared, model_kwargs
 
     def _get_logits_processor(
@@ -340,7 +345,10 @@ class CaptionGenerationMixin(GenerationMixin):
             model_kwargs = {key: value for key, value in model_kwargs.items() if key != "pixel_values"}
             return model_kwargs.pop("region_features"), "region_features", model_kwargs
         if not has_images:
-            raise ValueError("`generate` needs `pixel_values`, `region_features` or `encoder_outputs`, got none.")
+            raise ValueError(
+                "`generate` needs `pixel_values`, `region_features` or `encoder_outputs`, got none. The pipeline "
+                '"image-text-to-text" needs an image and a text, which may be empty: pipeline(images=image, text="").'
+            )
         model_kwargs.pop("region_features", None)
         return super()._prepare_model_inputs(inputs, bos_token_id, model_kwargs)
 

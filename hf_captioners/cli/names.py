@@ -5,6 +5,7 @@ model can tell is checked later, by the code that uses it.
 """
 
 import argparse
+import importlib.metadata
 import json
 import os
 import re
@@ -16,7 +17,9 @@ from typing import Any
 from hf_captioners.declared_classes import DeclaredClass, declared_class, declared_constant, source_file
 from hf_captioners.default_model import default_model, is_default
 from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.named_values import read_named_values
 
+GENERATION_OPTIONS = Path(__file__).with_name("generation_options.json")
 TIMM_PREFIX = "timm:"
 DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 OTHER_DTYPES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "single": "float32"}
@@ -264,10 +267,25 @@ def check_model_arguments(args: argparse.Namespace) -> None:
         check_least(f"--{name}", getattr(args, name, None))
     if getattr(args, "dtype", None) is not None:
         check_dtype(args.dtype)
+    check_generation_names(read_named_values(getattr(args, "generate", ()), "--generate"))
     models = [args.model] if isinstance(args.model, str) else args.model or []
     for model in models:
         check_captioner("--model", model)
     check_device(getattr(args, "device", None))
+
+
+def check_generation_names(names: Iterable[str]) -> None:
+    """Check the names of `--generate`, by the committed list of the options of generate()."""
+    content = json.loads(GENERATION_OPTIONS.read_text(encoding="utf-8"))
+    if content["transformers"] != importlib.metadata.version("transformers"):
+        return  # which may have others; they are checked when it is imported
+    known = content["options"]
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"`--generate` has {name!r}, which is no option of generate().{did_you_mean(name, known)} See the "
+                "documentation of transformers' GenerationConfig."
+            )
 
 
 def check_score_arguments(args: argparse.Namespace) -> None:
@@ -299,5 +317,6 @@ def check_converter(architecture: str, settings: Iterable[str]) -> None:
     for setting in settings:
         if setting not in known:
             raise ValueError(
-                f"`--set`: {name} has no setting {setting}; it has {', '.join(known)}.{did_you_mean(setting, known)}"
+                f"`--set`: {get_architecture(name).prefix} has no setting {setting}; it has {', '.join(known)}."
+                f"{did_you_mean(setting, known)}"
             )

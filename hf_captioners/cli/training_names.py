@@ -196,9 +196,24 @@ def check_config_field(config: str, declared: DeclaredClass, name: str, value: A
             f"`--model_config`: `{name}` is {value!r}, expected one of {expected}."
             f"{did_you_mean(str(value), map(str, choices))}"
         )
+    _check_number(declared, name, value)
     kinds = [one.strip() for one in declared.fields[name].split("|")]
     allowed = tuple(kind for one in kinds for kind in TYPES.get(one, ()))
     if all(one in TYPES for one in kinds):
         wrong_bool = isinstance(value, bool) and bool not in allowed
         if not isinstance(value, allowed) or wrong_bool:
             raise ValueError(f"`--model_config`: `{name}` is {value!r}, expected {declared.fields[name]}.")
+
+
+def _check_number(declared: DeclaredClass, name: str, value: Any) -> None:
+    """Check a number by what the configuration declares, see `CaptioningConfig.field_choices`."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return
+    low, high = declared.constants.get("field_ranges", {}).get(name, (None, None))
+    if low is not None and not low <= value <= high:
+        raise ValueError(f"`--model_config`: `{name}` is {value}, expected a number in [{low}, {high}].")
+    if name in declared.constants.get("field_rates", ()) and not 0 <= value < 1:
+        raise ValueError(f"`--model_config`: `{name}` is {value}, expected a number in [0, 1).")
+    least = declared.constants.get("field_minimums", {}).get(name)
+    if least is not None and value < least:
+        raise ValueError(f"`--model_config`: `{name}` is {value}, expected at least {least}.")

@@ -1,7 +1,7 @@
 """The arguments of a training run as a list that is read without importing torch or transformers.
 
 `arguments.json` has the name, types, choices, default and help of every field of the dataclasses of arguments.
-`python -m hf_captioners.reproduce.write_argument_list` writes it, after a field or the floor of transformers changed.
+`python -m hf_captioners.cli.write_lists` writes it, after a field or the floor of transformers changed.
 """
 
 import functools

@@ -9,8 +9,9 @@ from transformers import PreTrainedConfig
 
 from hf_captioners import cli
 from hf_captioners.architectures import ARCHITECTURES
-from hf_captioners.cli.names import data_readers
+from hf_captioners.cli.names import GENERATION_OPTIONS, data_readers
 from hf_captioners.cli.training_names import BASE_FIELDS
+from hf_captioners.cli.write_lists import generation_options_as_json
 from hf_captioners.data.loading import READERS, option_names, reader_class
 from hf_captioners.declared_classes import declared_class, declared_constant, source_file
 from hf_captioners.reproduce.argument_list import LIST, argument_list, as_json, list_is_current, require_argument
@@ -21,12 +22,17 @@ OWN = [one for one in ARCHITECTURES.values() if one.package is None]
 
 def test_the_list_equals_the_dataclasses():
     if list_is_current():
-        assert LIST.read_text() == as_json(arguments_of_dataclasses()), (
-            "run `python -m hf_captioners.reproduce.write_argument_list`"
-        )
+        assert LIST.read_text() == as_json(arguments_of_dataclasses()), "run `python -m hf_captioners.cli.write_lists`"
     else:  # another version of transformers has other arguments
         own = {name: one for name, one in arguments_of_dataclasses().items() if one.group != "transformers"}
         assert own == {name: one for name, one in argument_list().items() if name in own}
+
+
+def test_the_options_of_generate_are_listed():
+    if list_is_current():
+        assert GENERATION_OPTIONS.read_text() == generation_options_as_json(), (
+            "run `python -m hf_captioners.cli.write_lists`"
+        )
 
 
 def test_an_argument_of_another_version_is_found(monkeypatch, tmp_path):

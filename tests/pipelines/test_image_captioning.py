@@ -390,6 +390,14 @@ class TestBuiltInPipeline:
             expected = captioners["visualgpt"](image)[0]["generated_text"]
             assert built_in(image, text="", max_new_tokens=TOKENS)[0]["generated_text"].strip() == expected
 
+    def test_what_is_missing_is_said(self, built_in, images):
+        with pytest.raises(ValueError, match="text"):
+            built_in(images[0])
+        with pytest.raises(ValueError, match=r'pipeline\(images=image, text=""\)'):
+            built_in(text="a dog", max_new_tokens=TOKENS)
+        with pytest.raises(ValueError, match=r"`guidance_scale` is 1.5, and captioners have no"):
+            built_in(images[0], text="", generate_kwargs={"guidance_scale": 1.5})
+
     def test_with_a_prefix(self, built_in, captioners, images):
         expected = captioners["visualgpt"](images[0], prompt="a dog")[0]["generated_text"]
         whole = built_in(images[0], text="a dog", max_new_tokens=TOKENS)
