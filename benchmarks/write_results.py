@@ -296,6 +296,58 @@ def vision(figures: dict) -> list[str]:
     return [*lines, ""]
 
 
+def zodiac_pools(figures: dict) -> list[str]:
+    """Return the section on the pools of ZoDIAC's intensities."""
+    setting, runs = figures["setting"], figures["runs"]
+    pairs = list(dict.fromkeys((run["trained"], run["read"]) for run in runs))
+    seeds = len({run["seed"] for run in runs})
+
+    def of(pair: tuple[str, str], name: str) -> list[float]:
+        return [run[name] for run in runs if (run["trained"], run["read"]) == pair]
+
+    def score(pair: tuple[str, str], name: str) -> str:
+        return f"{statistics.fmean(of(pair, name)):.2f} ± {statistics.stdev(of(pair, name)):.2f}"
+
+    lines = [
+        "## ZoDIAC: the default pool and that of the released code",
+        "",
+        'The default (`intensity_pool="mean"`) pools the intensities of one image or caption, up to the current word. '
+        'The released code (`"released"`) pools over the batch and over later words. A small ZoDIAC '
+        f"({setting['encoder_layers']} + {setting['decoder_layers']} layers, width {setting['hidden_size']}, "
+        f"{setting['num_attention_heads']} heads) is trained for {setting['epochs']:g} epochs on {setting['train']} "
+        f"drawn scenes; {setting['validation']} others are captioned with {setting['beams']} beams, in batches of "
+        f"{setting['batch']} (which takes the CPU seconds) and one by one. Mean and deviation of {seeds} seeds:",
+        "",
+        "| trained with | read with | CIDEr-D | one by one | captions that change with the batch | CPU seconds |",
+        "|---|---|---|---|---|---|",
+    ]
+    for pair in pairs:
+        changed, seconds = (statistics.fmean(of(pair, name)) for name in ("changed_captions", "seconds"))
+        lines.append(
+            f"| `{pair[0]}` | `{pair[1]}` | {score(pair, 'cider_d')} | {score(pair, 'cider_d_alone')} | "
+            f"{100 * changed:.0f} % | {seconds:.1f} |"
+        )
+    lines += [
+        "",
+        "Differences of log-probabilities of words, mean and largest one. In a batch: references in a batch of "
+        f"{setting['batch']} and alone. Step by step: words of greedy captions when they are generated and when the "
+        "caption is read at once, as in training. Those of the default are rounding errors.",
+        "",
+        "| trained and read with | in a batch | largest | step by step | largest |",
+        "|---|---|---|---|---|",
+    ]
+    for pair in pairs:
+        if pair[0] == pair[1]:
+            numbers = [
+                text
+                for name in ("batch_difference", "step_difference")
+                for text in (f"{statistics.fmean(of(pair, name)):.1e}", f"{max(of(pair, f'{name}_max')):.1e}")
+            ]
+            lines.append(f"| `{pair[0]}` | " + " | ".join(numbers) + " |")
+    command = "python benchmarks/zodiac_pools.py --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf"
+    return [*lines, "", f"Hardware: {figures['hardware']}. Command: `{command}`", ""]
+
+
 def memorization(figures: dict) -> list[str]:
     """Return the section on captioners that learn few photographs."""
     count = next(iter(figures["runs"].values()))["images"]
@@ -341,6 +393,7 @@ def page() -> str:
         ("self_retrieval", self_retrieval),
         ("low_data", low_data),
         ("memorization", memorization),
+        ("zodiac_pools", zodiac_pools),
         ("decoding", decoding),
         ("decoding_m2_transformer", decoding_m2_transformer),
         ("recurrent_decoding", recurrent_decoding),
