@@ -80,6 +80,8 @@ def duration(seconds: float) -> str:
     assert (duration(12), duration(150), duration(3 * 3600)) == ("12 s", "2.5 min", "3.0 h")
     ```
     """
+    if seconds < 9.5:
+        return f"{seconds:.1f} s"
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,5 +1,6 @@
 """The command line as a whole: help, errors, recipes, `env`."""
 
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 
 from hf_captioners import cli
 from hf_captioners.cli import train
+from hf_captioners.cli.quiet import QUIET
 from hf_captioners.reproduce.reading import read_arguments
 from hf_captioners.reproduce.recipe import Recipe, find_recipe, merge_arguments
 
@@ -137,3 +139,18 @@ def test_env_names_versions_and_devices(capsys):
     out = capsys.readouterr().out
     for name in ("python", "torch", "transformers", "hf-captioners", "accelerators"):
         assert f"{name}: " in out
+
+
+@pytest.mark.parametrize("flags", [[], ["--verbose"]])
+def test_libraries_are_quiet_unless_all_is_asked_for(flags):
+    """Only in a process of its own: Python code that calls a command keeps its settings."""
+    code = (
+        "import os, sys; from hf_captioners import cli; sys.argv[1:] = ['demo', *sys.argv[1:]];"
+        "command = cli.load_command('demo'); command.run = lambda args: 0;"
+        "before = dict(os.environ); cli.main(['demo']); assert dict(os.environ) == before;"
+        "cli.main(); print(os.environ.get('TRANSFORMERS_VERBOSITY'))"
+    )
+    own = {name: value for name, value in os.environ.items() if name not in QUIET}
+    done = subprocess.run([sys.executable, "-c", code, *flags], capture_output=True, text=True, env=own)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[0] == ("None" if flags else "error")

@@ -48,7 +48,7 @@ def test_defaults_for_few_images_end_in_a_sentence(make_captioner, processor, sc
 
 
 def test_times_and_entries_are_readable():
-    assert [duration(seconds) for seconds in (3, 300, 7200)] == ["3 s", "5.0 min", "2.0 h"]
+    assert [duration(seconds) for seconds in (3, 300, 7200)] == ["3.0 s", "5.0 min", "2.0 h"]
     assert readable({"loss": 3.25, "epoch": 1.0, "grad_norm": 2.0}) == "epoch 1.00: loss 3.2500"
     assert readable({"train_runtime": 3.0}) is None
     lines = []
