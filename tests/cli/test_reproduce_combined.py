@@ -133,7 +133,7 @@ def test_a_row_waits_for_its_members(toy, capsys):
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("one.yaml", "on.yaml", "combines on.yaml, which is not in its folder. Did you mean one.yaml?"),
+        ("one.yaml", "on.yaml", "combines on.yaml, which is not in its folder. Did you mean `one.yaml`?"),
         ("one.yaml", "together.yaml", "expected the recipe of a row that is trained"),
         ("    all", "    most", "has the regime most, and one.yaml, which it combines, has all, few"),
         ("dataset", "learning_rate: 1\ndataset", "so `learning_rate` has no effect"),
