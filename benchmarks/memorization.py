@@ -48,7 +48,7 @@ OPTIONS = {
     "zodiac_aoanet": ATTENTION_LSTM + "vision_grid_size=[1,2,4] refiner_layers=2 residual_dropout=0 zodiac_dropout=0",
     "eta": "--attribute_detector {folder}/detector " + TRANSFORMER,
 }
-DETECTOR = "--epochs 30 --dropout 0 --image_size 288 --vision_grid_size 7 --use_cpu --seed 0"
+DETECTOR = "--num_train_epochs 8 --dropout 0 --image_size 288 --vision_grid_size 7 --use_cpu --seed 0"
 
 
 def link_photographs(data_dir: Path, folder: Path, count: int) -> None:
