@@ -127,7 +127,7 @@ def check_source(flag: str, source: str, files: Sequence[str] = CHECKPOINT_FILES
 def _config(path: Path) -> dict[str, Any] | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # what reads it says what is wrong with it
+    except (OSError, ValueError, RecursionError):  # what reads it says what is wrong with it
         return None
     return content if isinstance(content, dict) else None
 

@@ -38,13 +38,21 @@ class HeldOut:
 
         Raises:
             FileNotFoundError: its training held out no images.
+            ValueError: the file is damaged.
         """
         path = Path(folder, FILE)
         if not path.is_file():
             raise FileNotFoundError(
                 f"{folder} has no {FILE}: its training held out no images at random. Pass a split of the data set."
             )
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            found = cls(image_ids=content["image_ids"], seed=content["seed"])
+            if not all(isinstance(name, str) for name in found.image_ids):
+                raise TypeError("a name is no text")
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            raise ValueError(f"{path} is damaged ({error}). Pass a split of the data set instead.") from error
+        return found
 
     def of(self, rows: Dataset) -> Dataset:
         """Return these images of the rows that they were drawn from.

@@ -22,6 +22,7 @@ def public_names(module):
         one
         for name, one in vars(module).items()
         if getattr(one, "__module__", "") == module.__name__ and not name.startswith("_")
+        if not (isinstance(one, type) and issubclass(one, Exception))
     ]
 
 
