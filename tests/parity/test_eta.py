@@ -276,9 +276,10 @@ def test_every_weight_matters(folder):
     assert moved > 30, f"only {moved} weights were moved"
 
 
-def test_equals_derivation_of_the_detector(report_compared):
+@pytest.mark.parametrize("name", ["eta/detector"])
+def test_equals_derivation_of_the_detector(name, report_compared):
     """Noisy-OR with extreme logits: probabilities, losses, gradients and the most probable words."""
-    figures = Figures.load("eta/detector")
+    figures = Figures.load(name)
     expected = figures.expected
     logits = figures.inputs["cell_logits"].double().requires_grad_()
     labels = figures.inputs["labels"].double()
@@ -293,8 +294,8 @@ def test_equals_derivation_of_the_detector(report_compared):
         "loss_sum_over_words_mean_over_images": nll.sum(1).mean(),
         "grad_logits_of_sum": gradient,
     }
-    for name, value in found.items():
-        torch.testing.assert_close(value.detach(), expected[name], atol=1e-10, rtol=0.0, msg=name)
+    for key, value in found.items():
+        torch.testing.assert_close(value.detach(), expected[key], atol=1e-10, rtol=0.0, msg=key)
     top = presence.probabilities.topk(expected["top4"].shape[1]).indices
     assert torch.equal(top, expected["top4"].long())
     assert {*found, "top4"} == set(expected)
