@@ -15,7 +15,6 @@ from transformers.utils import logging
 
 from hf_captioners._version import __version__
 from hf_captioners.default_model import is_default
-from hf_captioners.loading import load_captioner
 
 from .card_facts import SAMPLE_IMAGE, sample_images
 from .card_merging import front_matter, merge_cards, read_card
@@ -124,6 +123,9 @@ def complete_folder(directory: str) -> Iterator[str]:
     if not is_default(directory):
         yield directory
         return
+    # Importing transformers registers the architectures, which needs this module, maybe while `loading` is imported.
+    from hf_captioners.loading import load_captioner
+
     with tempfile.TemporaryDirectory() as place:
         for part in load_captioner():
             part.save_pretrained(place)
