@@ -134,7 +134,7 @@ class GPT2TextDecoder(TextDecoder):
         text._attn_implementation = config._attn_implementation  # GPT2Attention reads it there
         self.wte = nn.Embedding(text.vocab_size, text.hidden_size)
         self.wpe = nn.Embedding(text.max_position_embeddings, text.hidden_size)
-        self.drop = nn.Dropout(text.embd_pdrop)
+        self.dropout = nn.Dropout(text.embd_pdrop)
         self.h = nn.ModuleList([self.block_class(config, layer_idx=i) for i in range(text.num_hidden_layers)])
         self.ln_f = nn.LayerNorm(text.hidden_size, eps=text.layer_norm_epsilon)
         self.post_init()
@@ -148,10 +148,6 @@ class GPT2TextDecoder(TextDecoder):
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the token embedding."""
         self.wte = value
-
-    def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
-        """Compute token and position embeddings `[B * K, T, D]` with dropout."""
-        return self.drop(super().embed(input_ids, attention_mask, past_length))
 
     def run_layer(
         self, index: int, hidden: Tensor, step: DecoderStep

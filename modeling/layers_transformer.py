@@ -555,6 +555,8 @@ class TextDecoder(CaptioningPreTrainedModel):
 
     Attributes:
         token_embedding, position_embedding: tables of tokens and positions.
+        embedding_scale: factor of token embeddings.
+        dropout: applied to the sum of both; `nn.Identity` where an architecture has none.
         decoder_layers: the layers.
         final_norm: applied to the last state; `nn.Identity` where an architecture has none.
     """
@@ -563,11 +565,13 @@ class TextDecoder(CaptioningPreTrainedModel):
     gradient_checkpointing = False
     # Position of the first token in the table of positions.
     first_position = 0
+    embedding_scale: float = 1.0
     # Memories that the decoder attends to, see `CaptioningEncoderOutput.memory`.
     memory_names: ClassVar[tuple[str, ...]] = ("region",)
 
     token_embedding: nn.Embedding
     position_embedding: nn.Embedding
+    dropout: nn.Module
     decoder_layers: nn.ModuleList
     final_norm: nn.Module
 
@@ -616,9 +620,10 @@ class TextDecoder(CaptioningPreTrainedModel):
         return real + self.first_position
 
     def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
-        """Compute token and position embeddings `[B * K, T, D]`."""
+        """Compute scaled token embeddings plus positions `[B * K, T, D]`, with dropout."""
         positions = self.positions(input_ids, attention_mask, past_length)
-        return self.token_embedding(input_ids) + self.position_embedding(positions)
+        words = self.token_embedding(input_ids) * self.embedding_scale
+        return self.dropout(words + self.position_embedding(positions))
 
     def hide_tokens(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor | None:
         """Return the token mask `[B * K, past + T]`: as given, or by the rule of the configuration."""

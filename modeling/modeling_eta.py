@@ -439,6 +439,7 @@ class ETADecoder(ETAPreTrainedModel, TextDecoder):
         super().__init__(config)
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.position_embedding = PositionTable(config.max_position_embeddings, config.hidden_size)
+        self.embedding_scale = math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
         self.dropout = nn.Dropout(config.dropout)
         self.decoder_layers = nn.ModuleList([ETALayer(config, index) for index in range(config.decoder_layers)])
         self.final_norm = nn.Identity()
@@ -448,16 +449,6 @@ class ETADecoder(ETAPreTrainedModel, TextDecoder):
             if is_read
         )
         self.post_init()
-
-    @property
-    def embedding_scale(self) -> float:
-        """Factor of embeddings of words and attributes."""
-        return math.sqrt(self.config.hidden_size) if self.config.scale_embedding else 1.0
-
-    def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
-        """Compute scaled words and sinusoidal positions `[B * K, T, D]` with dropout."""
-        positions = self.position_embedding(self.positions(input_ids, attention_mask, past_length))
-        return self.dropout(self.token_embedding(input_ids) * self.embedding_scale + positions)
 
     def memory_mask(self, hidden: Tensor, states: Tensor, mask: Tensor | None) -> Any:
         """Return the mask of a memory, see `TextDecoder.memory_mask`; an empty set is visible."""

@@ -111,6 +111,7 @@ class M2TransformerDecoder(M2TransformerPreTrainedModel, TextDecoder):
         self.position_embedding = PositionTable(
             config.max_position_embeddings, config.hidden_size, config.position_embedding
         )
+        self.dropout = nn.Identity()
         self.decoder_layers = nn.ModuleList([MeshedDecoderLayer(config, i) for i in range(config.decoder_layers)])
         self.final_norm = nn.Identity()
         self.post_init()

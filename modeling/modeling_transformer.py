@@ -130,11 +130,6 @@ class CaptioningTransformerDecoder(CaptioningTransformerPreTrainedModel, TextDec
             partial(make_residual, config),
         )
 
-    def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
-        """Compute scaled word embeddings plus positions, `[B * K, T, D]`, with dropout."""
-        words = self.token_embedding(input_ids) * self.embedding_scale
-        return self.dropout(words + self.position_embedding(self.positions(input_ids, attention_mask, past_length)))
-
     def run_layer(
         self, index: int, hidden: Tensor, step: DecoderStep
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:

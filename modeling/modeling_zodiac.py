@@ -170,11 +170,6 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TextDecoder):
             return torch.cat((torch.ones_like(real[:, :1]), real[:, 1:]), dim=1)
         return None if attention_mask.shape[0] == 1 and bool(attention_mask.all()) else attention_mask
 
-    def embed(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
-        """Compute scaled word embeddings plus positions, `[B * K, T, D]`, with dropout."""
-        words = self.token_embedding(input_ids) * self.embedding_scale
-        return self.dropout(words + self.position_embedding(self.positions(input_ids, attention_mask, past_length)))
-
     def forward(self, *args: Any, past_key_values: Any = None, use_cache: bool = False, **kwargs: Any) -> Any:
         """Decode text rows, see `TextDecoder.forward`.
 

@@ -50,7 +50,8 @@ def test_attacks(name, material, tmp_path):
 def test_the_folder_may_be_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_attacks([1], 1, ["images"], Path("attack"))
-    assert [outcome.kind for outcome in read_done(tmp_path / "attack" / STATE).values()] != [FAILED]
+    (outcome,) = read_done(tmp_path / "attack" / STATE).values()
+    assert outcome.kind != FAILED, outcome.reason
 
 
 @pytest.mark.parametrize("name", KILLED)

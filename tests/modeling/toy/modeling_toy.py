@@ -137,6 +137,7 @@ class ToyDecoder(ToyPreTrainedModel, TextDecoder):
         super().__init__(config)
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.position_embedding = nn.Embedding(config.max_positions, config.hidden_size)
+        self.dropout = nn.Identity()
         self.decoder_layers = nn.ModuleList([ToyLayer(config, index) for index in range(config.num_layers)])
         self.means = nn.ModuleList([nn.Linear(config.hidden_size, config.hidden_size) for _ in self.decoder_layers])
         self.final_norm = nn.LayerNorm(config.hidden_size)
