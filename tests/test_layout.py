@@ -36,8 +36,9 @@ ARROWS: dict[str, set[str]] = {
     "training": BELOW_LOADING | {"hub"},
     "reproduce": BELOW_LOADING | {"hub", "training"},
     "demo": BELOW_LOADING | {"hub", "training", "explain"},
+    "review": {"captioning", "data", "metrics", "processing"},
     "registration": {"modeling", "processing", "pipelines", "hub"},
-    "cli": BELOW_LOADING | {"hub", "training", "reproduce", "demo", "explain", "captioning"},
+    "cli": BELOW_LOADING | {"hub", "training", "reproduce", "demo", "explain", "captioning", "review"},
 }
 TRAVELLING = ("modeling", "processing", "hf_captioners/pipelines")
 TRAVELLING_IMPORTS = {"torch", "torchvision", "transformers", "tokenizers", "numpy", "PIL", "timm", "pillow_heif"}

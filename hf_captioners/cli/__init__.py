@@ -21,6 +21,7 @@ from .quiet import silence_libraries
 COMMANDS = {
     "train": "train",
     "caption": "caption",
+    "review": "review",
     "score": "score",
     "evaluate": "evaluate",
     "explain": "explain",

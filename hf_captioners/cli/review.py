@@ -1,0 +1,40 @@
+"""`hf-captioners review`: a local page on which captions of a folder are corrected and kept."""
+
+import argparse
+
+NAME = "review"
+HELP = "look at the captions of a folder, correct and keep them, on a local page"
+EXAMPLES = """examples:
+  hf-captioners caption photos --sidecar
+  hf-captioners review photos
+  hf-captioners train --model my_captioner --train_dir photos"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the folder and the page."""
+    parser.add_argument("folder", metavar="DIR", help="folder of images; captions are kept in its metadata.jsonl")
+    parser.add_argument(
+        "--captions", metavar="FILE", help="captions to begin with, as `hf-captioners caption` writes them"
+    )
+    parser.add_argument(
+        "--sidecar", default="txt", metavar="ENDING", help="ending of text files beside the images (default: txt)"
+    )
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve the page until it is interrupted."""
+    from hf_captioners.captioning.sidecars import checked_ending
+    from hf_captioners.review.server import serve
+    from hf_captioners.review.table import ReviewTable
+
+    if not 0 <= args.port < 2**16:
+        raise ValueError(f"`--port` is {args.port}, expected a number from 0 to 65535.")
+    table = ReviewTable(args.folder, args.captions, checked_ending(args.sidecar))
+    print(f"{args.folder}: {len(table.images):,} images, {len(table.rows()):,} with kept captions.")
+    serve(table, args.port)
+    kept = len(table.rows())
+    print(f"{kept:,} of {len(table.images):,} images have captions in {table.path}.")
+    if kept:
+        print(f"Train on them: hf-captioners train --model CAPTIONER --train_dir {args.folder}")
+    return 0

@@ -1,0 +1,121 @@
+"""The table of kept captions: what is written, and what stays as it was."""
+
+import json
+import os
+
+import pytest
+from PIL import Image
+
+from hf_captioners.data.loading import load_captions
+from hf_captioners.review.table import ReviewTable
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for name in ("a.png", "b.png", "deep/c.png"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(path)
+    return tmp_path
+
+
+def lines_of(folder):
+    return (folder / "metadata.jsonl").read_text(encoding="utf-8").splitlines()
+
+
+def test_captions_are_kept_and_can_be_trained_on(folder):
+    table = ReviewTable(folder)
+    table.keep(2, ["  a  red box ", "", "a box"])
+    table.keep(0, ["é ü 犬"])
+    assert table.rows() == {"deep/c.png": ["a red box", "a box"], "a.png": ["é ü 犬"]}
+    rows = load_captions("caption_folder", data_dir=str(folder))["train"]
+    assert {row["file_name"]: row["captions"] for row in rows} == table.rows()
+
+
+def test_what_is_proposed_comes_from_a_table_or_a_text_file_and_kept_captions_take_its_place(folder):
+    (folder / "a.txt").write_text("of the file\n")
+    (folder / "b.txt").write_text("of the file\n")
+    generated = folder / "captions.out.jsonl"
+    generated.write_text(json.dumps({"image": str(folder / "b.png"), "caption": "of the table", "score": -1.0}) + "\n")
+    table = ReviewTable(folder, captions=generated)
+    assert [table.captions(number) for number in range(3)] == [
+        (["of the file"], "text file"),
+        (["of the table"], "table"),
+        ([], "none"),
+    ]
+    table.keep(0, ["mine"])
+    assert table.captions(0) == (["mine"], "kept")
+
+
+def test_other_lines_and_columns_stay_as_they_are(folder):
+    untouched = '{"file_name": "elsewhere.png",   "captions": ["x"], "n": 1e3}'
+    rows = [
+        untouched,
+        "not JSON",
+        '{"file_name": "a.png", "caption": "one", "place": "Rome"}',
+        '{"file_name": "a.png", "caption": "two", "place": "Rome"}',
+        '{"file_name": "b.png", "captions": ["three"], "split": "test"}',
+    ]
+    (folder / "metadata.jsonl").write_text("\n".join(rows) + "\n")
+    table = ReviewTable(folder)
+    assert table.rows() == {"a.png": ["one", "two"], "b.png": ["three"]}
+    table.keep(0, ["only"])
+    table.keep(1, ["four", "five"])
+    assert lines_of(folder) == [
+        untouched,
+        "not JSON",
+        '{"file_name": "a.png", "caption": "only", "place": "Rome"}',
+        '{"file_name": "b.png", "captions": ["four", "five"], "split": "test"}',
+    ]
+
+
+def test_bytes_that_are_no_text_survive(folder):
+    bad = b'{"file_name": "\xff.png", "captions": ["x"]}'
+    (folder / "metadata.jsonl").write_bytes(bad + b"\n")
+    ReviewTable(folder).keep(0, ["a"])
+    assert (folder / "metadata.jsonl").read_bytes().splitlines()[0] == bad
+
+
+def test_a_name_that_is_not_utf8_is_read_back(folder):
+    name = os.fsdecode(b"z\xff.png")
+    try:
+        Image.new("RGB", (8, 8)).save(folder / name)
+    except OSError:
+        pytest.skip("this file system has no such names")
+    table = ReviewTable(folder)
+    table.keep(table.names.index(name), ["a"])
+    assert ReviewTable(folder).rows() == {name: ["a"]}
+
+
+def test_a_change_by_another_program_is_kept(folder):
+    table = ReviewTable(folder)
+    table.keep(0, ["a"])
+    with open(folder / "metadata.jsonl", "a") as file:
+        file.write('{"file_name": "b.png", "captions": ["b"]}\n')
+    table.keep(2, ["c"])
+    assert table.rows() == {"a.png": ["a"], "b.png": ["b"], "deep/c.png": ["c"]}
+
+
+@pytest.mark.parametrize("captions", [None, "text", [1], [], ["", "  "], ["x" * 2001], ["x"] * 21, ["\udcff"]])
+def test_what_is_no_caption_is_refused(folder, captions):
+    table = ReviewTable(folder)
+    with pytest.raises(ValueError, match="caption"):
+        table.keep(0, captions)
+    assert not table.path.exists()
+
+
+def test_folders_that_cannot_be_reviewed_are_refused_by_name(folder, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        ReviewTable(tmp_path / "missing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="no images"):
+        ReviewTable(tmp_path / "empty")
+    (tmp_path / "wrong.jsonl").write_text('{"image": "elsewhere.png", "caption": "x"}\n')
+    with pytest.raises(ValueError, match="names no image"):
+        ReviewTable(folder, captions=tmp_path / "wrong.jsonl")
+    (folder / "captions.csv").write_text("file_name,caption\na.png,x\n")
+    with pytest.raises(ValueError, match=r"captions\.csv.*convert it"):
+        ReviewTable(folder)
+    (folder / "captions.csv").rename(folder / "deep" / "captions.csv")
+    with pytest.raises(ValueError, match="review that folder"):
+        ReviewTable(folder)
