@@ -193,7 +193,7 @@ class GPT2CaptioningForConditionalGeneration(CaptioningForConditionalGeneration)
         model.load_language_weights(gpt2)
         if vision is not None:
             model.load_vision_weights(vision)
-        return model.eval()
+        return model.as_new()
 
     def load_language_weights(self, gpt2: GPT2Model) -> list[str]:
         """Copy a GPT-2 into the decoder.

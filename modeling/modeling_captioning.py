@@ -30,6 +30,7 @@ from .layers_vision import (
 logger = logging.get_logger(__name__)
 
 IGNORED_LABEL = -100  # the default `ignore_index` of PyTorch's cross-entropy
+REMEMBERED = 8  # weights of a new captioner by which a first step of training is noticed: the smallest ones
 
 
 @dataclass
@@ -723,7 +724,25 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         model = cls(cls.config_class(**fields))
         if vision is not None:
             model.load_vision_weights(vision)
-        return model.eval()
+        return model.as_new()
+
+    def as_new(self) -> Any:
+        """Return this captioner in evaluation mode, and remember some of its weights for `is_untrained`."""
+        sizes = sorted((weight.numel(), name) for name, weight in self.named_parameters() if weight.requires_grad)
+        self.new_weights = {name: self.get_parameter(name).detach().clone() for _, name in sizes[:REMEMBERED]}
+        return self.eval()
+
+    @property
+    def is_untrained(self) -> bool:
+        """Whether the captioner was built from parts, and no step of a training has changed it since.
+
+        To say otherwise, set `new_weights` to `{}`.
+        """
+        new = getattr(self, "new_weights", {})
+        return bool(new) and all(
+            torch.equal(self.get_parameter(name).detach().cpu(), weight.to("cpu", self.get_parameter(name).dtype))
+            for name, weight in new.items()
+        )
 
     def load_vision_weights(self, vision_model: PreTrainedModel) -> None:
         """Copy the weights and statistics of a vision model of the same configuration.

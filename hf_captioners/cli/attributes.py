@@ -9,6 +9,7 @@ from hf_captioners.named_values import read_named_values
 
 from .caption import add_image_arguments, report, set_pixel_limit
 from .names import check_data, check_device, check_least, check_path, check_source, check_split, check_vision_model
+from .table_names import check_columns
 
 NAME = "attributes"
 HELP = "train, use and evaluate a detector of the words that captions of an image are likely to have"
@@ -96,8 +97,10 @@ def add_detector_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check the names, and run the action that was typed."""
     if args.action != "detect":
-        check_data(args.dataset, read_named_values(args.data_options, "--data_options"))
+        options = read_named_values(args.data_options, "--data_options")
+        check_data(args.dataset, options)
         check_path("--data_dir", args.data_dir, folder=True)
+        check_columns(args.dataset, args.data_dir, options)
     check_path("--features", args.features)
     check_least("--batch_size", args.batch_size)
     if args.action == "train":

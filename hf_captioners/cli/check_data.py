@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from hf_captioners.named_values import read_named_values
 
 from .names import check_data, check_path
+from .table_names import check_columns
 
 if TYPE_CHECKING:
     from hf_captioners.data.report import Problem
@@ -40,8 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def gravity(problem: Problem) -> int:
-    """Return the place of a problem in the list: what costs rows comes before what is only unused."""
-    order = ("malformed row", "missing image", "unreadable image", "missing caption", "image in two splits")
+    """Return the place of a problem in the list: what stops loading, what costs rows, then what is only unused."""
+    order = (
+        *("unreadable table", "mixed types", "malformed row", "missing image", "unreadable image"),
+        *("missing caption", "image in two splits"),
+    )
     return order.index(problem.kind) if problem.kind in order else len(order)
 
 
@@ -57,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         options = read_named_values(args.data_options, "--data_options")
         check_data(args.dataset, options)
         check_path("DIR", args.data_dir, folder=True)
+        check_columns(args.dataset, args.data_dir, options)
 
         from hf_captioners.data.checking import check_dataset
 

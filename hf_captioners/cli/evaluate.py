@@ -11,7 +11,6 @@ from hf_captioners.named_values import read_named_values
 
 from .caption import add_model_arguments, add_weights_argument, generation_options, load_model
 from .names import (
-    FOLDER,
     check_data,
     check_least,
     check_model_arguments,
@@ -22,6 +21,7 @@ from .names import (
     near_path,
 )
 from .score import add_metric_arguments, metric_settings, report
+from .table_names import FOLDER, check_columns
 
 if TYPE_CHECKING:
     from hf_captioners.data.report import Problem
@@ -91,6 +91,7 @@ def check_evaluated(data: str, data_dir: str | None, split: str, options: Mappin
         raise FileNotFoundError(f"`data`: there is no folder and no data set {data}.{hint}")
     check_data(name, options, "data")
     check_path("--data_dir", data_dir, folder=True)
+    check_columns(name, folder, options)
     check_split(name, split, folder)
 
 

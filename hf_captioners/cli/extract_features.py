@@ -13,6 +13,7 @@ from hf_captioners.named_values import read_named_values
 
 from .caption import add_image_arguments, set_pixel_limit
 from .names import check_data, check_least, check_path, check_source, check_split, check_vision_model
+from .table_names import check_columns
 
 if TYPE_CHECKING:
     from hf_captioners.data.report import DataReport
@@ -86,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     check_least("--batch_size", args.batch_size)
     check_data(args.dataset, options)
     check_path("--data_dir", args.data_dir, folder=True)
+    check_columns(args.dataset, args.data_dir, options)
     for split in args.split or ():
         check_split(args.dataset, split, args.data_dir)
     if args.detector is not None:

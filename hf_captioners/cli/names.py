@@ -16,8 +16,10 @@ from typing import Any
 
 from hf_captioners.declared_classes import DeclaredClass, declared_class, declared_constant, source_file
 from hf_captioners.default_model import default_model, is_default
-from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.dotted_paths import did_you_mean, listed
 from hf_captioners.named_values import read_named_values
+
+from .table_names import FOLDER
 
 GENERATION_OPTIONS = Path(__file__).with_name("generation_options.json")
 TIMM_PREFIX = "timm:"
@@ -31,7 +33,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "voc
 VISION_FIELDS = {"image_size", "num_channels", "patch_size", "vision_config", "backbone_config", "architecture"}
 OWN_MODELS = "captioning_"
 USUAL_SPLITS = ("train", "validation", "test")
-FOLDER = "caption_folder"
+HUB_SECONDS = 5  # that a first answer of the Hub may take
 
 
 def check_dtype(name: str) -> None:
@@ -115,13 +117,33 @@ def check_source(flag: str, source: str, files: Sequence[str] = CHECKPOINT_FILES
     cached = Path(constants.HF_HUB_CACHE, f"models--{source.replace('/', '--')}")
     if cached.is_dir():
         return next((_config(found) for found in sorted(cached.glob("snapshots/*/config.json"))), None)
-    near = near_path(source)
-    if constants.HF_HUB_OFFLINE or near:
+    if constants.HF_HUB_OFFLINE:
         raise FileNotFoundError(
-            f"`{flag}`: {source} is no checkpoint: there is no such directory, nor is it in the cache of the Hub"
-            f"{', which is offline' if constants.HF_HUB_OFFLINE else ''}.{near}"
+            f"`{flag}`: {source} is no checkpoint: there is no such directory, nor is it in the cache of the Hub, "
+            f"which is offline.{near_path(source)}"
         )
-    return None
+    return _config_on_hub(flag, source)
+
+
+def _config_on_hub(flag: str, source: str) -> dict[str, Any] | None:
+    """Return the `config.json` of a name on the Hub; None if there is none, or the Hub cannot be reached now."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    try:
+        files = HfApi().model_info(source, timeout=HUB_SECONDS).siblings or ()
+        if not any(one.rfilename == "config.json" for one in files):
+            return None
+        return _config(Path(HfApi().hf_hub_download(source, "config.json")))
+    except GatedRepoError:  # what reads it says how to get access
+        return None
+    except RepositoryNotFoundError as error:
+        raise FileNotFoundError(
+            f"`{flag}`: {source} is no checkpoint: there is no such directory, and no such model on the Hub (or it is "
+            f"private: sign in with `hf auth login`).{near_path(source)}"
+        ) from error
+    except (OSError, ValueError, RuntimeError):
+        return None
 
 
 def _config(path: Path) -> dict[str, Any] | None:
@@ -163,18 +185,24 @@ def check_timm(source: str, flag: str) -> None:
     """Check the name of a timm model, in the sources of timm: importing it takes ten seconds."""
     from importlib.util import find_spec
 
-    architecture = source.split(":")[1].partition(".")[0]
+    architecture, _, tag = source.split(":")[1].partition(".")
     spec = find_spec("timm")
     if spec is None or spec.origin is None:
         return
-    known = set()
+    known, tags = set(), set()
     for file in sorted(Path(spec.origin).parent.glob("models/*.py")):
         text = file.read_text(encoding="utf-8")
         known.update(re.findall(r"^@register_model\ndef (\w+)\(", text, re.MULTILINE))
+        tags.update(re.findall(rf"['\"]{re.escape(architecture)}\.(\w+)['\"]", text))
         if "register_model_deprecations(" in text:
             known.update(re.findall(r"^ +['\"](\w+)['\"]: ?['\"]", text, re.MULTILINE))
     if known and architecture not in known:
         raise ValueError(f"`{flag}`: timm has no model {architecture!r}.{did_you_mean(architecture, sorted(known))}")
+    if tag and tags and tag not in tags:
+        raise ValueError(
+            f"`{flag}`: timm has no weights {tag!r} of {architecture}; it has {listed(sorted(tags))}."
+            f"{did_you_mean(tag, sorted(tags))}"
+        )
 
 
 def data_readers() -> Mapping[str, tuple[str, str]]:

@@ -116,7 +116,9 @@ class CommandParser(argparse.ArgumentParser):
 
     def _hint(self, name: str) -> str:
         flags = [flag[2:] for flag in self._option_string_actions if flag.startswith("--")]
-        other = next((one for one in OTHER_NAMES.get(name.replace("-", "_"), ()) if one in flags), None)
+        others = [one for one in OTHER_NAMES.get(name.replace("-", "_"), ()) if one in flags]
+        shown = [flag for names in (self.few or {}).values() for flag in names]
+        other = next((one for one in others if one in shown), next(iter(others), None))
         near = other or nearest_name(name, flags)
         return f" `{self.prog} --help` lists them." if near is None else f" Did you mean `--{near}`?"
 

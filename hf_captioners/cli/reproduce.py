@@ -28,7 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--row", help="only rows whose name contains this text")
     parser.add_argument("--regime", help="only this regime, for example 1%%")
     parser.add_argument("--recipes", type=Path, default=RECIPES, help="default: the recipes of the package")
-    parser.add_argument("--data", dest="data_dir", default=argparse.SUPPRESS, help="folder of the data set")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the recipe")
     parser.add_argument(
         "--with",

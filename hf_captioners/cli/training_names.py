@@ -12,7 +12,6 @@ from hf_captioners.reproduce.argument import SELF_CRITICAL
 from hf_captioners.reproduce.argument_list import argument_list, require_argument
 
 from .names import (
-    FOLDER,
     TOKENIZER_FILES,
     check_captioner,
     check_data,
@@ -24,6 +23,7 @@ from .names import (
     check_vision_model,
     near_path,
 )
+from .table_names import FOLDER, check_columns
 
 # Values of a field that an annotation allows, by the types that it names.
 TYPES: dict[str, tuple[type, ...]] = {
@@ -99,6 +99,8 @@ def _check_folders(value_of: Callable[[str], Any], options: Mapping[str, Any]) -
     folder = value_of("train_dir") or value_of("data_dir")
     if folder is None and dataset == FOLDER:
         raise ValueError("`--train_dir` is missing: the folder with your images and their captions.")
+    for one in (folder, value_of("validation_dir")):
+        check_columns(dataset, one, options)
     if value_of("test_split") is not None and not options.get("metadata_file"):
         check_split(dataset, value_of("test_split"), folder, "--test_split")
 

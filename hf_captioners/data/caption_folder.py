@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
@@ -25,6 +25,8 @@ from typing import Any, ClassVar
 import pyarrow
 from datasets import Features
 from datasets.features.features import generate_from_arrow_type
+
+from hf_captioners.metrics.caption_tables import Numbered
 
 from .folder_tables import SPLIT_NAMES, SPLIT_ORDER, FolderTable, find_tables
 from .images import list_images
@@ -60,9 +62,9 @@ class CaptionFolder(CaptionReader):
     image_dir: str | None = None
     check_images: bool = True
 
-    def tables(self) -> list[FolderTable]:
+    def tables(self, report: DataReport | None = None) -> list[FolderTable]:
         """Return the tables of the folder, see `find_tables`."""
-        return find_tables(self.folder, self.metadata_file)
+        return find_tables(self.folder, self.metadata_file, report)
 
     def annotation_files(self) -> list[Path]:
         """Return the files with captions."""
@@ -77,22 +79,22 @@ class CaptionFolder(CaptionReader):
     def read(self, report: DataReport) -> Annotations:
         """Read the tables, collect the captions of each image, and sort by split."""
         splits: dict[str, list[CaptionRow]] = {}
-        for table in self.tables():
+        for table in self.tables(report):
             named: set[str] = set()
             for row in self._images_of(table, report, named):
                 splits.setdefault(table.split or _split_of(row), []).append(row)
             self._report_unnamed(table, named, report)
-        if not splits:
+        if not splits and not report.goes_on:
             raise ValueError(f"No row of {self.folder} can be used.\n{first_lines(report.problems, 10)}")
         _report_shared(splits, report)
         ordered = {split: splits[split] for split in sorted(splits, key=_split_rank)}
-        return Annotations(ordered, extra_features([row for rows in ordered.values() for row in rows]))
+        return Annotations(ordered, extra_features([row for rows in ordered.values() for row in rows], report))
 
     def _images_of(self, table: FolderTable, report: DataReport, named: set[str]) -> list[CaptionRow]:
         """Return one row per image of a table, in the order in which images are first named."""
         images: dict[str, CaptionRow] = {}
         ids: dict[str, CaptionRow] = {}
-        for line, record in table.rows(report):
+        for line, record in self._rows_of(table, report):
             try:
                 file_column, caption_columns = self._columns(record)
             except ValueError as error:
@@ -114,6 +116,10 @@ class CaptionFolder(CaptionReader):
                 what = f"the image {name!r}" if name in images else f"the image_id {row.image_id!r}"
                 report.add(ProblemKind.DUPLICATE, table.path, line, f"{what} is in line {known.line} already")
         return [row for row in images.values() if row.captions]
+
+    def _rows_of(self, table: FolderTable, report: DataReport) -> Iterator[Numbered]:
+        with report.whole(table.path):
+            yield from table.rows(report)
 
     def _row(
         self, name: str, captions: list[str], record: dict[str, Any], used: set[str], table: FolderTable, line: int
@@ -175,14 +181,18 @@ class CaptionFolder(CaptionReader):
                 report.add(ProblemKind.IMAGE_WITHOUT_CAPTION, image, None, f"{table.path.name} does not name it")
 
 
-def extra_features(rows: Sequence[CaptionRow]) -> Features:
+def extra_features(rows: Sequence[CaptionRow], report: DataReport) -> Features:
     """Infer the features of the source's own columns from all rows.
 
     Raises:
-        ValueError: a column has values of several types; the message names the first row of each type.
+        ValueError: a column has values of several types, and the report does not go on; the message names the first
+            row of each type.
     """
-    names = dict.fromkeys(name for row in rows for name in row.extra)
-    return Features({name: _feature_of(name, rows) for name in names if name != SPLIT})
+    features = Features()
+    for name in dict.fromkeys(name for row in rows for name in row.extra if name != SPLIT):
+        with report.whole(rows[0].file, ProblemKind.MIXED_TYPES):
+            features[name] = _feature_of(name, rows)
+    return features
 
 
 def _feature_of(name: str, rows: Sequence[CaptionRow]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,8 @@ from .building import ROWS_AT_ONCE
 from .images import usable_rows
 from .loading import make_reader
 from .reader import CaptionReader
-from .report import DataReport
+from .report import DataReport, ProblemKind
+from .schema import CaptionRow
 
 
 @dataclass
@@ -50,15 +52,23 @@ def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any)
         data_dir: its folder.
         options: its own options.
 
+    Faults of a whole table, such as columns of mixed types, are problems of the report, and the other tables are read.
+
     Raises:
-        ValueError: it cannot be read, or an option is unknown.
+        ValueError: nothing of it can be read, or an option is unknown.
         FileNotFoundError: its folder or annotations are missing.
     """
     reader = make_reader(name, data_dir, {"check_images": True, **options})
     if not isinstance(reader, CaptionReader):
         raise ValueError(f"{name!r} is not read from a folder; load it with strict=True to check it.")
-    check = DataCheck(DataReport(name))
-    splits = reader.read(check.report).splits
+    check = DataCheck(DataReport(name, goes_on=True))
+    splits: Mapping[str, Sequence[CaptionRow]] = {}
+    try:
+        splits = reader.read(check.report).splits
+    except (ValueError, FileNotFoundError) as error:
+        if not check.report.problems:
+            raise
+        check.report.add(ProblemKind.UNREADABLE_TABLE, reader.folder, None, str(error))  # beside what was found before
     with ThreadPoolExecutor(os.cpu_count()) as workers:
         for split, rows in splits.items():
             for start in range(0, len(rows), ROWS_AT_ONCE):

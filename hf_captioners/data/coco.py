@@ -173,12 +173,13 @@ class Coco(CaptionReader):
         files = self._official_files()
         lists = read_split_lists(self._list_files()) if self.split_lists else None
         for part, path in files.items():
-            for row in read_official(path, f"{part}{self.year}", self._image_finder(), part != "test", report):
-                if lists is None:
-                    row.extra = {**row.extra, "source_split": part}
-                    yield row
-                else:
-                    yield from lists.assign(row, part)
+            with report.whole(path):
+                for row in read_official(path, f"{part}{self.year}", self._image_finder(), part != "test", report):
+                    if lists is None:
+                        row.extra = {**row.extra, "source_split": part}
+                        yield row
+                    else:
+                        yield from lists.assign(row, part)
 
 
 def read_official(

@@ -62,50 +62,55 @@ class FolderTable:
             yield number, {"file_name": image.relative_to(self.path).as_posix(), "captions": captions}
 
 
-def find_tables(root: Path, metadata_file: str | None) -> list[FolderTable]:
+def find_tables(root: Path, metadata_file: str | None, report: DataReport | None = None) -> list[FolderTable]:
     """Find the tables of a folder: one in the folder itself, or one per split folder or nested folder.
 
     Args:
         root: the folder.
         metadata_file: the name of the tables; None: `metadata`, `captions` or `annotations` with any known ending.
+        report: receives faults of single folders, if it goes on after them.
 
     Raises:
         FileNotFoundError: the folder is empty, or there are images but no table.
         ValueError: a folder has several tables, or two folders belong to one split.
     """
-    if table := _table_in(root, metadata_file):
-        return [FolderTable(table, None)]
+    report = DataReport() if report is None else report
+    with report.whole(root):
+        if table := _table_in(root, metadata_file):
+            return [FolderTable(table, None)]
     below = [path for path in sorted(root.iterdir()) if path.is_dir() and not path.name.startswith(".")]
     folders = {path: SPLIT_NAMES.get(path.name.lower()) for path in below}
     splits = [split for split in folders.values() if split]
-    if len(set(splits)) < len(splits):
-        raise ValueError(f"{root} has two folders for one split: {', '.join(path.name for path in folders)}.")
+    with report.whole(root):
+        if len(set(splits)) < len(splits):
+            raise ValueError(f"{root} has two folders for one split: {', '.join(path.name for path in folders)}.")
     tables = [
         FolderTable(table, split, _inside(table.parent, folder if split else root))
         for folder, split in folders.items()
-        for table in _nested_tables(folder, metadata_file)
+        for table in _nested_tables(folder, metadata_file, report)
     ]
     if not tables and metadata_file is None:
         tables = [FolderTable(folder, split) for folder, split in folders.items() if split and _sidecars(folder)]
         tables = tables or ([FolderTable(root, None)] if _sidecars(root) else [])
     bare = [path for path, split in folders.items() if split and split not in {table.split for table in tables}]
-    if not tables or bare:
-        place = bare[0] if bare else root
-        raise FileNotFoundError(
-            f"{place} has {len(list_images(place)):,} images and no "
-            f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}. Add images, and one line per "
-            'image to metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
-        )
+    for place in bare or ([] if tables or (report.goes_on and report.problems) else [root]):
+        with report.whole(place):
+            raise FileNotFoundError(
+                f"{place} has {len(list_images(place)):,} images and no "
+                f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}. Add images, and one line per "
+                'image to metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
+            )
     return sorted(tables, key=lambda table: SPLIT_ORDER.index(table.split or "train"))
 
 
-def _nested_tables(folder: Path, metadata_file: str | None) -> Iterator[Path]:
+def _nested_tables(folder: Path, metadata_file: str | None, report: DataReport) -> Iterator[Path]:
     """Yield the tables in and under a folder; folders below a table are not searched."""
     for parent, folders, _ in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if table := _table_in(Path(parent), metadata_file):
-            folders.clear()
-            yield table
+        with report.whole(parent):
+            if table := _table_in(Path(parent), metadata_file):
+                folders.clear()
+                yield table
 
 
 def _table_in(folder: Path, metadata_file: str | None) -> Path | None:

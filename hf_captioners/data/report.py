@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from pathlib import Path
 class ProblemKind(enum.StrEnum):
     """Kinds of bad rows."""
 
+    UNREADABLE_TABLE = "unreadable table"
+    MIXED_TYPES = "mixed types"
     MALFORMED_ROW = "malformed row"
     MISSING_CAPTION = "missing caption"
     MISSING_IMAGE = "missing image"
@@ -60,12 +63,15 @@ class DataReport:
         kept: rows of the data set (one per image) by split; of a stream, the rows read so far.
         problems: all problems in the order in which they were found.
         notes: counts of expected losses, such as dead links.
+        goes_on: whether a fault of a whole table or column is only listed, to find the others too; it is an error
+            otherwise, because such a data set cannot be loaded.
     """
 
     name: str = ""
     kept: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
+    goes_on: bool = False
     _known: set[Problem] = field(default_factory=set, repr=False, compare=False)
 
     def add(
@@ -76,6 +82,24 @@ class DataReport:
         if problem not in self._known:
             self._known.add(problem)
             self.problems.append(problem)
+
+    @contextmanager
+    def whole(self, file: str | Path, kind: ProblemKind = ProblemKind.UNREADABLE_TABLE) -> Iterator[None]:
+        """Add an error of what is read inside, a whole table or column, as one problem if `goes_on`.
+
+        Args:
+            file: the table, or the folder of the tables.
+            kind: kind of the problem.
+
+        Raises:
+            ValueError, FileNotFoundError: as inside, unless `goes_on`.
+        """
+        try:
+            yield
+        except (ValueError, FileNotFoundError) as error:
+            if not self.goes_on:
+                raise
+            self.add(kind, file, None, str(error))
 
     def begin(self, name: str) -> None:
         """Clear the report for the data set `name`."""

@@ -199,7 +199,7 @@ class SCSTTrainer(CaptioningTrainer):
             **kwargs: see `Trainer.train`.
 
         Raises:
-            ValueError: the checkpoint is of a different trainer or model.
+            ValueError: the checkpoint is of a different trainer or model, or the captioner was never trained.
         """
         output_dir = str(self.args.output_dir)
         resume = last_scst_checkpoint(output_dir) if resume_from_checkpoint is True else resume_from_checkpoint or None
@@ -224,6 +224,12 @@ class SCSTTrainer(CaptioningTrainer):
             return
         if self.args.begins_with_cross_entropy:
             self._train_with_cross_entropy(resume)
+        elif resume is None and getattr(self.base_model, "is_untrained", False):
+            raise ValueError(
+                "Self-critical training rewards captions that the captioner samples, and a captioner of new parts "
+                "samples random words. Set `scst_after_patience=5` (or `scst_after_epochs`) to train with "
+                "cross-entropy first, or pass a trained captioner."
+            )
         elif phase == "cross_entropy":
             raise ValueError(
                 f"The checkpoint {resume} is of the cross-entropy part of a run. Set `scst_after_epochs` or "

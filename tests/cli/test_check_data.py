@@ -66,3 +66,57 @@ def test_options_and_other_data_sets(folder, capsys):
     )
     assert check(folder, "--dataset", "flickr8k", "--data_options", "max-captions=1") == 0
     assert "train: 1 images" in capsys.readouterr().out
+
+
+def test_no_fault_hides_the_others(tmp_path, capsys):
+    for split in ("train", "val", "test"):
+        (tmp_path / split).mkdir()
+        PIL.Image.new("RGB", (8, 8)).save(tmp_path / split / "a.png")
+    rows = [
+        {"file_name": "a.png", "caption": "A dog.", "year": 1999},
+        {"file_name": "gone.png", "caption": "A fox.", "year": "old"},
+        {"file_nam": "a.png", "caption": "A cat."},
+    ]
+    (tmp_path / "train/metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "val/captions.csv").write_text("file_name,caption,caption\na.png,A dog.,A hound.\n")
+    (tmp_path / "test/a.png").write_bytes(b"no image")
+    (tmp_path / "test/captions.txt").write_text("a.png\tA dog.\n")
+    assert check(tmp_path) == 1
+    lines = capsys.readouterr().out.splitlines()
+    kinds = ["unreadable table", "mixed types", "malformed row", "missing image", "unreadable image"]
+    assert [next(kind for kind in kinds if f": {kind}: " in line) for line in lines[:5]] == kinds, lines
+    assert "captions.csv:1 has the column 'caption' twice" in lines[0]
+    assert "'year' mixes types: int in" in lines[1] and "metadata.jsonl:2" in lines[1]
+    assert "train: 1 images" in lines
+
+
+@pytest.mark.parametrize(
+    ("files", "faults"),
+    [
+        ({"metadata.jsonl": "", "captions.txt": "a.png\tA dog."}, ["has several tables"]),
+        ({"captions.txt": "a.png\tA dog.".encode("utf-16")}, ["is in UTF-16"]),
+        ({"metadata.parquet": "no table"}, ["cannot be read as Parquet"]),
+        ({"train/captions.txt": "b.png\tA dog.", "test/b.png": ""}, ["test has 1 images", "there is no file"]),
+        ({"val/captions.txt": "b\tA", "dev/captions.txt": "c\tA"}, ["two folders for one split", "no file"]),
+    ],
+)
+def test_a_table_that_cannot_be_read_is_one_problem(tmp_path, capsys, files, faults):
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert check(tmp_path) == 1
+    lines = capsys.readouterr().out.splitlines()
+    for fault, line in zip(faults, lines, strict=False):
+        assert fault in line, lines
+
+
+def test_a_broken_file_of_coco_does_not_hide_the_other(tmp_path, capsys):
+    good = {"images": [{"id": 1, "file_name": "a.png"}], "annotations": [{"image_id": 1, "id": 1, "caption": "A dog"}]}
+    (tmp_path / "captions_train2014.json").write_text("{")
+    (tmp_path / "captions_val2014.json").write_text(json.dumps(good))
+    assert check(tmp_path, "--dataset", "coco", "--data_options", "official=true") == 1
+    out = capsys.readouterr().out
+    assert "captions_train2014.json is not JSON" in out and "missing image: there is no file" in out
+    (tmp_path / "captions_val2014.json").write_text("[]")
+    assert check(tmp_path, "--dataset", "coco", "--data_options", "official=true") == 1
+    assert capsys.readouterr().out.count("unreadable table") == 3  # two lines and their number

@@ -76,7 +76,7 @@ def calls(output):
 
 def test_rows_seeds_and_what_failed(toy, capsys):
     typed, output = toy
-    assert main([*typed, "--table", "7", "--data", "images"]) == 1
+    assert main([*typed, "--table", "7", "--data_dir", "images"]) == 1
     printed = capsys.readouterr().out
     assert "| 7 | gates open | 1% | measured, 2 runs | 20.0 ± 0.00 | 45.0 ± 7.07 |" in printed
     assert "| | | | published | 19.5 | 48.2 ± 1.50 |" in printed
@@ -194,9 +194,8 @@ def test_a_dry_run_prints_commands(toy, capsys):
 def test_settings_of_a_machine_override_the_recipes(toy, tmp_path, capsys):
     typed, _ = toy
     (tmp_path / "machine.yaml").write_text("learning_rate: 5e-4\ndata_dir: here\nmodel_config: {encoder_layers: 3}\n")
-    assert (
-        main([*typed, "--row", "open", "--with", str(tmp_path / "machine.yaml"), "--dry_run", "--data", "there"]) == 0
-    )
+    machine = ["--with", str(tmp_path / "machine.yaml")]
+    assert main([*typed, "--row", "open", *machine, "--dry_run", "--data_dir", "there"]) == 0
     line = capsys.readouterr().out.splitlines()[0]
     assert "--learning_rate 5e-4" in line and "--data_dir there" in line and "1e-3" not in line
     assert "--model_config encoder_layers=3 srau_threshold=0.2 " in line

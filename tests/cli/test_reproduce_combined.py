@@ -87,7 +87,7 @@ def evaluated(output):
 def test_members_are_trained_first(toy, capsys):
     """What a row combines is planned with it; it is evaluated as its members are tested, and only once."""
     typed, _, output, calls = toy
-    more = ["--table", "2", "--data", "here", "--use_cpu"]
+    more = ["--table", "2", "--data_dir", "here", "--use_cpu"]
     assert main([*typed, *more, "--dry_run"]) == 0
     dry = [line.removeprefix("hf-captioners ") for line in capsys.readouterr().out.splitlines()]
     assert main([*typed, *more]) == 0
@@ -166,7 +166,7 @@ def test_a_row_that_combines_others_is_not_trained(toy, tmp_path, capsys):
 )
 def test_a_dry_run_lists_every_row(paper, rows, capsys):
     """Every row of the paper's own runs, in every regime; each command once."""
-    assert main(["reproduce", paper, "--data", "COCO", "--features", "REGIONS", "--dry_run"]) == 0
+    assert main(["reproduce", paper, "--data_dir", "COCO", "--features", "REGIONS", "--dry_run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     outputs = [re.search(r"--output(?:_dir)? (\S+)", line)[1] for line in lines]
     assert len(set(outputs)) == len(outputs)

@@ -338,3 +338,16 @@ def test_sampling_knows_the_end_token_of_each_kind(make_any):
         model, processor = make_any(kind)
         sampling = CaptionSampling(model, model, processor, 5)
         assert sampling.end == processor.tokenizer.eos_token_id, kind
+
+
+def test_a_captioner_of_new_parts_goes_through_cross_entropy_first(make_captioner, make_trainer):
+    trainer = make_trainer(max_steps=1, eval_strategy="no", captions_per_image=1)
+    trainer.model.new_weights = make_captioner().new_weights
+    assert trainer.model.is_untrained and trainer.model.double().is_untrained
+    with pytest.raises(ValueError, match="samples random words.*scst_after_patience=5"):
+        trainer.train()
+    trainer.model.float()
+    trainer.args.scst_after_epochs = 0.1
+    trainer.train()
+    trainer.args.scst_after_epochs = None
+    assert not trainer.model.is_untrained

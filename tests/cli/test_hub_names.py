@@ -1,0 +1,53 @@
+"""Names of models on the Hub, checked before anything is loaded."""
+
+import pytest
+
+from hf_captioners.cli import main
+from hf_captioners.cli.names import check_language_model, check_source, check_vision_model
+from tests.hub.loopback_hub import loopback_hub  # noqa: F401
+
+
+@pytest.fixture
+def hub(offline, loopback_hub, monkeypatch, tmp_path):  # noqa: F811
+    loopback_hub.use_here(monkeypatch, tmp_path / "home")
+    monkeypatch.chdir(tmp_path)
+    return loopback_hub
+
+
+def push(name, **config):
+    import json
+
+    from huggingface_hub import HfApi
+
+    HfApi().create_repo(name)
+    HfApi().upload_file(path_or_fileobj=json.dumps(config).encode(), path_in_repo="config.json", repo_id=name)
+
+
+def test_a_name_that_the_hub_does_not_have(hub, images, capsys):
+    with pytest.raises(FileNotFoundError, match="`--model`: tester/none is no checkpoint.*no such model on the Hub"):
+        check_source("--model", "tester/none")
+    parts = ["--language_model", "tester/none", "--vision_model", "timm:resnet18"]
+    assert main(["train", "--train_dir", str(images), *parts, "--output_dir", "out"]) == 2
+    error = capsys.readouterr().err
+    assert "`--language_model`: tester/none" in error and error.count("\n") == 1
+
+
+def test_a_name_of_the_hub_is_not_taken_for_a_missing_folder(hub):
+    push("tester/model", model_type="gpt2")
+    assert check_source("--language_model", "tester/model") == {"model_type": "gpt2"}
+    assert check_source("--language_model", "tester/model") == {"model_type": "gpt2"}, "from the cache"
+
+
+def test_the_kind_of_a_model_on_the_hub(hub):
+    push("tester/vision", model_type="vit", image_size=32)
+    push("tester/bert", model_type="bert", vocab_size=9)
+    check_vision_model("tester/vision")
+    with pytest.raises(ValueError, match="tester/vision is a 'vit' model, expected a 'gpt2'"):
+        check_language_model("tester/vision")
+    with pytest.raises(ValueError, match="tester/bert is a 'bert' model, expected a vision model"):
+        check_vision_model("tester/bert")
+
+
+def test_a_hub_that_does_not_answer_is_no_mistake(hub):  # what loads the model asks again
+    hub.before = lambda method, path: (_ for _ in ()).throw(RuntimeError("down"))
+    assert check_source("--model", "tester/model") is None
