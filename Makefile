@@ -13,12 +13,19 @@ OLDEST_PY := $(subst $(VENV),$(OLDEST),$(PY))
 NEWEST := .venv-newest
 NEWEST_PY := $(subst $(VENV),$(NEWEST),$(PY))
 TRANSFORMERS ?= transformers
+EXTRAS := app heif metrics-data peft regions serve
+TESTS_app := tests/review tests/cli/test_review.py
+TESTS_heif := tests/processing/test_heif.py
+TESTS_metrics-data := tests/metrics/test_meteor_tables.py
+TESTS_peft := tests/hub/test_adapters.py
+TESTS_regions := tests/features/test_regions.py
+TESTS_serve := tests/server
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 STAMP := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test test-all test-oldest test-newest attack quality style bench reference-models clean
+.PHONY: help demo test test-all test-oldest test-newest test-extras attack quality style bench reference-models clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -54,6 +61,15 @@ test-newest:  ## run the fast tests on the newest versions: TRANSFORMERS=git+htt
 	$(NEWEST_PY) -m uv pip install --quiet --python $(NEWEST_PY) --upgrade -e ".[test]" "$(TRANSFORMERS)"
 	$(NEWEST_PY) -c "import transformers; print('transformers', transformers.__version__)"
 	$(NEWEST_PY) $(PYTEST)
+
+test-extras: $(EXTRAS:%=test-extra-%)  ## run the tests of each extra in an environment of its own, .venv-extra-NAME
+
+test-extra-%:
+	$(PYTHON) -m venv --clear .venv-extra-$*
+	$(subst $(VENV),.venv-extra-$*,$(PY)) -m pip install --quiet --disable-pip-version-check uv
+	$(subst $(VENV),.venv-extra-$*,$(PY)) -m uv pip install --quiet --python $(subst $(VENV),.venv-extra-$*,$(PY)) \
+		-e ".[$*]" "pytest>=9" "hypothesis>=6.150"
+	$(subst $(VENV),.venv-extra-$*,$(PY)) -m pytest -m "" $(TESTS_$*)
 
 attack: $(STAMP)  ## attack files and jobs with random damage, resumable: SEED="1 2 3" COUNT=100 ARGS="--minutes 20"
 	TOKENIZERS_PARALLELISM=false $(PY) -m tests.robustness.attack --seed $(or $(SEED),1) --count $(or $(COUNT),100) $(ARGS)

@@ -9,6 +9,7 @@ Checks of what a cold start imports use `subprocess` instead, because a forked p
 
 import atexit
 import importlib
+import importlib.util
 import json
 import os
 import runpy
@@ -301,7 +302,8 @@ def main(folder: str, run: int) -> dict[str, Any]:
         os.rename(f"{folder}/{libraries}.new", f"{folder}/{libraries}")  # whoever sees it can connect
     for libraries, modules in LIBRARIES.items():
         for module in modules:
-            importlib.import_module(module)
+            if importlib.util.find_spec(module.partition(".")[0]) is not None:  # not all extras are everywhere
+                importlib.import_module(module)
         last = libraries == list(LIBRARIES)[-1]
         if last or os.fork():
             if libraries == "torch" and "transformers" in sys.modules:

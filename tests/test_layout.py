@@ -33,12 +33,13 @@ ARROWS: dict[str, set[str]] = {
     "features": {"modeling", "processing", "data", "loading"},
     "captioning": BELOW_LOADING,
     "explain": BELOW_LOADING,
+    "server": {"captioning"},
     "training": BELOW_LOADING | {"hub"},
     "reproduce": BELOW_LOADING | {"hub", "training"},
     "demo": BELOW_LOADING | {"hub", "training", "explain"},
     "review": {"captioning", "data", "metrics", "processing"},
     "registration": {"modeling", "processing", "pipelines", "hub"},
-    "cli": BELOW_LOADING | {"hub", "training", "reproduce", "demo", "explain", "captioning", "review"},
+    "cli": BELOW_LOADING | {"hub", "training", "reproduce", "demo", "explain", "captioning", "review", "server"},
 }
 TRAVELLING = ("modeling", "processing", "hf_captioners/pipelines")
 TRAVELLING_IMPORTS = {"torch", "torchvision", "transformers", "tokenizers", "numpy", "PIL", "timm", "pillow_heif"}

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pyarrow
 import torch
 from datasets.formatting.formatting import LazyBatch
-from transformers.pipelines.base import pad_collate_fn
 
 from hf_captioners.default_model import default_model, is_default
 from hf_captioners.loading import load_captioner
@@ -56,7 +55,7 @@ class PreparedBatch(NamedTuple):
     """Images that are decoded and prepared for the model, and those that cannot be.
 
     Args:
-        items: what the pipeline's `preprocess` returns for each image that can be read.
+        items: what the pipeline's `prepare` returns for each image that can be read.
         errors: for each image of the batch the reason why it cannot be captioned, or None.
     """
 
@@ -140,11 +139,9 @@ class CaptionBatches:
 
     def preparation(self) -> "Preparation":
         """Return what decodes and prepares images, which other processes can do."""
-        pipeline = self.pipeline
-        options = pipeline._preprocess_params | pipeline._sanitize_parameters(**self.generate)[0]
-        preparing = copy.copy(pipeline)
-        preparing.model = SimpleNamespace(dtype=pipeline.dtype)  # all that `preprocess` asks of it
-        return Preparation(preparing, options)
+        preparing = copy.copy(self.pipeline)
+        preparing.model = SimpleNamespace(dtype=self.pipeline.dtype)  # all that `prepare` asks of it
+        return Preparation(preparing, self.generate)
 
     def caption(self, prepared: PreparedBatch) -> dict[str, list[Any]]:
         """Return the columns `caption`, `score` and `error` of prepared images."""
@@ -162,18 +159,10 @@ class CaptionBatches:
 
     def _records(self, items: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         """Return the records of the pipeline for each image."""
-        pipeline = self.pipeline
-        _, forward, scoring = pipeline._sanitize_parameters(**self.generate | {"return_scores": True})
-        features = pipeline.feature_extractor or pipeline.image_processor
         try:
-            batch = items[0] if len(items) == 1 else pad_collate_fn(pipeline.tokenizer, features)(items)
-            output = pipeline.forward(batch, **pipeline._forward_params | forward)
+            return self.pipeline.caption_prepared(items, **self.generate | {"return_scores": True})
         except Exception as error:
-            raise _fault_of(pipeline, error) from error
-        return [
-            pipeline.postprocess({name: values[place : place + 1] for name, values in output.items()}, **scoring)
-            for place in range(len(items))
-        ]
+            raise _fault_of(self.pipeline, error) from error
 
 
 class Preparation:
@@ -181,7 +170,7 @@ class Preparation:
 
     Args:
         pipeline: a pipeline without its model.
-        options: arguments of its `preprocess`.
+        options: arguments of its `prepare`.
     """
 
     def __init__(self, pipeline: ImageCaptioningPipeline, options: dict[str, Any]) -> None:
@@ -205,7 +194,7 @@ class Preparation:
             if image is None:
                 continue
             try:
-                items.append(self.pipeline.preprocess(image, **self.options))
+                items.append(self.pipeline.prepare(image, **self.options))
             except Exception as error:  # image processors raise errors of many types, for example of a thin image
                 source = sources[place]
                 name = source if isinstance(source, str) else f"given as {type(source).__name__}"

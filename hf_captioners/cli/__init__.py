@@ -22,6 +22,7 @@ COMMANDS = {
     "train": "train",
     "caption": "caption",
     "review": "review",
+    "serve": "serve",
     "score": "score",
     "evaluate": "evaluate",
     "explain": "explain",

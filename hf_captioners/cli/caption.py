@@ -95,6 +95,11 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="exit with status 0 although images could not be read; default: 1",
     )
+    add_pixel_argument(parser)
+
+
+def add_pixel_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of the limit of pixels, see `set_pixel_limit`."""
     parser.add_argument(
         "--max_image_pixels",
         "--max-image-pixels",

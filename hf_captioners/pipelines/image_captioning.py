@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForImageTextToText, GenerationConfig, Pipeline
 from transformers.pipelines import PIPELINE_REGISTRY
+from transformers.pipelines.base import pad_collate_fn
 
 from hf_captioners.processing.image_reading import download_image, read_image
 
@@ -161,6 +162,40 @@ class ImageCaptioningPipeline(Pipeline):
             else:
                 encoded = self.image_processor(upright_rgb(image), return_tensors="pt")
         return {**in_dtype(encoded, self.dtype), "prompt": prompt or "", "declared": given}
+
+    def prepare(self, image: Any, **options: Any) -> dict[str, Any]:
+        """Decode one image and prepare it for the model.
+
+        Args:
+            image: see the class.
+            **options: arguments of a call; those of generation and scores have no effect here.
+
+        Returns:
+            An item of `caption_prepared`.
+
+        Raises:
+            OSError, ValueError, TypeError: it cannot be read; image processors raise errors of further types.
+        """
+        return self.preprocess(image, **self._preprocess_params | self._sanitize_parameters(**options)[0])
+
+    def caption_prepared(self, items: list[dict[str, Any]], **options: Any) -> list[list[dict[str, Any]]]:
+        """Caption images that are prepared, as one batch.
+
+        Args:
+            items: one or more results of `prepare`.
+            **options: arguments of a call.
+
+        Returns:
+            The records of each image.
+        """
+        _, forward, scoring = self._sanitize_parameters(**options)
+        features = self.feature_extractor or self.image_processor
+        batch = items[0] if len(items) == 1 else pad_collate_fn(self.tokenizer, features)(items)
+        output = self.forward(batch, **self._forward_params | forward)
+        return [
+            self.postprocess({name: values[place : place + 1] for name, values in output.items()}, **scoring)
+            for place in range(len(items))
+        ]
 
     def _encode_views(self, views: list[Any]) -> Any:
         """Encode a study as `views` `[1, V, C, H, W]`; unlike `pixel_values`, a batch pads `views` to one V."""

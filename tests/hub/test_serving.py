@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import yaml
@@ -18,6 +19,7 @@ from hf_captioners.hub.serving import space_requirements
 from .captioner_cases import case_of, save_captioner
 from .loopback_repositories import StoredFile
 
+HANDLER = Path(__file__).parents[2] / "hub_cards" / "endpoint_handler.py"
 IMAGE = Image.linear_gradient("L").resize((40, 30)).convert("RGB")
 
 
@@ -56,12 +58,36 @@ def test_the_handler_answers(pushed, hub, tmp_path):
     assert expected and isinstance(handler({"inputs": IMAGE})[0]["generated_text"], str)
     for data, said in (
         ({}, "`inputs` is missing"),
-        ({"inputs": IMAGE, "parameters": {"beams": 3}}, "has beams, expected any of max_new_tokens, num_beams"),
+        ({"inputs": IMAGE, "parameters": {"beams": 3}}, "has beams, expected any of max_new_tokens, min_new_tokens"),
         ({"inputs": "http://127.0.0.1/secret.png"}, "expected the bytes of an image as base64"),
         ({"inputs": str(folder / "secret.png")}, "expected the bytes of an image as base64"),
+        ({"inputs": {"image": "http://127.0.0.1/secret.png"}}, "has an item of type dict, expected base64 text"),
     ):
         with pytest.raises(ValueError, match=said):
             handler(data)
+
+
+def test_the_handler_captions_lists_in_batches(pushed, tmp_path):
+    """With the usual parameters; an image that cannot be read gets its reason, and the others their captions."""
+    handler = runpy.run_path(str(HANDLER))["EndpointHandler"](str(tmp_path / "captioner"))
+    sizes, own = [], handler.captioner.caption_prepared
+
+    def noted(items, **options):
+        sizes.append(len(items))
+        return own(items, **options)
+
+    handler.captioner.caption_prepared = noted
+    options = {"num_beams": 2, "min_new_tokens": 3, "max_new_tokens": 5, "length_penalty": 0.5, "return_scores": True}
+    inputs = [*(IMAGE.rotate(angle) for angle in range(17)), base64.b64encode(b"no image").decode(), [["path"]]]
+    found = handler({"inputs": inputs, "parameters": options})
+    assert sizes == [16, 1]
+    for image, (record,) in zip(inputs[:17], found, strict=False):
+        assert record["generated_text"] == handler({"inputs": image, "parameters": options})[0]["generated_text"]
+        assert record["score"] < 0
+    assert "cannot be read" in found[17][0]["error"] and "item of type list" in found[18][0]["error"]
+    sampled = {"do_sample": True, "top_p": 0.9, "top_k": 5, "temperature": 2.0, "num_return_sequences": 3}
+    assert len(handler({"inputs": [IMAGE], "parameters": sampled})[0]) == 3
+    assert handler({"inputs": []}) == []
 
 
 def gradio_stub():

@@ -1,0 +1,77 @@
+"""`hf-captioners serve`: captions over HTTP."""
+
+import argparse
+import sys
+
+from .caption import add_model_arguments, add_pixel_argument, generation_options, load_model, set_pixel_limit
+from .names import check_least, check_model_arguments
+
+NAME = "serve"
+HELP = "answer HTTP requests with captions"
+EXAMPLES = """example:
+  hf-captioners serve my_captioner
+  curl -H 'Content-Type: image/jpeg' --data-binary @photo.jpg http://127.0.0.1:8000/caption"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of model, address, limits and generation."""
+    parser.add_argument(
+        "model",
+        nargs="?",
+        help="captioner: name or directory; default: the captioner that an installed package offers",
+    )
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen at; default: 127.0.0.1, this machine only"
+    )
+    parser.add_argument("--port", type=int, default=8000, help="default: 8000; 0: a free one")
+    parser.add_argument(
+        "--allowed_hosts",
+        "--allowed-hosts",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="further names by which clients may call the server; default: those of this machine, and --host",
+    )
+    parser.add_argument(
+        "--max_bytes", "--max-bytes", type=int, default=20 * 2**20, help="largest image in bytes; default: 20971520"
+    )
+    parser.add_argument(
+        "--max_requests", "--max-requests", type=int, default=64, help="requests at the same time; default: 64"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="until a request is answered; default: 60"
+    )
+    parser.add_argument("--prompt", default="", help="text that every caption begins with, from which it goes on")
+    add_pixel_argument(parser)
+    add_model_arguments(parser)
+    parser.set_defaults(weights=None)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until the process is ended."""
+    check_model_arguments(args)
+    if not 0 <= args.port <= 65535:
+        raise ValueError(f"`--port` is {args.port}, expected 0 to 65535.")
+    for name in ("max_bytes", "max_requests"):
+        check_least(f"--{name}", getattr(args, name))
+    try:
+        from aiohttp import web
+    except ImportError:
+        raise ImportError("`serve` needs aiohttp: pip install 'hf-captioners[serve]'") from None
+
+    from hf_captioners.captioning.columns import CaptionBatches
+    from hf_captioners.server.application import Limits, make_application
+
+    set_pixel_limit(args.max_image_pixels)
+    limits = Limits(args.max_bytes, args.max_requests, args.timeout)
+    captioner = CaptionBatches(load_model(args), **generation_options(args))
+    application = make_application(captioner, args.batch_size, limits, [args.host, *args.allowed_hosts])
+    web.run_app(
+        application,
+        host=args.host,
+        port=args.port,
+        print=lambda text: print(text, file=sys.stderr, flush=True),
+        access_log=None,
+        handler_cancellation=True,  # nobody waits for the caption of a client that has gone
+    )
+    return 0

@@ -1,0 +1,1 @@
+"""Captions over HTTP: requests that arrive together are captioned in batches."""

@@ -1,0 +1,93 @@
+"""Images of requests, captioned in the batches in which they arrive."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from hf_captioners.captioning.batches import require_batch_size
+from hf_captioners.captioning.columns import CaptionBatches, PreparedBatch
+
+READING_THREADS = 2  # decoders release Python's lock; each may need the memory of one large image
+
+
+class UnreadableImageError(ValueError):
+    """The bytes of a request are no image that can be captioned."""
+
+
+class WaitingImage(NamedTuple):
+    """An image that waits for the model.
+
+    Args:
+        item: the prepared image.
+        answer: receives `caption` and `score`; cancelled if nobody waits for them any more.
+    """
+
+    item: dict[str, Any]
+    answer: asyncio.Future[dict[str, Any]]
+
+
+class RequestBatches:
+    """Captions images of requests in batches.
+
+    Whenever the model is free, it captions the images that wait, at most `batch_size`. So a request that is alone is
+    captioned at once, and the batches grow with the load. Images are decoded in threads while the model works.
+
+    Args:
+        captioner: what captions the batches.
+        batch_size: images per batch.
+
+    Raises:
+        ValueError: `batch_size` is below 1.
+    """
+
+    def __init__(self, captioner: CaptionBatches, batch_size: int = 16) -> None:
+        require_batch_size(batch_size)
+        self.captioner, self.batch_size = captioner, batch_size
+        self.prepare = captioner.preparation()
+        self.reading = ThreadPoolExecutor(READING_THREADS, "read-images")
+        self.captioning = ThreadPoolExecutor(1, "caption-images")
+        self.waiting: asyncio.Queue[WaitingImage] = asyncio.Queue()
+
+    async def caption(self, content: bytes) -> dict[str, Any]:
+        """Return `caption` and `score` of the bytes of an image, see `CaptionBatches`.
+
+        Raises:
+            UnreadableImageError: they are no image that can be captioned.
+        """
+        loop = asyncio.get_running_loop()
+        prepared = await loop.run_in_executor(self.reading, self.prepare, [content])
+        if prepared.errors[0] is not None:
+            raise UnreadableImageError(prepared.errors[0])
+        answer: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.waiting.put_nowait(WaitingImage(prepared.items[0], answer))
+        return await answer
+
+    async def run(self) -> None:
+        """Caption what waits, until the task is cancelled."""
+        while True:
+            batch = [await self.waiting.get()]
+            while len(batch) < self.batch_size and not self.waiting.empty():
+                batch.append(self.waiting.get_nowait())
+            if wanted := [image for image in batch if not image.answer.done()]:
+                await self._answer(wanted)
+
+    async def _answer(self, batch: list[WaitingImage]) -> None:
+        """Caption a batch and answer its requests; if it fails, each of them gets the error."""
+        prepared = PreparedBatch([image.item for image in batch], [None] * len(batch))
+        try:
+            columns = await asyncio.get_running_loop().run_in_executor(
+                self.captioning, self.captioner.caption, prepared
+            )
+        except Exception as error:
+            for image in batch:
+                if not image.answer.done():
+                    image.answer.set_exception(error)
+            return
+        for image, caption, score in zip(batch, columns["caption"], columns["score"], strict=True):
+            if not image.answer.done():
+                image.answer.set_result({"caption": caption, "score": score})
+
+    def close(self) -> None:
+        """End the threads after what they are doing."""
+        self.reading.shutdown(wait=False, cancel_futures=True)
+        self.captioning.shutdown(wait=False, cancel_futures=True)
