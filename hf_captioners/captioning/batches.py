@@ -9,13 +9,11 @@ from tqdm.auto import tqdm
 
 from hf_captioners.features.extraction import UNRELATED, weights_digest
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
-from hf_captioners.processing.image_reading import read_image
 
 from .caption_files import CaptionFile
-from .columns import CaptionBatches
+from .columns import CaptionBatches, decoded
 from .columns import load_pipeline as load_pipeline
 from .generation_options import bad_word_in, bad_words_ids
-from .image_list import views_of
 from .read_ahead import read_ahead
 
 
@@ -154,8 +152,7 @@ def read_images(paths: Sequence[str]) -> tuple[dict[str, Any], list[UnreadableIm
     unreadable = []
     for path in paths:
         try:
-            views = [read_image(view) for view in views_of(path)]
-            read[path] = views if len(views) > 1 else views[0]
+            read[path] = decoded(path)
         except (OSError, ValueError) as error:
             unreadable.append(UnreadableImage(path, str(error)))
     return read, unreadable

@@ -6,17 +6,26 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from hf_captioners.output_files import atomic_file, explain_write_errors, only_writer_of, quoted_name
+from hf_captioners.output_files import (
+    atomic_file,
+    explain_write_errors,
+    only_writer_of,
+    quoted_name,
+    require_writable_folder,
+)
 
+PARQUET = ".parquet"
+ROWS_PER_GROUP = 10_000  # of a Parquet file
 WORKING_SUFFIX = ".partial"
 ESCAPED = "backslashreplace"  # of the bytes of a name that are no UTF-8: in JSON, \\udcXX is read as that byte again
 RESUME_ADVICE = "Free some space, then repeat the command with --resume; what is written already is kept."
 
 
-def output_writer(path: Path) -> Callable[[Iterable[dict[str, Any]], IO[str]], None]:
+def output_writer(path: Path) -> Callable[[Iterable[dict[str, Any]], IO[Any]], None]:
     """Return the writer of a file by its suffix.
 
     Raises:
@@ -24,7 +33,8 @@ def output_writer(path: Path) -> Callable[[Iterable[dict[str, Any]], IO[str]], N
     """
     if path.suffix.lower() not in WRITERS:
         raise ValueError(
-            f"`--output` is {path}, expected a name that ends with {', '.join(WRITERS)} (.json: COCO results)."
+            f"`--output` is {path}, expected a name that ends with {', '.join(WRITERS)} (.json: COCO results), or a "
+            "folder for Parquet parts."
         )
     return WRITERS[path.suffix.lower()]
 
@@ -70,7 +80,47 @@ def write_coco(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
     file.write("\n]\n")
 
 
-WRITERS = {".jsonl": write_jsonl, ".csv": write_csv, ".txt": write_txt, ".json": write_coco}
+def write_parquet(records: Iterable[dict[str, Any]], file: IO[bytes]) -> None:
+    """Write the columns `image` (see `quoted_name`), `caption`, `score`, and `captions` and `scores` if there are."""
+    import pyarrow
+    import pyarrow.parquet
+
+    fields = [("image", pyarrow.string()), ("caption", pyarrow.string()), ("score", pyarrow.float64())]
+    several = [("captions", pyarrow.list_(pyarrow.string())), ("scores", pyarrow.list_(pyarrow.float64()))]
+    left = iter(records)
+    part = list(islice(left, ROWS_PER_GROUP))
+    schema = pyarrow.schema(fields + several if part and "captions" in part[0] else fields)
+    with pyarrow.parquet.ParquetWriter(file, schema) as writer:
+        while part:
+            rows = [record | {"image": quoted_name(record["image"], one_line=False)} for record in part]
+            writer.write_table(pyarrow.Table.from_pylist(rows, schema))
+            part = list(islice(left, ROWS_PER_GROUP))
+
+
+WRITERS: dict[str, Callable[[Iterable[dict[str, Any]], IO[Any]], None]] = {
+    ".jsonl": write_jsonl,
+    ".csv": write_csv,
+    ".txt": write_txt,
+    ".json": write_coco,
+    PARQUET: write_parquet,
+}
+
+
+def part_of_output(path: Path, shard: str | None) -> Path:
+    """Return the file that a job writes: of a folder, its part `part-00002-of-00004.parquet` for the shard `2/4`.
+
+    Args:
+        path: the output as typed: a file, or a folder, which has no suffix or exists.
+        shard: see `shard_of`.
+
+    Raises:
+        PermissionError, NotADirectoryError: the folder cannot be written to.
+    """
+    if not path.is_dir() and (path.suffix or path.is_file()):
+        return path
+    require_writable_folder(path)
+    part, _, parts = (shard or "1/1").partition("/")
+    return path / f"part-{int(part):05d}-of-{int(parts):05d}{PARQUET}"
 
 
 def coco_id(name: str) -> int:
@@ -252,10 +302,8 @@ class CaptionFile:
     def finish(self) -> None:
         """Write the output and remove the partial file."""
         self._close_working()
-        with (
-            explain_write_errors(self.path, RESUME_ADVICE),
-            atomic_file(self.path, newline="", errors=ESCAPED) as file,
-        ):
+        form = {"mode": "wb"} if self.path.suffix.lower() == PARQUET else {"newline": "", "errors": ESCAPED}
+        with explain_write_errors(self.path, RESUME_ADVICE), atomic_file(self.path, **form) as file:
             self.write(self.records(), file)
         self.working.unlink()
 

@@ -17,6 +17,7 @@ from hf_captioners.loading import load_captioner
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 from hf_captioners.processing.image_reading import read_image
 
+from .containers import NamedBytes, located
 from .ensemble import load_ensemble
 from .image_list import views_of
 
@@ -66,9 +67,10 @@ class PreparedBatch(NamedTuple):
 class CaptionBatches:
     """Caption images that are a column of a batch; engines such as `datasets.map` and Ray Data call it.
 
-    An image is a path, the bytes of a file, `{"bytes": ..., "path": ...}`, a PIL image, or an array; a list of these
-    is a study of several views. An image that cannot be read has None as its caption, and the reason in `error`. The
-    model is loaded by the first call. A pickled copy loads it again.
+    An image is a path (also one inside a tar shard or a Parquet file, see `containers`), the bytes of a file,
+    `{"bytes": ..., "path": ...}`, a PIL image, or an array; a list of these is a study of several views. An image that
+    cannot be read has None as its caption, and the reason in `error`. The model is loaded by the first call. A pickled
+    copy loads it again.
 
     Args:
         model: name or directory of a captioner, several of them (an ensemble), or a loaded pipeline. None: the
@@ -212,12 +214,13 @@ def decoded(source: Any) -> Any:
         OSError, ValueError, TypeError: it cannot be read.
     """
     if isinstance(source, str):
-        views: list[Any] = list(views_of(source))
-        return [read_image(view) for view in views] if len(views) > 1 else read_image(source)
+        views = views_of(source)
+        return [read_image(located(view)) for view in views] if len(views) > 1 else read_image(located(source))
     if isinstance(source, (list, tuple)):
         return [decoded(view) for view in source]
     if isinstance(source, dict):
-        source = source.get("path") if source.get("bytes") is None else source["bytes"]
+        content, path = source.get("bytes"), source.get("path")
+        source = path if content is None else content if path is None else NamedBytes(content, path)
     return read_image(source)
 
 

@@ -9,6 +9,8 @@ from hf_captioners.data.folder_tables import TABLE_STEMS
 from hf_captioners.data.images import READ_SUFFIXES, is_image_name, list_images, visible_files
 from hf_captioners.output_files import unquoted_name
 
+from .containers import CONTAINER_KINDS, HUB_PREFIX, containers_in, hub_address, is_container, local_path, names_in
+
 LIST_KINDS = (".txt", ".lst")
 # Between the views of one study in a line of a list, and in the name of that study. Names of files may have it too.
 VIEW_SEPARATOR = "\t"
@@ -29,21 +31,37 @@ def find_images(inputs: Sequence[str]) -> list[str]:
     Args:
         inputs: image files, folders (with those in them), and lists (`.txt`, `.lst`) of paths, one per line,
             relative to the list. Several paths in a line, separated by tabs, are the views of one study. A list may
-            have names of any bytes; one with a line break is written as `quoted_name` does.
+            have names of any bytes; one with a line break is written as `quoted_name` does. Also tar shards, Parquet
+            files, data sets on disk and of the Hub, see `containers`, and folders of these that have no image files.
 
     Raises:
         FileNotFoundError: an input is missing.
-        ValueError: a folder or list has no images, or an input is none of these.
+        ValueError: a folder or list has no images, a container is damaged, or an input is none of these.
+        OSError: a data set of the Hub cannot be downloaded.
     """
     found: dict[str, None] = {}
     for text in inputs:
-        found.update(dict.fromkeys(_images_of(Path(text))))
+        images = _images_on_hub(text) if text.startswith("hf:") else _images_of(Path(text))
+        found.update(dict.fromkeys(images))
     return list(found)
 
 
+def _images_on_hub(name: str) -> list[str]:
+    """Return the names of images of the Hub, which are the same on every machine."""
+    address, path = hub_address(name)
+    folder = Path(local_path(name))
+    named = f"{address}/{path}" if path else address
+    if not folder.exists():
+        raise FileNotFoundError(f"{address} has no images, tar shards or Parquet files {path}.")
+    return [named + image[len(str(folder)) :].replace(os.sep, "/") for image in _images_of(folder)]
+
+
 def _images_of(path: Path) -> list[str]:
+    if is_container(path):
+        return names_in(path)
     if path.is_dir():
         images = [str(image) for image in list_images(path)]
+        images = images or [name for one in containers_in(path) for name in names_in(one)]
     elif not path.exists():
         raise FileNotFoundError(f"There is no image, folder or list {path}.")
     elif path.suffix.lower() in LIST_KINDS:
@@ -54,10 +72,13 @@ def _images_of(path: Path) -> list[str]:
         return [str(path)]
     else:
         raise ValueError(
-            f"{path} is no image by its name, expected an image ({READ_ENDINGS}), a folder, or a .txt list of paths."
+            f"{path} is no image by its name, expected an image ({READ_ENDINGS}), a folder, a .txt list of paths, "
+            "a .tar shard or a .parquet file."
         )
     if not images:
-        raise ValueError(f"{path} has no images. The endings {READ_ENDINGS} are read.")
+        raise ValueError(
+            f"{path} has no images. The endings {READ_ENDINGS} are read, and {' '.join(CONTAINER_KINDS)}."
+        )
     return images
 
 
@@ -74,6 +95,8 @@ def files_left_out(inputs: Sequence[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for folder in (Path(text) for text in inputs if Path(text).is_dir()):
         stems = {image.with_suffix("") for image in list_images(folder)}
+        if not stems:  # its containers are read
+            continue
         for path in visible_files(folder):
             is_text = path.with_suffix("") in stems or path.stem in TABLE_STEMS or path.suffix.lower() in LIST_KINDS
             if not (is_image_name(path.name) or is_text):
@@ -83,6 +106,8 @@ def files_left_out(inputs: Sequence[str]) -> dict[str, list[str]]:
 
 def _listed(folder: Path, line: str) -> str:
     """Return the name of the image or study of one line."""
+    if line.startswith(HUB_PREFIX):
+        return line.strip()
     if unquoted_name(line.strip()) != line.strip():
         return str(folder / unquoted_name(line.strip()))
     if os.path.isfile(folder / line):

@@ -10,6 +10,7 @@ from hf_captioners.data.images import IMAGE_SUFFIXES
 from hf_captioners.output_files import explain_write_errors, require_writable_folder, write_text
 
 from .caption_files import RESUME_ADVICE, WORKING_SUFFIX, CaptionFile, scored_captions
+from .containers import HUB_PREFIX, split_name
 from .image_list import views_of
 
 # What is done with a text file that exists.
@@ -50,6 +51,8 @@ def check_sidecars(images: Sequence[str], ending: str) -> None:
     for image in images:
         if len(views_of(image)) > 1:
             raise ValueError(f"`--sidecar` writes a file beside one image, and {image!r} is a study of several.")
+        if image.startswith(HUB_PREFIX) or split_name(image) is not None:
+            raise ValueError(f"`--sidecar` writes files beside images, and {image} is in no folder. Pass `--output`.")
         path = sidecar_of(image, ending)
         other = owners.setdefault(path, image)
         if other != image:

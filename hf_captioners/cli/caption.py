@@ -21,7 +21,12 @@ HELP = "caption an image, a folder or a list of images"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of inputs, model, generation and output."""
-    parser.add_argument("inputs", nargs="*", help="images, folders, or .txt lists of paths")
+    parser.add_argument(
+        "inputs",
+        nargs="*",
+        help="images, folders, .txt lists of paths, .tar shards, .parquet files, data sets that were saved to disk or "
+        "are on the Hub: hf://datasets/OWNER/NAME",
+    )
     parser.add_argument(
         "--model",
         action="append",
@@ -30,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_weights_argument(parser)
     parser.add_argument(
-        "--output", help="file to write: .jsonl, .csv, .txt, .json (COCO results); default: standard output"
+        "--output",
+        help="file to write: .jsonl, .csv, .txt, .json (COCO results), .parquet, or a folder for Parquet parts, one "
+        "for each shard; default: standard output",
     )
     parser.add_argument(
         "--sidecar",
@@ -179,7 +186,8 @@ def load_model(args: argparse.Namespace) -> Any:
 def run(args: argparse.Namespace) -> int:
     """Caption all images; 1 if some cannot be read."""
     for path in args.inputs:
-        check_path("inputs", path)
+        if not path.startswith("hf:"):
+            check_path("inputs", path)
     check_model_arguments(args)
 
     from hf_captioners.captioning.batches import caption_batches, require_batch_size
@@ -239,9 +247,14 @@ def check_outputs(args: argparse.Namespace) -> None:
 def caption_into_output(args: argparse.Namespace, images: list[str], workers: int, **options: Any) -> int:
     """Write the captions into the file that was typed; return the exit status."""
     from hf_captioners.captioning.batches import caption_into_file, job_settings
-    from hf_captioners.captioning.caption_files import CaptionFile, check_coco_ids, require_free_output
+    from hf_captioners.captioning.caption_files import (
+        CaptionFile,
+        check_coco_ids,
+        part_of_output,
+        require_free_output,
+    )
 
-    output = Path(args.output)
+    output = part_of_output(Path(args.output), args.shard)
     require_free_output(output, args.resume, args.overwrite)
     if output.suffix.lower() == ".json":
         check_coco_ids(images)

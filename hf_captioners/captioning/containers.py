@@ -1,0 +1,311 @@
+"""Images inside other files: tar shards, Parquet files, data sets on disk and of the Hub.
+
+Such an image has the name of its container and its place there, as if the container were a folder:
+`shards/0001.tar/000017.jpg`, `photos.parquet/17` (the row, from 0), `my_data/train/17`,
+`hf://datasets/owner/name/data/train.parquet/17`.
+"""
+
+import bisect
+import io
+import os
+import re
+import tarfile
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from itertools import accumulate
+from pathlib import Path, PurePosixPath
+from typing import Any, Protocol
+
+import pyarrow
+import pyarrow.parquet
+
+from hf_captioners.data.images import IMAGE_SUFFIXES, is_image_name, visible_files
+
+TAR, PARQUET = ".tar", ".parquet"
+CONTAINER_KINDS = (TAR, PARQUET)
+SAVED_FILE = "state.json"  # of `Dataset.save_to_disk`; each split of a `DatasetDict` has one in its folder
+IMAGE_COLUMN = "image"
+HUB_PREFIX = "hf://datasets/"
+HUB_NAME = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(@(?P<revision>[^/]+))?(/(?P<path>.*))?")
+OPEN_CONTAINERS = 8  # whose tables of contents a process keeps; images are read container by container
+
+
+class NamedBytes(io.BytesIO):
+    """The bytes of an image file with the name that messages say.
+
+    Args:
+        content: the bytes.
+        name: the name of the image.
+    """
+
+    def __init__(self, content: bytes, name: str) -> None:
+        super().__init__(content)
+        self.name = name
+
+
+class Container(Protocol):
+    """A file or folder that has images."""
+
+    def places(self) -> Iterator[str]:
+        """Yield the places of its images."""
+
+    def content(self, place: str) -> bytes | str:
+        """Return the bytes or the path of an image.
+
+        Raises:
+            FileNotFoundError: there is no such place.
+            ValueError: its content cannot be read.
+        """
+
+
+class TarShard:
+    """A tar file of images, such as a shard of WebDataset; it is read in place, so it must not be compressed.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: it is no tar file, or is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.members = path, dict[str, tuple[int, int]]()
+        try:
+            with tarfile.open(path, "r:") as file:
+                for member in file:
+                    if member.isfile() and is_image_name(member.name):
+                        self.members[member.name] = (member.offset_data, member.size)
+        except (tarfile.TarError, EOFError, ValueError) as error:
+            raise ValueError(
+                f"{path} cannot be read as a tar file without compression: {error}. Copy it again, or decompress it."
+            ) from error
+
+    def places(self) -> Iterator[str]:
+        """Yield the names of the images, in the order of the file."""
+        yield from self.members
+
+    def content(self, place: str) -> bytes:
+        """Return the bytes of an image."""
+        if place not in self.members:
+            raise FileNotFoundError(f"{self.path} has no image {place}.")
+        offset, size = self.members[place]
+        with open(self.path, "rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
+
+class ParquetImages:
+    """A Parquet file with a column of images; see `image_column`.
+
+    Args:
+        path: the file.
+
+    Raises:
+        ValueError: it is no Parquet file, or has no such column.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self.file = pyarrow.parquet.ParquetFile(path)
+        except (pyarrow.ArrowException, OSError) as error:
+            raise ValueError(f"{path} cannot be read as a Parquet file: {error}. Copy it again.") from error
+        self.column = image_column(self.file.schema_arrow, path)
+        sizes = [self.file.metadata.row_group(group).num_rows for group in range(self.file.num_row_groups)]
+        self.ends = list(accumulate(sizes))
+        self.loaded: tuple[int, Any] | None = None  # a row group: images are read in order
+
+    def places(self) -> Iterator[str]:
+        """Yield the numbers of the rows."""
+        yield from map(str, range(self.file.metadata.num_rows))
+
+    def content(self, place: str) -> bytes | str:
+        """Return the bytes or the path of the image of a row."""
+        row = row_number(place, self.file.metadata.num_rows, self.path)
+        group = bisect.bisect_right(self.ends, row)
+        if self.loaded is None or self.loaded[0] != group:
+            try:
+                self.loaded = group, self.file.read_row_group(group, [self.column], use_threads=False).column(0)
+            except (pyarrow.ArrowException, OSError) as error:
+                raise ValueError(f"Rows of {self.path} cannot be read: {error}. Copy it again.") from error
+        value = self.loaded[1][row - (self.ends[group - 1] if group else 0)].as_py()
+        return image_of_value(value, self.path, place)
+
+
+class SavedDataSet:
+    """A data set that `datasets` saved to disk, with a column of images; see `image_column`.
+
+    Args:
+        path: its folder.
+
+    Raises:
+        ValueError: it has no such column, or is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from datasets import load_from_disk
+
+        self.path = path
+        try:
+            rows = load_from_disk(str(path))
+        except Exception as error:  # files that are damaged raise errors of many types
+            raise ValueError(f"{path} cannot be read as a saved data set: {error}. Save it again.") from error
+        column = image_column(rows.features.arrow_schema, path)
+        self.rows = rows.select_columns([column]).with_format("arrow")
+
+    def places(self) -> Iterator[str]:
+        """Yield the numbers of the rows."""
+        yield from map(str, range(len(self.rows)))
+
+    def content(self, place: str) -> bytes | str:
+        """Return the bytes or the path of the image of a row."""
+        row = row_number(place, len(self.rows), self.path)
+        return image_of_value(self.rows[row].column(0)[0].as_py(), self.path, place)
+
+
+def image_column(schema: pyarrow.Schema, path: Path) -> str:
+    """Return the column of images: `image`, or the only one of bytes or of `{"bytes", "path"}`.
+
+    Raises:
+        ValueError: there is none, or several.
+    """
+    found = [one.name for one in schema if _holds_images(one.type)]
+    if IMAGE_COLUMN in found:
+        return IMAGE_COLUMN
+    if len(found) == 1:
+        return found[0]
+    raise ValueError(
+        f"{path} has the columns {schema.names}, expected one of images (bytes, or a struct of bytes and path) named "
+        f"`{IMAGE_COLUMN}`" + (f", and {' and '.join(found)} are such columns." if found else ".")
+    )
+
+
+def _holds_images(kind: pyarrow.DataType) -> bool:
+    if pyarrow.types.is_struct(kind):
+        return kind.get_field_index("bytes") >= 0
+    return pyarrow.types.is_binary(kind) or pyarrow.types.is_large_binary(kind)
+
+
+def row_number(place: str, rows: int, path: Path) -> int:
+    """Return the number of a row.
+
+    Raises:
+        FileNotFoundError: there is no such row.
+    """
+    if not (place.isdecimal() and int(place) < rows):
+        raise FileNotFoundError(f"{path} has no row {place}, it has {rows:,}, counted from 0.")
+    return int(place)
+
+
+def image_of_value(value: Any, path: Path, place: str) -> bytes | str:
+    """Return the bytes or the path in a cell of a column of images; a relative path begins at the table's folder.
+
+    Raises:
+        ValueError: it has neither.
+    """
+    if isinstance(value, dict):
+        value = value.get("path") if value.get("bytes") is None else value["bytes"]
+    if value is None:
+        raise ValueError(f"The row {place} of {path} has no image.")
+    return os.path.join(path.parent, value) if isinstance(value, str) else value
+
+
+@lru_cache(OPEN_CONTAINERS)
+def open_container(path: Path) -> Container:
+    """Open a container, which stays open for its next images.
+
+    Raises:
+        ValueError: it is damaged, or has no column of images.
+    """
+    kinds: dict[str, Callable[[Path], Container]] = {TAR: TarShard, PARQUET: ParquetImages}
+    return kinds.get(path.suffix.lower(), SavedDataSet)(path)
+
+
+def is_container(path: Path) -> bool:
+    """Return whether a path is a tar shard, a Parquet file or a saved data set."""
+    if path.suffix.lower() in CONTAINER_KINDS and path.is_file():
+        return True
+    return (path / SAVED_FILE).is_file()
+
+
+def containers_in(folder: Path) -> list[Path]:
+    """Return the containers in a folder and the folders in it, sorted."""
+    files = list(visible_files(folder))
+    saved = {path.parent for path in files if path.name == SAVED_FILE}
+    inside = {path for path in files if path.suffix.lower() in CONTAINER_KINDS and path.parent not in saved}
+    return sorted(saved | inside)
+
+
+def names_in(path: Path) -> list[str]:
+    """Return the names of the images in a container.
+
+    Raises:
+        ValueError: it has none, is damaged, or has no column of images.
+    """
+    names = [f"{path}/{place}" for place in open_container(path).places()]
+    if not names:
+        raise ValueError(f"{path} has no images, expected files that end with {' '.join(sorted(IMAGE_SUFFIXES))}.")
+    return names
+
+
+def split_name(name: str) -> tuple[Path, str] | None:
+    """Return the container and the place of the name of an image; None if it is not inside one."""
+    if os.path.isfile(name):
+        return None
+    for folder in PurePosixPath(name).parents if os.sep == "/" else Path(name).parents:
+        if is_container(Path(folder)):
+            return Path(folder), name[len(str(folder)) + 1 :]
+    return None
+
+
+def located(name: str) -> Any:
+    """Return what `read_image` reads of the name of an image: a path, or the bytes of an image inside a container.
+
+    Raises:
+        FileNotFoundError: a container has no such image.
+        ValueError: a container is damaged.
+    """
+    path = local_path(name)
+    found = split_name(path)
+    if found is None:
+        return path
+    container, place = found
+    content = open_container(container).content(place)
+    return content if isinstance(content, str) else NamedBytes(content, name)
+
+
+def local_path(name: str) -> str:
+    """Return the path in the cache of a name on the Hub; any other name is unchanged."""
+    if not name.startswith(HUB_PREFIX):
+        return name
+    address, path = hub_address(name)
+    return os.path.join(hub_folder(address), path)
+
+
+def hub_address(name: str) -> tuple[str, str]:
+    """Return `hf://datasets/OWNER/NAME[@REVISION]` and the path in the repository.
+
+    Raises:
+        ValueError: the name is not of this form.
+    """
+    match = HUB_NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name!r} is no data set of the Hub, expected {HUB_PREFIX}OWNER/NAME[@REVISION][/FOLDER].")
+    path = match["path"] or ""
+    return name[: len(name) - len(path)].rstrip("/"), path.rstrip("/")
+
+
+@lru_cache
+def hub_folder(address: str) -> str:
+    """Download the images, tar shards and Parquet files of a data set of the Hub; return their folder in the cache.
+
+    Raises:
+        OSError: the Hub cannot be reached, and the cache does not have it.
+    """
+    from huggingface_hub import snapshot_download
+
+    match = HUB_NAME.fullmatch(address)
+    assert match is not None
+    endings = [*IMAGE_SUFFIXES, *CONTAINER_KINDS]
+    patterns = [f"*{form}" for ending in endings for form in (ending, ending.upper())]
+    return snapshot_download(match["repo"], repo_type="dataset", revision=match["revision"], allow_patterns=patterns)
