@@ -20,8 +20,10 @@ def word_means(processor: Any, sequence: list[int], values: Any) -> tuple[list[s
     words: list[str] = []
     for index in range(1, len(sequence)):
         found = processor.decode(sequence[: index + 1]).split()
-        if sequence[index] == processor.tokenizer.eos_token_id or not found:
+        if sequence[index] == processor.tokenizer.eos_token_id:
             break
+        if not found:  # a blank before the first word
+            continue
         if len(found) > len(words):
             of_word.append([])
         words = found

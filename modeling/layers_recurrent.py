@@ -25,6 +25,7 @@ from .modeling_captioning import (
     CaptioningEncoder,
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,
+    CaptioningLMOutput,
     CaptioningPreTrainedModel,
 )
 
@@ -323,6 +324,11 @@ class AttentionLSTMPreTrainedModel(CaptioningPreTrainedModel):
                     initialize_as_torch(child)
         elif isinstance(module, AttentionLSTMDecoder):
             initialize_as_torch(module)
+
+    def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
+        """Return the gate of attention on attention for each token `[B * K, T]`."""
+        context = outputs.gates[-1].context if outputs.gates else None
+        return {} if context is None else {"attention gate": context.mean(-1)}
 
 
 class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):

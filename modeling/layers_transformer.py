@@ -385,6 +385,12 @@ class LevelGates(nn.Module):
         return stacked.softmax(2) if self.activation == "softmax" else stacked.sigmoid()
 
 
+def gates_by_level(gates: Tensor | None) -> dict[str, Tensor]:
+    """Return gates `[B, T, N, D]` of encoder levels as `[B, T]` by level, averaged over features; none for None."""
+    levels = () if gates is None else gates.mean(-1).unbind(-1)
+    return {f"gate of level {index}": gate for index, gate in enumerate(levels, start=1)}
+
+
 def meshed_sum(gates: Tensor, attended: Tensor) -> Tensor:
     """Sum gated levels `[B, T, N, D]` to `[B, T, D]`, divided by sqrt(N) (M2, Eq. 7)."""
     return (gates * attended).sum(2) / math.sqrt(attended.shape[2])

@@ -18,7 +18,7 @@ from .layers_gpt2 import (
     GPT2TextDecoder,
 )
 from .layers_transformer import DecoderStep, RegionEncoder
-from .modeling_captioning import CaptioningModel
+from .modeling_captioning import CaptioningLMOutput, CaptioningModel
 
 
 class AoATransformerPreTrainedModel(GPT2CaptioningPreTrainedModel):
@@ -103,3 +103,7 @@ class AoATransformerForConditionalGeneration(AoATransformerPreTrainedModel, GPT2
         self.model = AoATransformerModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
+
+    def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
+        """Return the gate of attention on attention for each token `[B * K, T]`."""
+        return {"attention gate": outputs.gates[-1].mean(-1)} if outputs.gates else {}

@@ -483,6 +483,17 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         """Whether a caption depends on the other images and captions of its batch, as in some released code."""
         return False
 
+    def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
+        """Return the gates of the last decoder layer for each token, averaged over features.
+
+        Args:
+            outputs: outputs of the model, with `output_gates=True`.
+
+        Returns:
+            Tensors `[B * K, T]` in [0, 1] by the name of the gate; none where the architecture has no gates.
+        """
+        return {}
+
     @property
     def has_visual_scores(self) -> bool:
         """Whether the model has `visual_scores(sequences, **images)`, the share of the image in each token."""

@@ -534,6 +534,10 @@ class ETAForConditionalGeneration(ETAPreTrainedModel, CaptioningForConditionalGe
         gates = self(decoder_input_ids=sequences[:, :-1], output_gates=True, **images).gates
         return gates[-1].mean(-1)  # [B * K, T - 1, D] to [B * K, T - 1]
 
+    def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
+        """Return c (Eq. 11), the share of the regions against the attributes, for each token `[B * K, T]`."""
+        return {"share of the regions": outputs.gates[-1].mean(-1)} if self.has_visual_scores and outputs.gates else {}
+
     def attention_maps(self, sequences: Tensor, **images: Any) -> Tensor:
         """Return the attention over regions, see `CaptioningForConditionalGeneration.attention_maps`.
 

@@ -26,6 +26,7 @@ from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,
+    CaptioningLMOutput,
     CaptioningModel,
 )
 
@@ -372,3 +373,10 @@ class ImageTransformerForConditionalGeneration(ImageTransformerPreTrainedModel, 
         self.model = ImageTransformerModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
+
+    def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
+        """Return the gates of attention on attention and of the sub-transformers for each token `[B * K, T]`."""
+        mixture = outputs.gates[-1].attention if outputs.gates else None  # [B * K, T, M]
+        gates = () if mixture is None else mixture.unbind(-1)
+        of_parts = {f"gate of sub-transformer {index}": gate for index, gate in enumerate(gates, start=1)}
+        return {**super().token_gates(outputs), **of_parts}

@@ -23,10 +23,12 @@ from .layers_transformer import (
     TextDecoder,
     TransformerDecoderLayer,
     TransformerPreTrainedModel,
+    gates_by_level,
     meshed_sum,
 )
 from .modeling_captioning import (
     CaptioningForConditionalGeneration,
+    CaptioningLMOutput,
     CaptioningModel,
 )
 
@@ -143,3 +145,7 @@ class M2TransformerForConditionalGeneration(M2TransformerPreTrainedModel, Captio
         self.model = M2TransformerModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
+
+    def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
+        """Return alpha (Eq. 9) of each encoder level for each token `[B * K, T]`."""
+        return gates_by_level((outputs.gates or (None,))[-1])

@@ -449,6 +449,11 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
             self.register_buffer("location_baseline", torch.zeros(()))
         self.post_init()
 
+    def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
+        """Return beta (section 4.2.1) for each token `[B * K, T]`."""
+        visual = outputs.gates[-1].visual if outputs.gates else None
+        return {} if visual is None else {"visual gate": visual.mean(-1)}
+
     def last_attention(self, outputs: CaptioningLMOutput) -> Tensor:
         """Return the weights `[B * K, T, R]` of the last layer, one-hot at the locations of hard attention."""
         weights = outputs.cross_attentions[-1]

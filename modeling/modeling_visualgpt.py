@@ -20,9 +20,9 @@ from .layers_gpt2 import (
     GPT2CrossAttentionBlock,
     GPT2TextDecoder,
 )
-from .layers_transformer import DecoderStep, LevelGates, RegionEncoder, RegionEncoderLayer, meshed_sum
+from .layers_transformer import DecoderStep, LevelGates, RegionEncoder, RegionEncoderLayer, gates_by_level, meshed_sum
 from .layers_vision import RegionFeatures
-from .modeling_captioning import CaptioningModel
+from .modeling_captioning import CaptioningLMOutput, CaptioningModel
 
 
 class SRAUGates(NamedTuple):
@@ -209,6 +209,13 @@ class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, GPT2Captioning
         self.model = VisualGPTModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
+
+    def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
+        """Return B^vis and B^lan, or the meshed gates by level, for each token `[B * K, T]`."""
+        last = (outputs.gates or (None,))[-1]
+        if isinstance(last, SRAUGates):
+            return {"visual gate": last.visual.mean((2, 3)), "language gate": last.language.mean((2, 3))}
+        return gates_by_level(last)
 
     @property
     def has_visual_scores(self) -> bool:

@@ -1,28 +1,32 @@
 """`hf-captioners explain`: draw the attention for each word of a caption over the image."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from .names import check_model_arguments, check_path
 
 NAME = "explain"
 HELP = "draw the attention for each word of a caption"
+FORMATS = ("png", "svg", "pdf", "jpg", "jpeg", "webp", "html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of image, model and output."""
-    parser.add_argument("image", help="path of an image")
+    """Add the arguments of images, model and output."""
+    parser.add_argument("images", nargs="+", metavar="image", help="paths of images")
     parser.add_argument(
         "--model",
         help="captioner of this library: name or directory; default: the one that an installed package offers",
     )
     parser.add_argument(
         "--output",
-        help="image to write; default: NAME.attention.png in the current folder; relations between "
-        "regions are drawn in NAME.graph.png, weights of attributes in NAME.attributes.png",
+        help=f"file to write (.{', .'.join(FORMATS)}), or a folder; an .html file is one page of all images; default: "
+        "NAME.attention.png in the current folder; relations between regions are drawn in NAME.graph.png, weights of "
+        "attributes in NAME.attributes.png",
     )
     parser.add_argument("--num_beams", "--num-beams", type=int, help="default: generation configuration of the model")
-    parser.add_argument("--caption", help="caption to explain; default: the model generates it")
+    parser.add_argument("--caption", help="caption to explain, of one image; default: the model generates it")
     parser.add_argument(
         "--attributes", nargs="+", metavar="WORD", help="attributes of the image; default: those that are detected"
     )
@@ -37,51 +41,100 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the drawings and print the caption."""
-    check_path("image", args.image)
+    """Write the drawings and print the captions."""
+    for image in args.images:
+        check_path("image", image)
     check_model_arguments(args)
-
-    from hf_captioners.explain.attributes import draw_attributes
-    from hf_captioners.explain.drawing import draw_attention
-    from hf_captioners.explain.explanation import explain_caption, load_explainable
-    from hf_captioners.explain.graph import draw_graph
-    from hf_captioners.output_files import atomic_file, require_writable_folder
-
-    source = Path(args.image)
-    output = Path(args.output or f"{source.stem}.attention.png")
-    stem = output.name.removesuffix(output.suffix).removesuffix(".attention")
-    graph_output, attributes_output = (output.with_name(f"{stem}.{kind}.png") for kind in ("graph", "attributes"))
-    for path in (output, graph_output, attributes_output):
+    if args.caption is not None and len(args.images) > 1:
+        raise ValueError(f"`--caption` explains one image, but {len(args.images)} are given; leave out one of them.")
+    output, kind = output_of(args.output, len(args.images))
+    names = names_of(args.images, output)
+    planned = [output] if kind == "html" else [path for name in names for path in name.values()]
+    for path in planned:
         if path.exists() and not args.overwrite:
             raise FileExistsError(f"{path} exists. Pass --overwrite to replace it, or a different --output.")
-    image_format = drawing_format(output)
-    require_writable_folder(output.parent)
+
+    from hf_captioners.explain.explanation import explain_caption, load_explainable
+    from hf_captioners.explain.page import render_page
+    from hf_captioners.output_files import require_writable_folder, write_text
+
+    require_writable_folder(planned[0].parent)
     model, processor = load_explainable(args.model, args.locations, args.trust_remote_code)
-    explanation = explain_caption(model, processor, source, args.caption, args.num_beams, args.attributes)
-    drawings = {}
-    if explanation.maps.shape[1]:
-        drawings[output] = (draw_attention(explanation), image_format)
-    if explanation.graph is not None:
-        drawings[graph_output] = (draw_graph(explanation), "PNG")
-    if explanation.attributes is not None:
-        drawings[attributes_output] = (draw_attributes(explanation), "PNG")
-    print(explanation.caption)
-    for path, (drawing, kind) in drawings.items():
-        with atomic_file(path, "wb") as file:
-            drawing.save(file, format=kind)
-        print(f"Wrote {path}.")
+    explanations = {}
+    for image, paths in zip(args.images, names, strict=True):
+        explanation = explain_caption(model, processor, Path(image), args.caption, args.num_beams, args.attributes)
+        print(explanation.caption)
+        if kind == "html":
+            explanations[image] = explanation
+            continue
+        for path, figure in figures(explanation, paths):
+            save(figure, path)
+            print(f"Wrote {path}.")
+    if kind == "html":
+        write_text(output, render_page(explanations, args.model or "The default captioner"))
+        print(f"Wrote {output}.")
     return 0
 
 
-def drawing_format(output: Path) -> str:
-    """Return the format of an image file by its suffix.
+def output_of(typed: str | None, images: int) -> tuple[Path, str]:
+    """Return the file or folder of the output, and the kind of file; `""` for a folder.
 
     Raises:
-        ValueError: the suffix is unknown.
+        ValueError: the ending is unknown, or one drawing is named for several images.
     """
-    from PIL import Image
+    if typed is None:
+        return Path("."), ""
+    path = Path(typed)
+    kind = path.suffix.lower().removeprefix(".")
+    if path.is_dir() or not kind:
+        return path, ""
+    if kind not in FORMATS:
+        raise ValueError(f"`--output` is {path}, expected a folder or a file that ends in .{', .'.join(FORMATS)}.")
+    if images > 1 and kind != "html":
+        raise ValueError(f"`--output` is {path} for {images} images; expected a folder, or an .html file.")
+    return path, kind
 
-    formats = Image.registered_extensions()
-    if output.suffix.lower() not in formats:
-        raise ValueError(f"`--output` is {output}, expected the name of an image file, for example .png or .jpg.")
-    return formats[output.suffix.lower()]
+
+def names_of(images: list[str], output: Path) -> list[dict[str, Path]]:
+    """Return the files of each image by the kind of drawing.
+
+    Raises:
+        ValueError: two images have one name, so that their drawings would be one file.
+    """
+    names = []
+    for image in map(Path, images):
+        if output.suffix and not output.is_dir():
+            stem, ending, folder = output.stem.removesuffix(".attention"), output.suffix, output.parent
+        else:
+            stem, ending, folder = image.stem, ".png", output
+        names.append({one: folder / f"{stem}.{one}{ending}" for one in ("attention", "graph", "attributes")})
+    if output.suffix and not output.is_dir():
+        names[0]["attention"] = output
+        return names
+    stems = [Path(image).stem for image in images]
+    twice = sorted({stem for stem in stems if stems.count(stem) > 1})
+    if twice:
+        raise ValueError(f"Several images are called {twice[0]}; write one page: --output explanations.html")
+    return names
+
+
+def figures(explanation: Any, paths: dict[str, Path]) -> Iterator[tuple[Path, Any]]:
+    """Yield the figures that an explanation has, with their files."""
+    from hf_captioners.explain.attributes import draw_attributes
+    from hf_captioners.explain.drawing import draw_attention
+    from hf_captioners.explain.graph import draw_graph
+
+    if explanation.maps.shape[1]:
+        yield paths["attention"], draw_attention(explanation)
+    if explanation.graph is not None:
+        yield paths["graph"], draw_graph(explanation)
+    if explanation.attributes is not None:
+        yield paths["attributes"], draw_attributes(explanation)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure in the format of the file's ending."""
+    from hf_captioners.output_files import atomic_file
+
+    with atomic_file(path, "wb") as file:
+        figure.savefig(file, format=path.suffix.lower().removeprefix("."), dpi=120)

@@ -1,137 +1,136 @@
-"""Drawings of attention: the image and one tile per word, as in Figures 2 and 3 of Show, Attend and Tell."""
+"""Figures of attention: the image and one panel for each word, as in Figures 2 and 3 of Show, Attend and Tell."""
 
 from typing import Any
 
 import numpy as np
+from matplotlib import rcParams
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from .explanation import Explanation
+from .panels import percent, strongest, top_of, veil, veil_colours, word_bars
 
-TILE, LABEL, GAP, COLUMNS = 224, 26, 6, 5
-BACKGROUND, INK, GATE, INTENSITY, AXIS = "white", "black", "seagreen", "darkorange", "lightgray"
-BAR = 8  # height of the bar of intensities, with a gap
-OUTLINED = 3  # boxes that are outlined for each word, where regions overlap
+# Inches.
+PANEL, GAP, TITLE, BAR, HEAD, LEGEND, COLUMNS = 2.1, 0.16, 0.3, 0.17, 0.42, 0.95, 5
+OUTLINE, SMALL, NORMAL = "#00e5ff", 7, 10  # colour of outlines; sizes of text in points
+rcParams["svg.fonttype"] = "none"  # text of SVG files stays text
 
 
-def draw_attention(explanation: Explanation) -> Image.Image:
-    """Draw the image and one tile per word, bright where the attention weight is high.
+def draw_attention(explanation: Explanation) -> Figure:
+    """Draw the image and one panel for each word, dark where the weight is small.
 
-    Where the decoder has a gate, a bar above the tile shows how far it is open. Where it has intensities, a bar and a
-    number show that of the word, and the first tile has their scale. Where regions contain each other, the boxes with
-    the largest weights are outlined.
+    All panels have one scale, which the colour bar shows with the weight of even attention. The strongest regions of a
+    word are outlined, with their share of its attention in per cent. Gates and intensities of the word are bars below
+    its panel; those of the first panel are the legend.
 
     Args:
         explanation: see `explain_caption`.
 
+    Returns:
+        A figure of Matplotlib; `savefig` writes PNG, SVG and PDF.
+
     Raises:
         ValueError: the captioner attends to no regions.
     """
-    if not explanation.maps.shape[1]:
+    regions = explanation.maps.shape[1]
+    if not regions:
         raise ValueError("This captioner attends to no regions, so there is no attention to draw over the image.")
+    bars, count = word_bars(explanation), len(explanation.words) + 1
+    columns = min(COLUMNS, count)
+    tall = PANEL * explanation.image.height / explanation.image.width
+    step_x, step_y = PANEL + GAP, TITLE + tall + BAR * len(bars) + GAP
+    rows = -(-count // columns)
+    size = (max(columns * step_x + GAP, 6.5), HEAD + rows * step_y + LEGEND)
+    figure = Figure(figsize=size)
+    figure.text(GAP / size[0], 1 - 0.28 / size[1], explanation.caption, fontsize=12, weight="bold")
+    top = top_of(explanation.maps)
+    for index in range(count):
+        left, upper = GAP + index % columns * step_x, HEAD + index // columns * step_y + TITLE
+        axes = axes_at(figure, left, upper, PANEL, tall)
+        axes.set_title(explanation.words[index - 1] if index else "image", fontsize=NORMAL, loc="left", pad=3)
+        draw_word(axes, explanation, index - 1, top)
+        for line, (name, values, ends, colour) in enumerate(bars):
+            bar = axes_at(figure, left, upper + tall + BAR * line + 0.04, PANEL, BAR - 0.04)
+            draw_bar(bar, name, None if index == 0 else float(values[index - 1]), ends, colour)
+    draw_scale(figure, top, regions)
+    return figure
+
+
+def axes_at(figure: Figure, left: float, upper: float, width: float, height: float) -> Axes:
+    """Add axes without ticks at a place in inches from the upper left corner."""
+    full_width, full_height = figure.get_size_inches()
+    place = (
+        left / full_width,
+        1 - (upper + height) / full_height,
+        width / full_width,
+        height / full_height,
+    )
+    axes = figure.add_axes(place)
+    axes.set_axis_off()
+    return axes
+
+
+def draw_word(axes: Axes, explanation: Explanation, word: int, top: float) -> None:
+    """Draw the image, and over it the attention of a word; -1: the image alone."""
     image = explanation.image
-    pixels = np.asarray(image, dtype=np.float32)
-    tiles = [("", image)]
-    for word, weights in zip(explanation.words, explanation.maps, strict=True):
-        brightness = paint(weights, explanation.boxes, (image.height, image.width))[..., None]
-        lit = pixels * (0.25 + 0.75 * brightness) + 255 * 0.25 * brightness
-        tile = Image.fromarray(lit.clip(0, 255).astype(np.uint8))
-        if explanation.graph is not None:
-            outline(tile, weights, explanation.boxes)
-        tiles.append((word, tile))
-    columns = min(COLUMNS, len(tiles))
-    rows = -(-len(tiles) // columns)
-    label = LABEL if explanation.intensities is None else LABEL + BAR
-    step_x, step_y = TILE + GAP, TILE + label + GAP
-    sheet = Image.new("RGB", (columns * step_x + GAP, rows * step_y + GAP), BACKGROUND)
-    pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(size=18)
-    for index, (word, tile) in enumerate(tiles):
-        left, top = GAP + index % columns * step_x, GAP + index // columns * step_y
-        pen.text((left + 2, top), word, fill=INK, font=font)
-        if index and explanation.gates is not None:  # a bar as long as the gate is open
-            pen.rectangle(
-                (left, top + label - 4, left + TILE * explanation.gates[index - 1], top + label - 1), fill=GATE
-            )
-        if explanation.intensities is not None:
-            draw_intensity(pen, (left, top), explanation.intensities, index - 1 if index else None)
-        sheet.paste(tile.resize((TILE, TILE), Image.Resampling.BICUBIC), (left, top + label))
-    return sheet
-
-
-def draw_intensity(
-    pen: ImageDraw.ImageDraw, corner: tuple[int, int], intensities: NDArray[Any], word: int | None
-) -> None:
-    """Draw the bar of the intensity of a word, from 0, and its number; for no word, the scale of all bars.
-
-    Args:
-        pen: draws on the sheet.
-        corner: left and top of the tile with its label.
-        intensities: `[W]`.
-        word: number of the word.
-    """
-    left, top = corner
-    low, high = scale_of(intensities)
-    font, bar = ImageFont.load_default(size=14), (top + LABEL - 4, top + LABEL - 1)
-    zero = left - (TILE - 1) * low / (high - low)
-    if word is None:
-        pen.text((left + 2, top), f"intensity {low:g} to {high:g}", fill=INK, font=font)
-        pen.rectangle((left, bar[0], left + TILE - 1, bar[1]), fill=AXIS)
-        for place in (left, zero, left + TILE - 1):
-            pen.line((place, bar[0] - 3, place, bar[1]), fill=INK)
+    frame = (0, image.width, image.height, 0)  # pixels, y downwards
+    axes.imshow(np.asarray(image), extent=frame, aspect="auto")
+    if word < 0:
         return
-    end = left + (TILE - 1) * (float(intensities[word]) - low) / (high - low)
-    pen.rectangle((left, bar[0], left + TILE - 1, bar[1]), fill=AXIS)
-    pen.rectangle((min(zero, end), bar[0], max(zero, end), bar[1]), fill=INTENSITY)
-    number = f"{intensities[word]:.3g}"
-    pen.text((left + TILE - 2 - pen.textlength(number, font=font), top + 2), number, fill=INK, font=font)
+    weights = explanation.maps[word]
+    shade = veil(weights, explanation.boxes, (image.height, image.width), top)
+    axes.imshow(shade, extent=frame, aspect="auto", interpolation="nearest")
+    corners = explanation.boxes * np.array([image.width, image.height] * 2)
+    for index in reversed(strongest(weights)):
+        outline(axes, corners[index], percent(float(weights[index])))
 
 
-def scale_of(values: NDArray[Any]) -> tuple[float, float]:
-    """Return the ends of a scale that holds 0 and all values, each 0, or 1, 2 or 5 times a power of ten."""
-    high, low = float(values.max(initial=0.0)), float(values.min(initial=0.0))
-    return -next_round(-low), next_round(max(high, 1e-9))
+def outline(axes: Axes, corners: NDArray[Any], text: str, colour: str = OUTLINE) -> None:
+    """Outline a box, given in pixels, with a text in its upper left corner."""
+    left, top, right, bottom = map(float, corners)
+    axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor="black", linewidth=2.2))
+    axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=colour, linewidth=1.2))
+    if text:
+        label = {"boxstyle": "square,pad=0.1", "facecolor": "black", "alpha": 0.65, "linewidth": 0}
+        axes.text(left, top, text, color=colour, fontsize=SMALL, va="top", ha="left", bbox=label, clip_on=True)
 
 
-def next_round(value: float) -> float:
-    """Return the smallest of 1, 2 and 5 times a power of ten that is not below a value; 0 for 0."""
-    if value <= 0:
-        return 0.0
-    power = 10.0 ** np.floor(np.log10(value))
-    return next(float(step * power) for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
+def draw_bar(axes: Axes, name: str, value: float | None, ends: tuple[float, float], colour: str) -> None:
+    """Draw a bar from 0 and its number; for no value, the name and the ends of the scale."""
+    low, high = ends
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    if value is None:
+        axes.text(0, 0.5, f"{name}, {low:g} to {high:g}", color=colour, fontsize=SMALL, va="center")
+        return
+    room = 0.82  # of the bar; the number is right of it
+    zero, end = (room * (place - low) / (high - low) for place in (0.0, value))
+    axes.add_patch(Rectangle((0, 0.2), room, 0.6, facecolor="#e6e6e6", linewidth=0))
+    axes.add_patch(Rectangle((min(zero, end), 0.2), abs(end - zero), 0.6, facecolor=colour, linewidth=0, gid="value"))
+    axes.text(1, 0.5, f"{value:.2f}" if high == 1 else f"{value:.3g}", fontsize=SMALL, va="center", ha="right")
 
 
-def outline(tile: Image.Image, weights: NDArray[Any], boxes: NDArray[Any]) -> None:
-    """Outline the boxes with the largest weights, the wider the larger the weight.
-
-    Args:
-        tile: the image, which is drawn on.
-        weights: `[R]`.
-        boxes: `[R, 4]`, normalised xyxy.
-    """
-    pen, scale = ImageDraw.Draw(tile), np.array([tile.width - 1, tile.height - 1] * 2)
-    for index in np.argsort(-weights, kind="stable")[:OUTLINED]:
-        pen.rectangle(tuple(boxes[index] * scale), outline=GATE, width=1 + round(4 * float(weights[index])))
-
-
-def paint(weights: NDArray[Any], boxes: NDArray[Any], size: tuple[int, int]) -> NDArray[np.float32]:
-    """Spread the weights of regions over the areas of their boxes.
-
-    Args:
-        weights: `[R]`.
-        boxes: `[R, 4]`, normalised xyxy.
-        size: height and width in pixels.
-
-    Returns:
-        A map `[H, W]` between 0 and 1, blurred by half the width of a region.
-    """
-    height, width = size
-    canvas = np.zeros(size, dtype=np.float32)
-    corners = (boxes * np.array([width, height, width, height])).round().astype(int)
-    for weight, (left, top, right, bottom) in zip(weights, corners, strict=True):
-        area = max(1, (right - left) * (bottom - top))
-        canvas[top:bottom, left:right] += weight / area
-    canvas /= max(float(canvas.max()), 1e-12)
-    radius = float(np.median(corners[:, 2] - corners[:, 0])) / 2
-    smooth = Image.fromarray((canvas * 255).astype(np.uint8)).filter(ImageFilter.GaussianBlur(radius))
-    painted = np.asarray(smooth, dtype=np.float32)
-    return painted / max(float(painted.max()), 1e-12)
+def draw_scale(figure: Figure, top: float, regions: int) -> None:
+    """Draw the colour bar with its numbers, and what is outlined."""
+    height = float(figure.get_size_inches()[1])
+    axes = axes_at(figure, GAP, height - LEGEND + 0.12, 3.2, 0.16)
+    axes.set_axis_on()
+    axes.set_facecolor("#8c8c8c")  # as of an image of medium brightness
+    bar = figure.colorbar(ScalarMappable(Normalize(0, top), veil_colours()), cax=axes, orientation="horizontal")
+    bar.solids.set_edgecolor("face")  # type: ignore[union-attr]
+    bar.set_ticks([0, top / 2, top], labels=["0 %", *(f"{percent(value)} %" for value in (top / 2, top))])
+    axes.tick_params(labelsize=SMALL)
+    even = 1 / regions
+    axes.axvline(even, color=OUTLINE, linewidth=1.5)
+    lines = (
+        f"Weight of a region in the attention of a word. Line: even attention to {regions} regions, "
+        f"{percent(even)} %.",
+        "Outlined: the strongest regions of a word, with their weights in per cent.",
+    )
+    for line, text in enumerate(lines):
+        y = 1 - (height - LEGEND + 0.62 + 0.17 * line) / height
+        figure.text(GAP / float(figure.get_size_inches()[0]), y, text, fontsize=SMALL + 0.5, color="#404040")

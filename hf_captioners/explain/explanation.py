@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -54,9 +54,8 @@ class Explanation:
             regions (R = 0) where the captioner attends to attributes alone.
         boxes: `[R, 4]`, boxes of the regions, normalised xyxy.
         image: the image as the captioner receives it: resized and cropped by its processor.
-        gates: `[W]`, mean of the last layer's gate for each word, between 0 and 1: that of attention on attention, or
-            of the controller of the Entangled Transformer (1: regions, 0: attributes); None where there is no such
-            gate.
+        gates: by their names, gates of the last decoder layer for each word, `[W]` between 0 and 1, averaged over
+            features; none where the captioner has no gates. See `token_gates` of the model.
         graph: relations between the regions; None where the captioner has none.
         intensities: `[W]`, pooled intensity (rho, ZoDIAC's Eq. 7) of the last layer's attention to the regions, mean
             over heads; the attended vectors are multiplied by zeta + phi(rho). None where there is none.
@@ -67,7 +66,7 @@ class Explanation:
     maps: NDArray[np.floating[Any]]
     boxes: NDArray[np.floating[Any]]
     image: Image.Image
-    gates: NDArray[np.floating[Any]] | None = None
+    gates: dict[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
     graph: RegionGraph | None = None
     intensities: NDArray[np.floating[Any]] | None = None
     attributes: AttributeWeights | None = None
@@ -130,7 +129,7 @@ def explain_caption(
         model, processor = load_explainable("my_lstm")
         explanation = explain_caption(model, processor, "photo.jpg")
         print(explanation.words[1], explanation.maps[1].argmax())
-        draw_attention(explanation).save("photo.attention.png")
+        draw_attention(explanation).savefig("photo.attention.svg")
         ```
     """
     reads_attributes = getattr(model.config, "reads_attributes", False)
@@ -159,31 +158,17 @@ def explain_caption(
     has_map = getattr(model.config, "reads_regions", True)
     maps = of_words(model.attention_maps(sequence, **inputs)[0]) if has_map else np.zeros((len(words), 0))
     outputs = model(**inputs, decoder_input_ids=sequence[:, :-1], output_attentions=True, output_gates=True)
-    gates, intensities = gate_of_tokens(model, outputs), intensity_of_tokens(model.config, outputs)
+    intensities = intensity_of_tokens(model.config, outputs)
     return Explanation(
         words,
         maps.reshape(len(words), -1 if len(words) else len(boxes)),
         boxes.numpy(),
         image_of(inputs["pixel_values"][0], processor.image_processor),
-        None if gates is None else of_words(gates),
+        {name: of_words(gate[0]) for name, gate in model.token_gates(outputs).items()},
         graph_of(model.config, outputs),
         None if intensities is None else of_words(intensities),
         attributes_of(model, processor, sequence, inputs, of_words) if reads_attributes else None,
     )
-
-
-def gate_of_tokens(model: Any, outputs: Any) -> Tensor | None:
-    """Return the mean gate of the last layer for each token `[T]`, see `Explanation`; None where there is none."""
-    gate = (outputs.get("gates") or (None,))[-1]
-    if isinstance(gate, Tensor):
-        return gate[0].mean(-1) if is_controller(model) else None  # [B * K, T, D] to [T]
-    context = getattr(gate, "context", None)
-    return None if context is None else context[0].mean(-1)
-
-
-def is_controller(model: Any) -> bool:
-    """Whether the gates of a model mix regions and attributes."""
-    return getattr(model.config, "reads_attributes", False) and model.has_visual_scores
 
 
 def intensity_of_tokens(config: Any, outputs: Any) -> Tensor | None:

@@ -1,4 +1,7 @@
-"""`hf-captioners explain`: a tile for each word, bright where the attention is."""
+"""`hf-captioners explain`: a panel for each word, dark where the attention is small, in several formats."""
+
+import html
+import re
 
 import numpy as np
 import pytest
@@ -6,8 +9,10 @@ import torch
 from PIL import Image
 
 from hf_captioners.cli import main
-from hf_captioners.explain.drawing import GAP, LABEL, TILE, paint
+from hf_captioners.explain.drawing import draw_attention
 from hf_captioners.explain.explanation import explain_caption, load_explainable
+from hf_captioners.explain.graph import draw_graph
+from hf_captioners.explain.panels import paint, percent, strongest, top_of, veil
 from hf_captioners.processing.vocabulary import karpathy_words
 from hf_captioners.training.starting import ModelArguments, start_captioner
 from hf_captioners.word_values import word_means
@@ -31,13 +36,44 @@ def word_captioner(once_a_run, scenes, vision_model):
 
 
 @pytest.mark.parametrize("kind", ["captioner", "word_captioner"])
-def test_explain_own_caption(kind, request, images, tmp_path, capsys):
-    model, output = request.getfixturevalue(kind), tmp_path / "maps.png"
+@pytest.mark.parametrize("ending", ["png", "svg", "html"])
+def test_explain_own_caption(kind, ending, request, images, tmp_path, capsys):
+    """Every format has one panel a word; text of SVG files and pages is text."""
+    model, output = request.getfixturevalue(kind), tmp_path / f"maps.{ending}"
     assert main(["explain", str(images / "scene_000.png"), "--model", model, "--output", str(output)]) == 0
     words = capsys.readouterr().out.splitlines()[0].split()
-    columns = min(5, 1 + len(words))
-    rows = -(-(1 + len(words)) // columns)
-    assert Image.open(output).size == (columns * (TILE + GAP) + GAP, rows * (TILE + LABEL + GAP) + GAP)
+    if ending == "png":
+        assert Image.open(output).format == "PNG"
+        return
+    text = html.unescape(output.read_text())
+    start, end = ("<figcaption>", "</figcaption>") if ending == "html" else (">", "</text>")
+    for word in ("image", *words):
+        assert text.count(f"{start}{word}{end}") >= words.count(word), word
+    assert ("<image" in text) and not re.search(r'(src|href)="http', text)
+
+
+def test_several_images(word_captioner, images, tmp_path, monkeypatch, capsys):
+    """One page, or a folder of drawings; one drawing cannot have several images."""
+    monkeypatch.chdir(tmp_path)
+    two = [str(images / f"scene_00{index}.png") for index in (0, 1)]
+    typed = ["explain", *two, "--model", word_captioner, "--num_beams", "1"]
+    assert main([*typed, "--output", "page.html"]) == 0
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<section>") == 2 and all(name in page for name in two)
+    assert main([*typed, "--output", "drawings"]) == 0
+    assert {path.name for path in (tmp_path / "drawings").iterdir()} == {
+        "scene_000.attention.png",
+        "scene_001.attention.png",
+    }
+    capsys.readouterr()
+    assert main([*typed, "--output", "one.png"]) == 2
+    assert "`--output` is one.png for 2 images; expected a folder, or an .html file" in capsys.readouterr().err
+    assert main([*typed, "--caption", "a star"]) == 2
+    assert "`--caption` explains one image, but 2 are given" in capsys.readouterr().err
+    assert main([*typed, "--output", "a.bmp"]) == 2
+    assert "expected a folder or a file that ends in .png, .svg" in capsys.readouterr().err
+    assert main(["explain", two[0], two[0], "--model", word_captioner]) == 2
+    assert "Several images are called scene_000" in capsys.readouterr().err
 
 
 def test_explain_given_caption_at_places(word_captioner, images, scenes, tmp_path, capsys, monkeypatch):
@@ -76,17 +112,35 @@ def test_missing_image(captioner, capsys):
     assert "there is no file or folder none.jpg" in capsys.readouterr().err
 
 
-def test_heat_lies_where_the_weight_is():
-    """Four cells, all weight on the upper right one; smoothing keeps the brightest place there."""
-    boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]])
-    heat = paint(np.array([0.0, 1.0, 0.0, 0.0]), boxes, (40, 60))
-    assert heat.shape == (40, 60) and heat.max() == 1
-    row, column = np.unravel_index(heat.argmax(), heat.shape)
-    assert row < 20 and column >= 30
-    assert heat[30:, :20].max() < 0.1
+FOUR = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 0.5, 1], [0.5, 0.5, 1, 1]])
 
 
-def test_pieces_of_a_word_share_a_tile():
+def test_each_region_is_painted_in_its_box():
+    """Cells have their own weights, without blur; where boxes overlap, the largest weight counts."""
+    weights = np.array([0.1, 0.6, 0.2, 0.1])
+    painted = paint(weights, FOUR, (40, 60))
+    assert painted.shape == (40, 60)
+    assert (painted[:20, 30:] == np.float32(0.6)).all() and (painted[20:, :30] == np.float32(0.2)).all()
+    whole = np.concatenate((FOUR, [[0, 0, 1, 1]]))
+    assert (paint(np.array([0.1, 0.5, 0.0, 0.1, 0.3]), whole, (40, 60))[20:] == np.float32(0.3)).all()
+
+
+def test_the_image_stays_visible():
+    """Every pixel of the image shows through the colours, most where the weight is largest."""
+    shade = veil(np.array([0.0, 0.6, 0.2, 0.2]), FOUR, (40, 60), 0.6)
+    assert shade.shape == (40, 60, 4)
+    assert shade[..., 3].max() < 0.65 * 255 and shade[10, 45, 3] == shade[..., 3].min() < shade[10, 5, 3]
+
+
+def test_strongest_regions():
+    """The largest first, at most three; even attention has none."""
+    assert strongest(np.array([0.3, 0.1, 0.5, 0.1])) == [2] and strongest(np.full(4, 0.25)) == []
+    assert strongest(np.array([0.3, 0.3, 0.3, 0.1, 0, 0, 0, 0])) == [0, 1, 2]
+    assert [percent(weight) for weight in (0.256, 0.0961, 0.004, 1)] == ["26", "9.6", "0.4", "100"]
+    assert top_of(np.array([[0.251, 0.1]])) == pytest.approx(0.26) and top_of(np.array([[1.0]])) == 1
+
+
+def test_pieces_of_a_word_share_a_panel():
     """The map of a word is the mean of those of its tokens; what follows the end token is left out."""
 
     class Letters:
@@ -96,17 +150,14 @@ def test_pieces_of_a_word_share_a_tile():
         def decode(self, tokens):
             return "".join({0: "", 1: " do", 2: "g", 3: " runs"}[token] for token in tokens if token != 9).strip()
 
-    boxes = torch.tensor([[0, 0, 0.5, 1], [0.5, 0, 1, 1.0]])
     maps = torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
     words, means = word_means(Letters(), [0, 1, 2, 3, 9, 9], maps.numpy())
     assert words == ["dog", "runs"]
-    heat = [paint(mean, boxes.numpy(), (8, 8)) for mean in means]
-    np.testing.assert_allclose(heat[0][:, 0], heat[0][:, -1], atol=0.02)
-    assert heat[1][:, -1].mean() > 2 * heat[1][:, 0].mean()
+    np.testing.assert_array_equal(means, [[0.5, 0.5], [0.0, 1.0]])
 
 
 def test_a_graph_of_boxes_is_drawn(scenes, vision_model, images, tmp_path, capsys):
-    """Beside the words, with the gate of each; every relation has a tile for each of three regions."""
+    """Beside the words, with the gate of each; every relation has a panel for each of three regions."""
     torch.manual_seed(3)
     fields = ["embedding_size=12", "hidden_size=12", "num_heads=2", "encoder_layers=1", "vision_grid_size=[1, 2]"]
     parts = ModelArguments(
@@ -119,15 +170,17 @@ def test_a_graph_of_boxes_is_drawn(scenes, vision_model, images, tmp_path, capsy
     typed = ["explain", str(images / "scene_000.png"), "--model", str(folder), "--output", str(output)]
     assert main(typed) == 0
     assert capsys.readouterr().out.splitlines()[1:] == [f"Wrote {output}.", f"Wrote {tmp_path / 'a.graph.png'}."]
-    assert Image.open(tmp_path / "a.graph.png").size == (3 * (TILE + GAP) + GAP, 4 * (TILE + LABEL + GAP) + GAP)
     output.unlink()
     assert main(typed) == 2
     assert "a.graph.png exists. Pass --overwrite" in capsys.readouterr().err
     explanation = explain_caption(*load_explainable(str(folder)), images / "scene_000.png")
-    assert (
-        explanation.gates.shape == (len(explanation.words),)
-        and ((explanation.gates > 0) & (explanation.gates < 1)).all()
-    )
+    assert list(explanation.gates) == ["attention gate"]
+    gate = explanation.gates["attention gate"]
+    assert gate.shape == (len(explanation.words),) and ((gate > 0) & (gate < 1)).all()
+    panels = [axes.get_title(loc="left") for axes in draw_graph(explanation).axes]
+    assert panels[:2] == ["image", "boxes and their parents"] and len(panels) == 2 + 3 * 3
+    assert [re.sub(r"region \d: ", "", panel) for panel in panels[2:]] == ["child", "neighbour", "parent"] * 3
+    assert len(draw_attention(explanation).axes) == 2 * (1 + len(explanation.words)) + 1
     assert explanation.graph.is_parent[1:, 0].all() and explanation.graph.is_parent.sum() == 4
     assert list(explanation.graph.maps) == ["child", "neighbour", "parent"]
     assert not explanation.graph.maps["child"][1:].any() and explanation.graph.maps["child"][0, 1:].all()

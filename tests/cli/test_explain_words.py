@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from hf_captioners.cli import main
-from hf_captioners.explain.attributes import CELL_HEIGHT, HEAD, draw_attributes
-from hf_captioners.explain.drawing import BAR, GAP, INTENSITY, LABEL, TILE, draw_attention, scale_of
+from hf_captioners.explain.attributes import draw_attributes
+from hf_captioners.explain.drawing import draw_attention
 from hf_captioners.explain.explanation import explain_caption, load_explainable
+from hf_captioners.explain.page import render_page
+from hf_captioners.explain.panels import scale_of
 from hf_captioners.training.starting import ModelArguments, start_captioner
 
 TRANSFORMER = ["hidden_size=16", "num_attention_heads=2", "ffn_dim=16", "encoder_layers=1", "decoder_layers=1"]
@@ -64,25 +65,19 @@ def test_intensities(kind, explainable, images, scenes):
     gate = outputs.gates[-1]
     if kind == "zodiac_aoanet":
         expected = gate.attention[0].mean(-1)
-        assert ((explanation.gates > 0) & (explanation.gates < 1)).all()
+        assert ((explanation.gates["attention gate"] > 0) & (explanation.gates["attention gate"] < 1)).all()
     else:
         expected = gate[0, 1].mean(0)
-        assert explanation.gates is None
+        assert explanation.gates == {}
     words = len(explanation.words)
     np.testing.assert_allclose(explanation.intensities, expected[:words].detach(), atol=1e-5)
     assert (np.ptp(explanation.intensities) > 0) == (kind != "released"), "that pool has one number for all words"
     assert explanation.attributes is None
-    sheet = draw_attention(explanation)
-    rows = -(-(1 + words) // 5)
-    assert sheet.size == (5 * (TILE + GAP) + GAP, rows * (TILE + LABEL + BAR + GAP) + GAP)
-    line = np.asarray(sheet)[GAP + LABEL - 2]
-    orange = (line == np.array(Image.new("RGB", (1, 1), INTENSITY).getpixel((0, 0)))).all(-1)
     low, high = scale_of(explanation.intensities)
-    for tile in range(4):
-        left = GAP + (tile + 1) * (TILE + GAP)
-        drawn = orange[left : left + TILE].sum()
-        assert abs(drawn - (TILE - 1) * abs(explanation.intensities[tile]) / (high - low)) < 2
-    assert not orange[GAP : GAP + TILE].any(), "the first tile has the scale"
+    bars = [patch for axes in draw_attention(explanation).axes for patch in axes.patches if patch.get_gid() == "value"]
+    lengths = [bar.get_width() for bar in bars[len(explanation.gates) :: 1 + len(explanation.gates)]]
+    np.testing.assert_allclose(lengths, 0.82 * np.abs(explanation.intensities) / (high - low), atol=1e-6)
+    assert f"intensity, {low:g} to {high:g}" in render_page({"a": explanation})
     with pytest.raises(ValueError, match="reads no attributes"):
         draw_attributes(explanation)
 
@@ -98,7 +93,8 @@ def test_attributes_and_gate(explainable, images, scenes):
     """Detected attributes with their probabilities, those with the largest weights first, and the visual share."""
     explanation, outputs, model, inputs = explained(explainable("eta"), images, scenes)
     words = len(explanation.words)
-    np.testing.assert_allclose(explanation.gates, outputs.gates[-1][0].mean(-1)[:words].detach(), atol=1e-5)
+    share = explanation.gates["share of the regions"]
+    np.testing.assert_allclose(share, outputs.gates[-1][0].mean(-1)[:words].detach(), atol=1e-5)
     attributes, encoded = explanation.attributes, model.get_encoder()(**inputs)
     assert attributes.weights.shape == (words, len(attributes.words))
     np.testing.assert_allclose(attributes.weights.sum(1), 1, atol=1e-5)
@@ -107,8 +103,12 @@ def test_attributes_and_gate(explainable, images, scenes):
     tokenizer = load_explainable(explainable("eta"))[1].tokenizer
     found = [known[token] for token in tokenizer.convert_tokens_to_ids(attributes.words)]
     np.testing.assert_allclose(attributes.probabilities, found, atol=1e-6)
-    sheet = draw_attributes(explanation)
-    assert sheet.height == HEAD + words * CELL_HEIGHT + GAP
+    cells = [axes.images[0].get_array() for axes in draw_attributes(explanation).axes if axes.images]
+    assert len(cells) == 1
+    np.testing.assert_allclose(cells[0], attributes.weights, atol=1e-6)
+    page = render_page({"a": explanation})
+    assert all(f"<th>{word}</th>" in page for word in attributes.words)
+    assert page.count("<td style") == words * len(attributes.words)
     assert explanation.intensities is None
 
 
@@ -118,7 +118,7 @@ def test_given_attributes(explainable, images, scenes, tmp_path, capsys):
     given = scenes[0]["captions"][0].lower().rstrip(".").split()[:2]
     explanation, *_ = explained(folder, images, scenes, attributes=given)
     assert sorted(explanation.attributes.words) == sorted(given) and explanation.attributes.probabilities is None
-    assert explanation.maps.shape == (len(explanation.words), 0) and explanation.gates is None
+    assert explanation.maps.shape == (len(explanation.words), 0) and explanation.gates == {}
     with pytest.raises(ValueError, match="attends to no regions"):
         draw_attention(explanation)
     output = tmp_path / "a.attention.png"
