@@ -13,6 +13,7 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
 from transformers.utils import ModelOutput
 
 from .configuration_captioning import input_names, require_choice
+from .layers_packed import generating, pack, packed_as, unpack
 from .search_captioning import (
     BOOKKEEPINGS,
     CaptionBeams,
@@ -305,6 +306,43 @@ class CaptionGenerationMixin(GenerationMixin):
     - `no_immediate_repetition`, `bad_ending_ids` and `trigram_penalty`: see `NoImmediateRepetition`, `NoBadEndings`
       and `TrigramPenalty`.
     """
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Generate as in transformers, with packed weights after `optimize_for_generation`."""
+        with generating(self):  # type: ignore[arg-type]
+            return super().generate(*args, **kwargs)
+
+    def optimize_for_generation(self, weights: str = "float32", drop_plain: bool = False) -> None:
+        """Let `generate()` on a CPU compute linear layers with copies of their weights in oneDNN's own layout.
+
+        Nothing else changes: training, saving and copies of the model use the plain weights. A copy is made again
+        when its weight has changed. Without a CPU or oneDNN, the captioner generates as before, and says so in the
+        log.
+
+        Args:
+            weights: number format of the copies: `"float32"` (equal results up to rounding), `"bfloat16"`, or
+                `"int8"`, with one scale for each output and for each row of the input.
+            drop_plain: free the plain weights that nothing else reads. The captioner then only generates: it can be
+                neither trained, saved, copied nor restored.
+
+        Raises:
+            ValueError: `weights` is unknown, or the captioner's weights are not float32.
+            RuntimeError: the plain weights were dropped before.
+        """
+        pack(self, weights, drop_plain)  # type: ignore[arg-type]
+
+    @property
+    def packed_weights(self) -> str | None:
+        """Number format of the packed weights, see `optimize_for_generation`; None if there are none."""
+        return packed_as(self)  # type: ignore[arg-type]
+
+    def restore_weights(self) -> None:
+        """Undo `optimize_for_generation`.
+
+        Raises:
+            RuntimeError: the plain weights were dropped.
+        """
+        unpack(self)  # type: ignore[arg-type]
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         given = {name: kwargs.pop(name) for name in SEARCH_OPTIONS if name in kwargs}

@@ -102,7 +102,11 @@ def caption_batches(
 
 
 def job_settings(
-    pipeline: ImageCaptioningPipeline, images: Sequence[str], shard: str | None = None, **options: Any
+    pipeline: ImageCaptioningPipeline,
+    images: Sequence[str],
+    shard: str | None = None,
+    packed_weights: str | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return what the captions of a job depend on, for `CaptionFile`.
 
@@ -110,6 +114,7 @@ def job_settings(
         pipeline: see `load_pipeline`.
         images: paths of all images of the job.
         shard: the part of the job.
+        packed_weights: what was asked for, see `ImageCaptioningPipeline`.
         **options: arguments of the pipeline.
     """
     names = hashlib.sha256(json.dumps(list(images)).encode()).hexdigest()
@@ -125,6 +130,7 @@ def job_settings(
         "dtype": str(model.dtype),
         "inputs": f"{len(images)} images, {names[:16]}",
         "shard": shard,
+        **({} if packed_weights is None else {"packed_weights": packed_weights}),
         **options,
     }
 

@@ -28,6 +28,7 @@ def load_pipeline(
     dtype: str = "auto",
     trust_remote_code: bool = False,
     weights: Sequence[float] | None = None,
+    packed_weights: str | None = None,
 ) -> ImageCaptioningPipeline:
     """Load the captioning pipeline of a model, or of an ensemble of models.
 
@@ -38,6 +39,7 @@ def load_pipeline(
         dtype: number format of the weights, for example `"bfloat16"`.
         trust_remote_code: run code from the repository of the model.
         weights: of the captioners of an ensemble; default: equal ones.
+        packed_weights: see `ImageCaptioningPipeline`.
 
     Raises:
         ValueError: a model is no captioner, or the captioners do not go together.
@@ -49,7 +51,7 @@ def load_pipeline(
         captioner, processor = load_ensemble(sources, weights, **options)
     else:
         captioner, processor = load_captioner(sources[0], **options)
-    return ImageCaptioningPipeline(model=captioner, processor=processor, device=device)
+    return ImageCaptioningPipeline(model=captioner, processor=processor, device=device, packed_weights=packed_weights)
 
 
 class PreparedBatch(NamedTuple):
@@ -79,6 +81,7 @@ class CaptionBatches:
         device: for example `"cuda:0"`. None: an accelerator if there is one.
         dtype: number format of the weights, for example `"bfloat16"`.
         trust_remote_code: run code from the repository of the model.
+        packed_weights: see `ImageCaptioningPipeline`.
         **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`.
 
     Example:
@@ -97,10 +100,12 @@ class CaptionBatches:
         device: str | None = None,
         dtype: str = "auto",
         trust_remote_code: bool = False,
+        packed_weights: str | None = None,
         **generate: Any,
     ) -> None:
         self.model, self.column, self.generate = model, column, generate
         self.loading = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
+        self.loading["packed_weights"] = packed_weights
         # Engines keep results by the pickled state of this object: a model that was trained further has another one.
         self.version = None if isinstance(model, ImageCaptioningPipeline) else _files_version(model)
         self._loaded: ImageCaptioningPipeline | None = None

@@ -149,6 +149,13 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="for example cpu or cuda:0; default: an accelerator if there is one")
     parser.add_argument("--dtype", default="auto", help="data type of the weights, for example bfloat16")
     parser.add_argument(
+        "--packed_weights",
+        "--packed-weights",
+        metavar="KIND",
+        help="number format of the products on a CPU, for weights of type float32: float32 (default), bfloat16 or "
+        "int8, which are faster and less exact; plain: as PyTorch computes them",
+    )
+    parser.add_argument(
         "--trust_remote_code",
         "--trust-remote-code",
         action="store_true",
@@ -176,11 +183,18 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def load_model(args: argparse.Namespace) -> Any:
-    """Load the pipeline of the model that was typed."""
+    """Load the pipeline of the model that was typed; `pack_weights` follows once its weights are not read any more."""
     from hf_captioners.captioning.batches import load_pipeline, require_batch_size
 
     require_batch_size(args.batch_size)
-    return load_pipeline(args.model, args.device, args.dtype, args.trust_remote_code, args.weights)
+    return load_pipeline(args.model, args.device, args.dtype, args.trust_remote_code, args.weights, "plain")
+
+
+def load_packed_model(args: argparse.Namespace) -> Any:
+    """Load the pipeline of the model that was typed, with packed weights only."""
+    pipeline = load_model(args)
+    pipeline.pack_weights(args.packed_weights, drop_plain=True)
+    return pipeline
 
 
 def run(args: argparse.Namespace) -> int:
@@ -209,7 +223,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is not None:
         return caption_into_output(args, images, workers, **texts, **options)
     unreadable: list[UnreadableImage] = []
-    for batch in caption_batches(load_model(args), images, args.batch_size, workers, **texts, **options):
+    for batch in caption_batches(load_packed_model(args), images, args.batch_size, workers, **texts, **options):
         for record in batch.records:
             name = "" if len(images) == 1 else f"{quoted_name(record['image'])}\t"
             for caption in record.get("captions", [record["caption"]]):
@@ -259,7 +273,8 @@ def caption_into_output(args: argparse.Namespace, images: list[str], workers: in
     if output.suffix.lower() == ".json":
         check_coco_ids(images)
     pipeline = load_model(args)
-    settings = job_settings(pipeline, images, args.shard, **options)
+    settings = job_settings(pipeline, images, args.shard, args.packed_weights, **options)
+    pipeline.pack_weights(args.packed_weights, drop_plain=True)
     with CaptionFile(output, settings, args.resume, args.overwrite) as file:
         unreadable = caption_into_file(file, pipeline, images, args.batch_size, workers, **options)
     print(f"Wrote {len(images) - len(unreadable):,} captions to {output}.", file=sys.stderr)
@@ -284,7 +299,8 @@ def caption_beside(args: argparse.Namespace, found: list[str], images: list[str]
     if not resumed:
         sidecars.require_free_sidecars(images, ending, mode)
     pipeline = load_model(args)
-    settings = job_settings(pipeline, images, args.shard, **options)
+    settings = job_settings(pipeline, images, args.shard, args.packed_weights, **options)
+    pipeline.pack_weights(args.packed_weights, drop_plain=True)
     with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume) as files:
         left = [image for image in images if image not in files.done]
         existing = set(sidecars.existing_sidecars(left, ending))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.named_values import read_named_values
 
-from .caption import add_model_arguments, add_weights_argument, generation_options, load_model
+from .caption import add_model_arguments, add_weights_argument, generation_options, load_packed_model
 from .names import (
     check_data,
     check_least,
@@ -123,6 +123,6 @@ def run(args: argparse.Namespace) -> int:
     if args.max_images is not None and args.max_images < len(rows):
         print(f"only the first {args.max_images:,} of {len(rows):,} images", file=sys.stderr)
         rows = rows.select(range(args.max_images))
-    matched = caption_data_set(load_model(args), rows, args.batch_size, **generation_options(args))
+    matched = caption_data_set(load_packed_model(args), rows, args.batch_size, **generation_options(args))
     status = report(score_matched(matched, settings), args)
     return max(status, report_left_out(unusable_images(problems), args.strict))

@@ -26,6 +26,7 @@ TIMM_PREFIX = "timm:"
 DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 OTHER_DTYPES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "single": "float32"}
 OTHER_DTYPES |= {"fp64": "float64", "double": "float64"}
+PACKED_WEIGHTS = ("float32", "bfloat16", "int8", "plain")
 DEVICES = ("cpu", "cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa")
 CHECKPOINT_FILES = ("config.json", "adapter_config.json")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "vocab.txt", "config.json")
@@ -42,6 +43,17 @@ def check_dtype(name: str) -> None:
         other = OTHER_DTYPES.get(name.lower())
         hint = did_you_mean(name, DTYPES) if other is None else f" Did you mean `{other}`?"
         raise ValueError(f"`--dtype` is {name!r}, expected one of {', '.join(DTYPES)}.{hint}")
+
+
+def check_packed_weights(name: str | None, dtype: str) -> None:
+    """Check the number format of packed weights, which are made of weights in float32."""
+    if name is None:
+        return
+    if name not in PACKED_WEIGHTS:
+        hint = did_you_mean(name, PACKED_WEIGHTS)
+        raise ValueError(f"`--packed_weights` is {name!r}, expected one of {', '.join(PACKED_WEIGHTS)}.{hint}")
+    if name != "plain" and dtype not in ("auto", "float32"):
+        raise ValueError(f"`--packed_weights {name}` needs weights of type float32, got `--dtype {dtype}`; give one.")
 
 
 def check_device(name: str | None) -> None:
@@ -295,6 +307,7 @@ def check_model_arguments(args: argparse.Namespace) -> None:
         check_least(f"--{name}", getattr(args, name, None))
     if getattr(args, "dtype", None) is not None:
         check_dtype(args.dtype)
+        check_packed_weights(getattr(args, "packed_weights", None), args.dtype)
     check_generation_names(read_named_values(getattr(args, "generate", ()), "--generate"))
     models = [args.model] if isinstance(args.model, str) else args.model or []
     for model in models:

@@ -53,6 +53,11 @@ class ImageCaptioningPipeline(Pipeline):
         return_token_scores: add `tokens` and `token_scores`, their log-probabilities.
         generate_kwargs: options of `generate()` as a dictionary; each may also be passed by name.
 
+    Argument of `pipeline()` only:
+        packed_weights: on a CPU, a captioner of this library generates with copies of its weights that are faster,
+            see `optimize_for_generation`: `"float32"` (default, if the captioner's weights are float32),
+            `"bfloat16"`, `"int8"`, or `"plain"`: without copies.
+
     An image is a path, an `http(s)` URL, base64 text, a PIL image, or an array or tensor `[H, W, C]`. Several images
     are a list, an array `[B, H, W, C]`, a generator, a `KeyDataset`, or a `datasets.Dataset` with a column `image`.
     An item may be `{"image": ..., "prompt": ...}`. Captioners of this library also read regions, `{"features": ...,
@@ -81,7 +86,13 @@ class ImageCaptioningPipeline(Pipeline):
     _default_generation_config = GenerationConfig(max_new_tokens=32)
 
     def __init__(
-        self, model: Any, processor: Any = None, tokenizer: Any = None, image_processor: Any = None, **kwargs: Any
+        self,
+        model: Any,
+        processor: Any = None,
+        tokenizer: Any = None,
+        image_processor: Any = None,
+        packed_weights: str | None = None,
+        **kwargs: Any,
     ) -> None:
         if not model.can_generate():
             raise ValueError(f"{type(model).__name__} cannot generate text; expected a captioner.")
@@ -93,6 +104,29 @@ class ImageCaptioningPipeline(Pipeline):
         for name in ("tokenizer", "image_processor"):
             if getattr(self, name) is None:
                 raise ValueError(f"The model has no {name}; pass `{name}=` or `processor=`.")
+        self.pack_weights(packed_weights)
+
+    def pack_weights(self, weights: str | None = None, drop_plain: bool = False) -> None:
+        """Generate with packed weights on a CPU.
+
+        Args:
+            weights: see `packed_weights` of the class; None keeps those that the captioner has.
+            drop_plain: see `optimize_for_generation`.
+
+        Raises:
+            ValueError: the captioner has no packed weights of this kind.
+        """
+        optimize = getattr(self.model, "optimize_for_generation", None)
+        if optimize is None:
+            if weights not in (None, "plain"):
+                raise ValueError(
+                    f"`packed_weights` is {weights!r}, and a {type(self.model).__name__} is no captioner of this "
+                    "library: leave it out."
+                )
+        elif weights == "plain":
+            self.model.restore_weights()
+        elif weights is not None or (self.model.dtype == torch.float32 and self.model.device.type == "cpu"):
+            optimize(weights or self.model.packed_weights or "float32", drop_plain)
 
     @property
     def _is_native(self) -> bool:

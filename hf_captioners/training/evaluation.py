@@ -51,6 +51,25 @@ def generating_by(model: Any, config: GenerationConfig) -> Iterator[None]:
         base.generation_config = own
 
 
+@contextmanager
+def packed_weights(model: Any) -> Iterator[None]:
+    """Generate with packed weights on a CPU inside, see `optimize_for_generation`; training knows nothing of them.
+
+    Args:
+        model: the captioner, perhaps wrapped in an adapter. One of another library is left as it is.
+    """
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    optimize = getattr(base, "optimize_for_generation", None)
+    if optimize is None or base.packed_weights or base.device.type != "cpu" or base.dtype != torch.float32:
+        yield
+        return
+    optimize()
+    try:
+        yield
+    finally:
+        base.restore_weights()
+
+
 @torch.no_grad()
 def caption_batch(
     model: PreTrainedModel,

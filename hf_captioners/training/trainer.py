@@ -41,6 +41,7 @@ from .evaluation import (
     MetricResult,
     caption_batch,
     generation_config_for,
+    packed_weights,
     score_captions,
     write_captions,
 )
@@ -520,9 +521,10 @@ class CaptioningTrainer(HubTrainer):
         config = generation_config_for(self.base_model, self._generation_settings(gen_kwargs))
         self.model.eval()
         captions: list[str] = []
-        for batch in self._own_share(images, "captions"):
-            tokens = caption_batch(self.model, batch, config, self.accelerator.autocast())
-            captions += self.encoder.decode(tokens)
+        with packed_weights(self.model):
+            for batch in self._own_share(images, "captions"):
+                tokens = caption_batch(self.model, batch, config, self.accelerator.autocast())
+                captions += self.encoder.decode(tokens)
         shares = gather_object([captions]) if self.args.world_size > 1 else [captions]
         # Process p captioned the rows p, p + world size, ...
         return [shares[row % len(shares)][row // len(shares)] for row in range(len(images))]

@@ -159,6 +159,22 @@ class StockChecks(CaptionerCase):
                     assert_close(state, other, atol=1e-4)
         assert {state.shape[0] for state in ours.encoder_hidden_states} == {IMAGES}
 
+    @pytest.mark.parametrize("weights", ["float32", "int8"])
+    def test_packed_weights(self, weights):
+        """Packed float32 weights give the same captions; plain weights are not needed any more."""
+        model, inputs, options = self.make_model(), self.inputs("pixels"), MODES["n_best"]
+        asked = {"max_new_tokens": NEW_TOKENS, "return_dict_in_generate": True, "output_scores": True} | options
+        plain = model.generate(**inputs, **asked)
+        model.optimize_for_generation(weights)
+        packed = model.generate(**inputs, **asked)
+        if model.packed_weights == "float32":
+            assert torch.equal(packed.sequences, plain.sequences)
+            assert_close(packed.sequences_scores, plain.sequences_scores)
+        model.optimize_for_generation(weights, drop_plain=True)
+        alone = model.generate(**inputs, **asked)
+        assert torch.equal(alone.sequences, packed.sequences)
+        assert torch.equal(alone.sequences_scores, packed.sequences_scores)
+
     def test_streamer(self, model):
         recorder, inputs = Recorder(), self.inputs("regions", images=1)
         sequences = model.generate(**inputs, max_new_tokens=NEW_TOKENS, streamer=recorder)
