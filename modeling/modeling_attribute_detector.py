@@ -9,8 +9,7 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_attribute_detector import AttributeDetectorConfig
-from .layers_attributes import AttributeNetwork, WordScores, attribute_nll, noisy_or
-from .layers_vision import load_vision_model_for
+from .layers_vision import AttributeNetwork, WordScores, attribute_nll, load_vision_model_for, noisy_or
 from .modeling_captioning import CaptioningEncoder, CaptioningPreTrainedModel
 
 

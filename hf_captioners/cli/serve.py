@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from .caption import add_model_arguments, add_pixel_argument, generation_options, load_model, set_pixel_limit
+from .caption import add_model_arguments, add_pixel_argument, generation_options, load_packed_model, set_pixel_limit
 from .names import check_least, check_model_arguments
 
 NAME = "serve"
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     set_pixel_limit(args.max_image_pixels)
     limits = Limits(args.max_bytes, args.max_requests, args.timeout)
-    captioner = CaptionBatches(load_model(args), **generation_options(args))
+    captioner = CaptionBatches(load_packed_model(args), **generation_options(args))
     application = make_application(captioner, args.batch_size, limits, [args.host, *args.allowed_hosts])
     web.run_app(
         application,
