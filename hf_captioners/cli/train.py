@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_captioners.reproduce.argument import SELF_CRITICAL, Argument
@@ -104,11 +105,11 @@ def run(args: argparse.Namespace) -> int:
     if resume:
         print(f"Resuming from {checkpoint}." if checkpoint else "No complete checkpoint: starting from the beginning.")
     try:
-        result = train_captioner(*arguments, resume=resume, reproduces=comparison, say=say)
+        result = train_captioner(*arguments, resume=resume, reproduces=comparison, say=say, chosen=set(values))
     except DivergenceError as error:
         print(f"hf-captioners train: error: {error}", file=sys.stderr)
         return 1
-    print(summary(result))
+    print(summary(result, arguments.data.train_dir))
     return report_left_out(arguments.data.left_out, args.strict)
 
 
@@ -119,8 +120,10 @@ def say(line: str) -> None:
     tqdm.write(line)
 
 
-def summary(result: "TrainingResult") -> str:
-    """Return the lines that are printed after training."""
+def summary(result: "TrainingResult", folder: str | None = None) -> str:
+    """Return the lines that are printed after training on a folder."""
+    from hf_captioners.data.held_out import FILE
+
     output_dir = result.trainer.args.output_dir
     had_finished = f"The run in {output_dir} had finished: nothing was trained. For more, pass a larger "
     had_finished += "`--max_steps` or `--num_train_epochs`."
@@ -132,5 +135,7 @@ def summary(result: "TrainingResult") -> str:
         )
         when = f"at epoch {best['epoch']:g}" if best["step"] else "of the initial model, not improved by training"
         lines.append(f"Best evaluation, {when}: {metrics}.")
+    elif folder is not None and Path(output_dir, FILE).exists():
+        lines.append(f"Score it on held-out images: hf-captioners evaluate {output_dir} {folder} --split held_out")
     lines.append(f"Caption with it: hf-captioners caption IMAGES --model {output_dir}")
     return "\n".join(lines)

@@ -18,6 +18,7 @@ from .arguments import CaptioningTrainingArguments
 from .checkpoints import last_complete_checkpoint, require_complete
 from .data_arguments import DataArguments, fit_to_features, load_training_data, with_oracle_attributes
 from .evaluation import MetricResult
+from .few_images import FEW_IMAGES, for_few_images
 from .finished_runs import STATE
 from .hub_trainer import ADVICE
 from .progress import Say, narrate
@@ -110,6 +111,7 @@ def train_captioner(
     resume: bool = False,
     reproduces: Comparison | None = None,
     say: Say | None = None,
+    chosen: Collection[str] | None = None,
 ) -> TrainingResult:
     """Train a captioner and save it in `output_dir`, with a card; test it if a test split is given.
 
@@ -123,6 +125,8 @@ def train_captioner(
         resume: resume from the last complete checkpoint in `output_dir`, if any.
         reproduces: compares the metrics of the test with a published row; the card shows both.
         say: receives lines that say what the run will do, how long it takes and what it has reached. None: nothing.
+        chosen: names of the arguments that somebody chose. Where a captioner is trained further on a few images, the
+            others are those of `for_few_images`. None: all were chosen.
 
     Raises:
         ValueError: an argument has a wrong value or is not used by the captioner, a checkpoint is of a different type,
@@ -154,6 +158,8 @@ def train_captioner(
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
         checkpoint = checkpoint_to_resume(training_arguments, resume)
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
+        if chosen is not None and model_arguments.model is not None and len(train_rows) < FEW_IMAGES:
+            training_arguments = for_few_images(training_arguments, chosen)
         if data_arguments.drawn is not None and is_main:
             data_arguments.drawn.save(output / SUBSET)
         test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None

@@ -211,3 +211,14 @@ def test_an_architecture_of_another_package(images, vision_model, tmp_path):
     assert (config["model_type"], config["vision_grid_size"]) == (TOY.model_type, [1, 2])
     assert {"modeling_toy.py", "modeling_captioning.py"} <= {path.name for path in output.glob("*.py")}
     assert main(["caption", str(images / "scene_000.png"), "--model", str(output)]) == 0
+
+
+def test_going_on_with_a_few_images_is_short_and_keeps_what_was_typed(images, captioner, tmp_path, capsys):
+    arguments = ["train", "--model", captioner, "--train_dir", str(images), *FAST, "--validation_share", "0.3"]
+    assert main([*arguments, "--output_dir", str(tmp_path / "a")]) == 0
+    out = capsys.readouterr().out
+    assert "At most 8 steps in batches of 25, 2 steps an epoch.\n" in out
+    assert f"hf-captioners evaluate {tmp_path / 'a'} {images} --split held_out" in out
+    assert not list((tmp_path / "a").glob("checkpoint-*"))
+    assert main([*arguments, "--output_dir", str(tmp_path / "b"), "--num_train_epochs", "1"]) == 0
+    assert "At most 2 steps" in capsys.readouterr().out
