@@ -12,9 +12,12 @@ OLDEST := .venv-oldest
 OLDEST_PY := $(subst $(VENV),$(OLDEST),$(PY))
 NEWEST := .venv-newest
 NEWEST_PY := $(subst $(VENV),$(NEWEST),$(PY))
+BARE := .venv-bare
+BARE_PY := $(subst $(VENV),$(BARE),$(PY))
 TRANSFORMERS ?= transformers
-EXTRAS := app heif metrics-data peft regions serve
+EXTRAS := app export heif metrics-data peft regions serve
 TESTS_app := tests/review tests/cli/test_review.py
+TESTS_export := tests/onnx
 TESTS_heif := tests/processing/test_heif.py
 TESTS_metrics-data := tests/metrics/test_meteor_tables.py
 TESTS_peft := tests/hub/test_adapters.py
@@ -25,7 +28,7 @@ STAMP := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test test-all test-oldest test-newest test-extras attack quality style bench reference-models clean
+.PHONY: help demo test test-all test-oldest test-newest test-extras test-without-torch attack quality style bench reference-models clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -62,7 +65,7 @@ test-newest:  ## run the fast tests on the newest versions: TRANSFORMERS=git+htt
 	$(NEWEST_PY) -c "import transformers; print('transformers', transformers.__version__)"
 	$(NEWEST_PY) $(PYTEST)
 
-test-extras: $(EXTRAS:%=test-extra-%)  ## run the tests of each extra in an environment of its own, .venv-extra-NAME
+test-extras: $(EXTRAS:%=test-extra-%) test-without-torch  ## run the tests of each extra in an environment of its own, .venv-extra-NAME
 
 test-extra-%:
 	$(PYTHON) -m venv --clear .venv-extra-$*
@@ -70,6 +73,13 @@ test-extra-%:
 	$(subst $(VENV),.venv-extra-$*,$(PY)) -m uv pip install --quiet --python $(subst $(VENV),.venv-extra-$*,$(PY)) \
 		-e ".[$*]" "pytest>=9" "hypothesis>=6.150"
 	$(subst $(VENV),.venv-extra-$*,$(PY)) -m pytest -m "" $(TESTS_$*)
+
+test-without-torch: $(STAMP)  ## run an exported captioner in an environment without torch and transformers
+	test -x $(BARE_PY) || $(PYTHON) -m venv $(BARE)
+	$(BARE_PY) -m pip install --quiet --disable-pip-version-check numpy pillow tokenizers onnxruntime
+	rm -rf $(BARE)/captions && mkdir $(BARE)/captions
+	$(PY) -m tests.onnx.without_torch make $(BARE)/captions
+	$(BARE_PY) tests/onnx/without_torch.py run $(BARE)/captions
 
 attack: $(STAMP)  ## attack files and jobs with random damage, resumable: SEED="1 2 3" COUNT=100 ARGS="--minutes 20"
 	TOKENIZERS_PARALLELISM=false $(PY) -m tests.robustness.attack --seed $(or $(SEED),1) --count $(or $(COUNT),100) $(ARGS)

@@ -192,6 +192,14 @@ class PreparedDotAttention(MultiHeadAttention):
         return attended.flatten(2).reshape(rows, length, -1), weights
 
 
+def rows_of_images(values: Tensor, rows: int) -> Tensor:
+    """Repeat what images have for their text rows, `[B, ...]` to `[B * K, ...]`.
+
+    Unlike `repeat_interleave`, K may be free in a program that is exported to ONNX.
+    """
+    return values[:, None].expand(-1, rows // values.shape[0], *values.shape[1:]).flatten(0, 1)
+
+
 def mean_of_visible(states: Tensor, mask: Tensor | None) -> Tensor:
     """Return the mean over visible regions, `[B, R, D]` to `[B, D]`.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention
+from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention, rows_of_images
 from .layers_transformer import CachedSelfAttention, DecoderStep
 from .layers_vision import RegionFeatures
 from .modeling_captioning import CaptioningEncoderOutput, CaptioningForConditionalGeneration
@@ -196,7 +196,8 @@ class RunningIntensityAttention(IntensityAttention):
         totals = entries.cumsum(1)
         if step.cache is not None:
             before = step.cache.records.record(self.layer_idx, self.record_name)
-            totals = totals if before is None else totals + before[:, -1:]
+            # An exported program begins with a record of no token, whose sum is 0.
+            totals = totals if before is None else totals + before[:, -1:].sum(1, keepdim=True)
             step.cache.records.append(self.layer_idx, **{self.record_name: totals})
         totals = totals.transpose(1, 2)
         return totals[:, :-1], totals[:, -1:]
@@ -293,7 +294,7 @@ class CrossIntensityAttention(RunningIntensityAttention, BeamFoldingCrossAttenti
         attended, weights = self.attended(query, key, value, visible)
         sums = self.intensities(past, value, visible).unflatten(2, (-1, length))  # [B, H, K, T]
         sums = sums.transpose(1, 2).flatten(0, 1)  # [B * K, H, T]
-        counts = visible.sum(-1).repeat_interleave(rows // key.shape[0], dim=0)  # [B * K, 1, 1]
+        counts = rows_of_images(visible.sum(-1), rows)  # [B * K, 1, 1]
         if self.pool == "released":
             pooled = self.pooled_over_batch(sums, counts.sum())
         else:

@@ -17,6 +17,7 @@ from .layers_attention import (
     PreparedDotAttention,
     create_region_mask,
     mean_of_visible,
+    rows_of_images,
 )
 from .layers_transformer import FeedForward, Residual, UnbiasedLayerNorm
 from .layers_vision import RegionFeatures
@@ -357,14 +358,12 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
         """Replace the word embedding."""
         self.embedding = value
 
-    def first_states(self, words: Tensor, global_state: Tensor, cache: RecurrentCache | None) -> dict[str, Any]:
-        """Return the states `[B * K, D]` before the first token: from the cache, or zeros."""
-        cached = None if cache is None else cache.state(0)
-        if cached is not None:
-            return {"context_memory": None, **cached}
-        zeros = words.new_zeros(words.shape[0], global_state.shape[-1])
-        memory = zeros if self.layer.context.has_memory else None
-        return {"hidden": zeros, "memory": zeros, "context": zeros, "context_memory": memory}
+    def initial_states(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> list[dict[str, Tensor]]:
+        """Return the states `[B * K, D]` of the layer before the first token: zeros."""
+        global_state = encoder_outputs.global_state
+        zeros = global_state.new_zeros(rows, global_state.shape[-1])
+        names = STATES if self.layer.context.has_memory else STATES[:-1]
+        return [dict.fromkeys(names, zeros)]
 
     @can_return_tuple
     def forward(
@@ -391,13 +390,13 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
         rows, length = input_ids.shape
         token_mask = None if attention_mask is None else attention_mask[:, -length:].bool()  # [B * K, T]
         words = self.embedding(input_ids)  # [B * K, T, E]
-        vectors = encoder_outputs.global_state  # [B, D] to [B * K, D]
-        vectors = vectors.repeat_interleave(rows // vectors.shape[0], dim=0)
-        first = self.first_states(words, vectors, cache)
+        vectors = rows_of_images(encoder_outputs.global_state, rows)  # [B, D] to [B * K, D]
+        first = None if cache is None else cache.state(0)
+        first = self.initial_states(encoder_outputs, rows)[0] if first is None else first
         prepared = self.layer.attention.prepare(encoder_outputs, rows)
         inputs = self.dropout(words.relu())
         outputs, weights, context_gates, attention_gates, *last = self.layer(
-            inputs, vectors, token_mask, *(first[name] for name in STATES), *prepared
+            inputs, vectors, token_mask, *(first.get(name) for name in STATES), *prepared
         )
         if cache is not None:
             kept = {name: state for name, state in zip(STATES, last, strict=True) if state is not None}

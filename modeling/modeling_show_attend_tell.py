@@ -16,7 +16,7 @@ from transformers.utils import can_return_tuple
 
 from .configuration_show_attend_tell import ShowAttendTellConfig
 from .generation_captioning import RecurrentCache
-from .layers_attention import AdditiveAttention, mean_of_visible
+from .layers_attention import AdditiveAttention, mean_of_visible, rows_of_images
 from .layers_recurrent import LSTMCell, LSTMState, keep_state
 from .layers_vision import RegionFeatures
 from .modeling_captioning import (
@@ -353,16 +353,16 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         """Replace the word embedding."""
         self.embedding = value
 
+    def initial_states(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> list[dict[str, Tensor]]:
+        """Return the states `[B * K, n]` of every layer before the first token: from the mean region."""
+        states = self.initial_state(encoder_outputs.last_hidden_state, encoder_outputs.region_mask)
+        return [{name: rows_of_images(values, rows) for name, values in state._asdict().items()} for state in states]
+
     def first_states(self, encoder_outputs: CaptioningEncoderOutput, rows: int, cache: Any) -> list[LSTMState]:
-        """Return the states `[B * K, n]` before the first token: from the cache, or from the mean region."""
+        """Return the states `[B * K, n]` before the first token of a call."""
         cached = [] if cache is None else [cache.state(index) for index in range(len(self.layers))]
-        if cached and cached[0] is not None:
-            return [LSTMState(**state) for state in cached]
-        images = encoder_outputs.last_hidden_state
-        copies = rows // images.shape[0]
-        states = self.initial_state(images, encoder_outputs.region_mask)
-        # [B, n] to [B * K, n]
-        return [LSTMState(*(tensor.repeat_interleave(copies, dim=0) for tensor in state)) for state in states]
+        known = cached and cached[0] is not None
+        return [LSTMState(**state) for state in (cached if known else self.initial_states(encoder_outputs, rows))]
 
     @can_return_tuple
     def forward(

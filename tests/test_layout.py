@@ -31,15 +31,17 @@ ARROWS: dict[str, set[str]] = {
     "hub": {"modeling", "processing", "pipelines", "loading", "metrics"},
     "data": {"processing", "metrics"},
     "features": {"modeling", "processing", "data", "loading"},
-    "captioning": BELOW_LOADING,
+    "captioning": BELOW_LOADING | {"onnx"},
     "explain": BELOW_LOADING,
     "server": {"captioning"},
+    "onnx": {"modeling", "processing", "loading"},
     "training": BELOW_LOADING | {"hub"},
     "reproduce": BELOW_LOADING | {"hub", "training"},
     "demo": BELOW_LOADING | {"hub", "training", "explain"},
     "review": {"captioning", "data", "metrics", "processing"},
     "registration": {"modeling", "processing", "pipelines", "hub"},
-    "cli": BELOW_LOADING | {"hub", "training", "reproduce", "demo", "explain", "captioning", "review", "server"},
+    "cli": BELOW_LOADING
+    | {"hub", "training", "reproduce", "demo", "explain", "captioning", "onnx", "review", "server"},
 }
 TRAVELLING = ("modeling", "processing", "hf_captioners/pipelines")
 TRAVELLING_IMPORTS = {"torch", "torchvision", "transformers", "tokenizers", "numpy", "PIL", "timm", "pillow_heif"}
@@ -294,6 +296,7 @@ assert {"load_captions", "VisualGPTConfig", "metrics", "__version__"} <= set(dir
 assert not {"torch", "transformers", "datasets"} & set(sys.modules), "import hf_captioners is heavy"
 import hf_captioners.metrics
 assert not {"torch", "transformers", "datasets"} & set(sys.modules), "import hf_captioners.metrics is heavy"
+import hf_captioners.onnx
 from hf_captioners.cli import main
 try:
     main(["--help"])

@@ -118,6 +118,9 @@ def job_settings(
         **options: arguments of the pipeline.
     """
     names = hashlib.sha256(json.dumps(list(images)).encode()).hexdigest()
+    job = {"inputs": f"{len(images)} images, {names[:16]}", "shard": shard, **options}
+    if not isinstance(pipeline, ImageCaptioningPipeline):  # an exported captioner
+        return {"model_digest": pipeline.digest()[:32], "dtype": pipeline.dtype, **job}
     model, tokenizer = pipeline.model, pipeline.tokenizer
     parts = [
         pipeline.image_processor.to_dict(),
@@ -128,10 +131,8 @@ def job_settings(
     return {
         "model_digest": weights_digest(model, config, *parts)[:32],
         "dtype": str(model.dtype),
-        "inputs": f"{len(images)} images, {names[:16]}",
-        "shard": shard,
         **({} if packed_weights is None else {"packed_weights": packed_weights}),
-        **options,
+        **job,
     }
 
 

@@ -21,6 +21,8 @@ from .containers import NamedBytes, located
 from .ensemble import load_ensemble
 from .image_list import views_of
 
+BACKENDS = ("torch", "onnx")
+
 
 def load_pipeline(
     model: str | Sequence[str] | None = None,
@@ -29,7 +31,8 @@ def load_pipeline(
     trust_remote_code: bool = False,
     weights: Sequence[float] | None = None,
     packed_weights: str | None = None,
-) -> ImageCaptioningPipeline:
+    backend: str = "torch",
+) -> Any:
     """Load the captioning pipeline of a model, or of an ensemble of models.
 
     Args:
@@ -40,11 +43,27 @@ def load_pipeline(
         trust_remote_code: run code from the repository of the model.
         weights: of the captioners of an ensemble; default: equal ones.
         packed_weights: see `ImageCaptioningPipeline`.
+        backend: `"torch"`, or `"onnx"`: `model` is a folder that `hf-captioners export` wrote.
+
+    Returns:
+        An `ImageCaptioningPipeline`; of an exported captioner, an `OnnxPipeline`.
 
     Raises:
-        ValueError: a model is no captioner, or the captioners do not go together.
+        ValueError: a model is no captioner, or the captioners do not go together; or another argument is given with an
+            exported captioner.
         OSError: it cannot be found or read.
     """
+    if backend not in BACKENDS:
+        raise ValueError(f"`backend` is {backend!r}, expected one of {', '.join(BACKENDS)}.")
+    if backend == "onnx":
+        if not isinstance(model, str) or device not in (None, "cpu") or dtype != "auto" or weights is not None:
+            raise ValueError(
+                '`backend="onnx"` takes the folder of one exported captioner, on the CPU: leave out device, dtype and '
+                "weights."
+            )
+        from .onnx_backend import OnnxPipeline
+
+        return OnnxPipeline(model)
     sources: list[Any] = [model] if model is None or isinstance(model, str) else list(model)
     options = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     if len(sources) > 1 or weights is not None:
@@ -82,6 +101,7 @@ class CaptionBatches:
         dtype: number format of the weights, for example `"bfloat16"`.
         trust_remote_code: run code from the repository of the model.
         packed_weights: see `ImageCaptioningPipeline`.
+        backend: `"torch"`, or `"onnx"` for a folder that `hf-captioners export` wrote.
         **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`.
 
     Example:
@@ -101,26 +121,27 @@ class CaptionBatches:
         dtype: str = "auto",
         trust_remote_code: bool = False,
         packed_weights: str | None = None,
+        backend: str = "torch",
         **generate: Any,
     ) -> None:
         self.model, self.column, self.generate = model, column, generate
-        self.loading = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
-        self.loading["packed_weights"] = packed_weights
+        self.loading: dict[str, Any] = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
+        self.loading |= {"packed_weights": packed_weights, "backend": backend}
         # Engines keep results by the pickled state of this object: a model that was trained further has another one.
-        self.version = None if isinstance(model, ImageCaptioningPipeline) else _files_version(model)
-        self._loaded: ImageCaptioningPipeline | None = None
+        self.version = _files_version(model) if model is None or isinstance(model, (str, Sequence)) else None
+        self._loaded: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the loaded model."""
         return self.__dict__ | {"_loaded": None}
 
     @property
-    def pipeline(self) -> ImageCaptioningPipeline:
+    def pipeline(self) -> Any:
         """The captioning pipeline, which is loaded when it is first needed."""
-        if isinstance(self.model, ImageCaptioningPipeline):
+        if self.model is not None and not isinstance(self.model, (str, Sequence)):
             return self.model
         if self._loaded is None:
-            self._loaded = load_pipeline(self.model, **self.loading)  # type: ignore[arg-type]
+            self._loaded = load_pipeline(self.model, **self.loading)
         return self._loaded
 
     def __call__(self, batch: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -32,6 +32,7 @@ COMMANDS = {
     "attributes": "attributes",
     "push": "push",
     "convert": "convert",
+    "export": "export",
     "reproduce": "reproduce",
     "demo": "demo",
     "env": "env",

@@ -146,6 +146,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="options of generate() of transformers, for example do_sample=true top_p=0.9 num_return_sequences=3",
     )
+    parser.add_argument(
+        "--backend",
+        default="torch",
+        choices=("torch", "onnx"),
+        help="torch, or onnx: the captioner is a folder that `hf-captioners export` wrote",
+    )
     parser.add_argument("--device", help="for example cpu or cuda:0; default: an accelerator if there is one")
     parser.add_argument("--dtype", default="auto", help="data type of the weights, for example bfloat16")
     parser.add_argument(
@@ -187,6 +193,11 @@ def load_model(args: argparse.Namespace) -> Any:
     from hf_captioners.captioning.batches import load_pipeline, require_batch_size
 
     require_batch_size(args.batch_size)
+    if args.backend == "onnx":
+        if args.packed_weights is not None:
+            raise ValueError("`--packed_weights` is about torch: leave it out with `--backend onnx`.")
+        model = args.model[0] if isinstance(args.model, list) and len(args.model) == 1 else args.model
+        return load_pipeline(model, args.device, args.dtype, weights=args.weights, backend=args.backend)
     return load_pipeline(args.model, args.device, args.dtype, args.trust_remote_code, args.weights, "plain")
 
 

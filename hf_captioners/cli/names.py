@@ -311,7 +311,10 @@ def check_model_arguments(args: argparse.Namespace) -> None:
     check_generation_names(read_named_values(getattr(args, "generate", ()), "--generate"))
     models = [args.model] if isinstance(args.model, str) else args.model or []
     for model in models:
-        check_captioner("--model", model)
+        if getattr(args, "backend", "torch") == "onnx":
+            check_source("--model", model, ("captioner.json",))
+        else:
+            check_captioner("--model", model)
     check_device(getattr(args, "device", None))
 
 

@@ -6,6 +6,7 @@ A test class of an architecture inherits `CaptionerChecks` and implements `make_
 
 from .common_configuration import ConfigurationChecks
 from .common_deployment import AdapterChecks, CompilerChecks, PlacementChecks
+from .common_export import ExportChecks
 from .common_forward import AttentionChecks, BadInputChecks, EmbeddingChecks, MaskChecks, OutputChecks
 from .common_generation import CacheChecks, EncoderOnceChecks, ScoreChecks, StockChecks
 from .common_saving import FreshProcessChecks, SavingChecks
@@ -33,6 +34,7 @@ class CaptionerChecks(
     AdapterChecks,
     PlacementChecks,
     CompilerChecks,
+    ExportChecks,
     ViewChecks,
 ):
     """All checks, by topic in `common_*.py`."""

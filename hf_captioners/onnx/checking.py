@@ -1,0 +1,96 @@
+"""Comparison of an exported captioner with the captioner that it was exported from."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import torch
+
+from .graphs import SIZES, make_example
+from .onnx_captioner import DecoderStates, OnnxCaptioner, prepare_image
+
+TOLERANCE = 1e-4  # of logits, relative to the largest one if that is above 1
+STEPS = 4
+IMAGE_SIZES = ((50, 35), (31, 64), (40, 40))  # width and height of images whose preparation is compared
+
+
+@torch.no_grad()
+def compare_with_captioner(folder: Path, model: Any, processor: Any) -> float:
+    """Compare an exported folder with its captioner: logits of steps, prepared images, and texts.
+
+    Args:
+        folder: the exported folder.
+        model, processor: of the captioner, in float32 on the CPU.
+
+    Returns:
+        The largest difference of logits, in units of the largest magnitude if that is above 1.
+
+    Raises:
+        ValueError: something is different.
+    """
+    captioner = OnnxCaptioner(folder)
+    if captioner.reads_images:
+        compare_preparation(captioner, processor)
+    compare_texts(captioner, model, processor)
+    difference = max(logits_difference(captioner, model, images) for images in (1, 3))
+    limit = TOLERANCE if captioner.facts["weights"] == "float32" else math.inf
+    if math.isnan(difference) or difference > limit:
+        raise ValueError(
+            f"The exported captioner computes other logits: they differ by {difference:.2g}, expected at most "
+            f"{limit:g}. Please report this with the configuration of the captioner."
+        )
+    return difference
+
+
+def logits_difference(captioner: OnnxCaptioner, model: Any, images: int) -> float:
+    """Return the largest difference of the logits of the first steps, for two rows of text for each image."""
+    height, width = 0, 0
+    for node in captioner.encoder.get_inputs():
+        if node.name == "pixel_values":
+            height, width = node.shape[-2:]
+    sizes = {**SIZES[0], "images": images, "copies": 2, "past": STEPS}
+    example = make_example(model, sizes, (height, width), seed=7)
+    generator = torch.Generator().manual_seed(7)
+    tokens = torch.randint(model.config.vocab_size, (2 * images, STEPS), generator=generator)
+    tokens[:, 0] = model.config.decoder_start_token_id
+    mask = model.decoding_mask(tokens)
+    expected = model(encoder_outputs=example.output, decoder_input_ids=tokens, decoder_attention_mask=mask).logits
+    names = [node.name for node in captioner.encoder.get_outputs()]
+    given = {name: example.inputs[name].numpy() for name in captioner.inputs}
+    encoded = dict(zip(names, captioner.encoder.run(names, given), strict=True))
+    states = DecoderStates(captioner.decoder, encoded, captioner.facts["reads_all_tokens"])
+    states.reorder(np.arange(images).repeat(2))
+    found = np.stack([states.step(tokens[:, : place + 1].numpy()) for place in range(STEPS)], 1)
+    difference = np.abs(found - expected.numpy()).max() / max(1.0, expected.abs().max().item())
+    return float(difference)
+
+
+def compare_preparation(captioner: OnnxCaptioner, processor: Any) -> None:
+    """Raise a `ValueError` if images are prepared in another way than by the processor."""
+    generator = np.random.default_rng(0)
+    for width, height in IMAGE_SIZES:
+        image = PIL.Image.fromarray(generator.integers(0, 256, (height, width, 3), np.uint8))
+        found = prepare_image(image, captioner.facts["image"])
+        expected = processor.image_processor(image, return_tensors="np")["pixel_values"][0]
+        if found.shape != expected.shape or np.abs(found - expected).max() > 1e-5:
+            raise ValueError("The exported captioner prepares images in another way than its image processor.")
+
+
+def compare_texts(captioner: OnnxCaptioner, model: Any, processor: Any) -> None:
+    """Raise a `ValueError` if tokens become other texts, or prompts other tokens, than by the processor."""
+    generator = np.random.default_rng(0)
+    vocabulary = min(len(processor.tokenizer), model.config.vocab_size)
+    for _ in range(20):
+        tokens = generator.integers(0, vocabulary, 8).tolist()
+        text = captioner.decode(tokens)
+        expected = processor.decode([model.config.decoder_start_token_id, *tokens])
+        if text != expected:
+            raise ValueError(
+                f"The exported captioner decodes {tokens} as {text!r}, and its processor as {expected!r}: the "
+                "processor has rules of its own for text, which are not exported."
+            )
+        prompt = processor.encode_prompts([text])["decoder_input_ids"][0].tolist()
+        if captioner.prompt_ids(text) != prompt:
+            raise ValueError(f"The exported captioner has other tokens for the prompt {text!r} than its processor.")

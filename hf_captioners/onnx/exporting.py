@@ -1,0 +1,323 @@
+"""Export of a captioner to a folder that runs on onnxruntime, checked against the captioner."""
+
+import importlib.util
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import torch
+from huggingface_hub import ModelCard
+
+from hf_captioners._version import __version__
+from hf_captioners.architectures import ARCHITECTURES, Architecture
+from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.inert_text import inert_text
+from hf_captioners.loading import load_captioner
+from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalGeneration
+from hf_captioners.output_files import as_json, write_text
+from hf_captioners.processing.image_processing_captioning import _ImageSteps
+
+from . import onnx_captioner
+from .graphs import IMAGE_SIZE, NEWEST_OPSET, OLDEST_OPSET, OPSET, Graphs, make_graphs, save_graph
+from .onnx_captioner import DECODER, ENCODER, FACTS_FILE, FORMAT, TOKENIZER_FILE, GenerationOptions, file_digest
+from .quantizing import quantize_graph
+
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+GRAPH_FOLDER = "onnx"
+WEIGHTS = {"float32": "", "int8": "_int8"}  # kinds of weights, and how the names of their graphs end
+DEFAULT_NEW_TOKENS = 32  # of the pipeline, for a captioner without a limit
+# Entries of a generation configuration that say nothing about which tokens are chosen, or that are exported otherwise.
+OTHER_ENTRIES = {
+    *("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "max_length", "use_cache"),
+    *("transformers_version", "_from_model_config", "return_dict_in_generate", "cache_implementation"),
+}
+
+
+@dataclass
+class ExportedCaptioner:
+    """What an export wrote.
+
+    Args:
+        folder: the exported folder.
+        size: of all files in bytes.
+        largest_difference: of the logits of a step from those of the captioner.
+    """
+
+    folder: Path
+    size: int
+    largest_difference: float
+
+
+def export_captioner(
+    model: Any,
+    output_dir: str | os.PathLike[str],
+    processor: Any = None,
+    opset: int = OPSET,
+    weights: str = "float32",
+) -> ExportedCaptioner:
+    """Export a captioner to a folder that onnxruntime runs without torch and transformers.
+
+    The folder has the graphs `onnx/encoder_model.onnx` and `onnx/decoder_model_merged.onnx`, `captioner.json` (how
+    images are prepared, defaults of decoding, tokens), `tokenizer.json`, a card with the licence, and
+    `onnx_captioner.py`, which captions images with this folder alone. It appears when it is complete, and its logits
+    have been compared with those of the captioner.
+
+    Args:
+        model: directory or name of a captioner, or a loaded captioner. None: the one that an installed package offers.
+        output_dir: a new folder.
+        processor: processor of a loaded captioner.
+        opset: version of the operators of ONNX.
+        weights: `"float32"`, or `"int8"`: matrices and embeddings as 8-bit integers, convolutions in float32. The
+            graphs are then `onnx/encoder_model_int8.onnx` and `onnx/decoder_model_merged_int8.onnx`.
+
+    Returns:
+        The folder, its size, and the largest difference of logits.
+
+    Raises:
+        FileExistsError: `output_dir` has files.
+        ImportError: packages of the extra `export` are missing.
+        ValueError: the captioner cannot be exported, or the exported one computes something else.
+
+    Example:
+        ```python
+        from hf_captioners.onnx import OnnxCaptioner, export_captioner
+
+        export_captioner("my_captioner", "my_captioner_onnx")
+        OnnxCaptioner("my_captioner_onnx")("photo.jpg")
+        ```
+    """
+    require_packages()
+    require_opset(opset)
+    if weights not in WEIGHTS:
+        raise ValueError(
+            f"`--weights` is {weights!r}, expected one of {', '.join(WEIGHTS)}.{did_you_mean(weights, WEIGHTS)}"
+        )
+    target = Path(output_dir)
+    require_new_folder(target)
+    source = None
+    if model is None or isinstance(model, (str, os.PathLike)):
+        source = model
+        model, processor = load_captioner(None if model is None else str(model))
+    architecture = require_exportable(model, processor)
+    model.restore_weights()  # packed weights have operations of their own
+    model = model.to(device="cpu", dtype=torch.float32).eval()
+    facts = captioner_facts(model, processor, architecture, weights)
+    graphs = make_graphs(model, image_size_of(facts["image"]), opset, untied=weights == "int8")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    working = target.with_name(f".{target.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        working.mkdir()
+        facts |= {"opset": opset, "reads_all_tokens": graphs.reads_all_tokens}
+        write_folder(working, graphs, facts, model, processor, source)
+        from .checking import compare_with_captioner
+
+        difference = compare_with_captioner(working, model, processor)
+        if target.exists():
+            target.rmdir()
+        os.replace(working, target)
+    finally:
+        shutil.rmtree(working, ignore_errors=True)
+    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    return ExportedCaptioner(target, size, difference)
+
+
+def require_packages() -> None:
+    """Raise an `ImportError` if packages of the extra `export` are missing."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ImportError(f"The export needs {', '.join(missing)}: pip install 'hf-captioners[export]'")
+
+
+def require_opset(opset: int) -> None:
+    """Raise a `ValueError` for an opset that is too old or too new."""
+    if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
+        raise ValueError(
+            f"`--opset` is {opset}, expected {OLDEST_OPSET} to {NEWEST_OPSET}: the exporter of torch writes no other "
+            f"operators. Leave it out for {OPSET}."
+        )
+
+
+def require_new_folder(folder: Path) -> None:
+    """Raise a `FileExistsError` if a folder has files, or a file has its name."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise FileExistsError(f"{folder} has files already. Pass a new folder, or remove it first.")
+
+
+def require_exportable(model: Any, processor: Any) -> Architecture:
+    """Return the architecture of a captioner that can be exported.
+
+    Raises:
+        ValueError: it is no captioner of this library, has an adapter, or decodes in a way that an exported captioner
+            does not.
+    """
+    if getattr(model, "peft_config", None) or getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError(
+            "The captioner has an adapter, which is exported only as part of the weights. Merge it: "
+            "PeftModel.from_pretrained(captioner, adapter).merge_and_unload().save_pretrained(DIR), and export DIR."
+        )
+    found = [one for one in ARCHITECTURES.values() if one.model_type == model.config.model_type]
+    if not found or not isinstance(model, CaptioningForConditionalGeneration):
+        raise ValueError(
+            f"{type(model).__name__} ({model.config.model_type}) is code that is not of this library, expected a "
+            f"captioner of {', '.join(ARCHITECTURES)}. Models of transformers are exported by its own exporters."
+        )
+    if model.captions_depend_on_batch:
+        raise ValueError(
+            "A caption of this captioner depends on the other images of its batch (the pool 'released'), which has "
+            "no step with a cache. Train it with `intensity_pool` 'mean' or 'sum', or export another captioner."
+        )
+    if model.config.vision_inputs:
+        raise ValueError(f"The vision model reads {', '.join(model.config.vision_inputs)}, which cannot be exported.")
+    if processor is None:
+        raise ValueError("`processor` is missing: pass that of the captioner, or the directory of both.")
+    if not isinstance(processor.image_processor, _ImageSteps):
+        raise ValueError(
+            f"The images are prepared by {type(processor.image_processor).__name__}, expected a "
+            "`CaptioningImageProcessor`, whose preparation is a few numbers."
+        )
+    return found[0]
+
+
+def captioner_facts(model: Any, processor: Any, architecture: Architecture, weights: str) -> dict[str, Any]:
+    """Return what an exported captioner knows beside its graphs, for `captioner.json`."""
+    config, generation = model.config, model.generation_config
+    ends = generation.eos_token_id if generation.eos_token_id is not None else config.eos_token_id
+    prefix, word = processor.text_for_tokenizer("x"), "x"
+    return {
+        "format": FORMAT,
+        "library_version": __version__,
+        "architecture": architecture.name,
+        "paper": architecture.paper,
+        "weights": weights,
+        "graphs": {name: f"{GRAPH_FOLDER}/{name}{WEIGHTS[weights]}.onnx" for name in (ENCODER, DECODER)},
+        "image": image_numbers(processor.image_processor) if config.vision_config is not None else None,
+        "tokens": {
+            "start": config.decoder_start_token_id,
+            "end": [ends] if isinstance(ends, int) else list(ends),
+            "pad": generation.pad_token_id if generation.pad_token_id is not None else config.pad_token_id,
+        },
+        "text": {
+            "lowercase": processor.lowercase,
+            "merge_repeated_words": processor.merge_repeated_words,
+            "prefix": prefix.removesuffix(word),
+        },
+        "generation": generation_defaults(generation),
+    }
+
+
+def image_numbers(processor: Any) -> dict[str, Any]:
+    """Return the preparation of images as plain numbers, see `onnx_captioner.prepare_image`.
+
+    Raises:
+        ValueError: the size is given in a form that an exported captioner does not know.
+    """
+
+    def plain(size: Any) -> dict[str, int]:
+        return {name: value for name, value in dict(size).items() if value is not None}
+
+    size = plain(processor.size) if processor.do_resize else None
+    if size is not None and set(size) not in ({"height", "width"}, {"shortest_edge"}, {"max_height", "max_width"}):
+        raise ValueError(f"The images are resized to {size}, expected height and width, or shortest_edge alone.")
+    normalized = processor.do_normalize
+    return {
+        "size": size,
+        "resample": int(processor.resample),
+        "crop_size": plain(processor.crop_size) if processor.do_center_crop else None,
+        "rescale_factor": processor.rescale_factor if processor.do_rescale else None,
+        "image_mean": list(processor.image_mean) if normalized else None,
+        "image_std": list(processor.image_std) if normalized else None,
+    }
+
+
+def image_size_of(numbers: Mapping[str, Any] | None) -> tuple[int, int]:
+    """Return height and width of prepared images.
+
+    Raises:
+        ValueError: images have different sizes.
+    """
+    if numbers is None:
+        return IMAGE_SIZE, IMAGE_SIZE
+    size = numbers["crop_size"] or numbers["size"]
+    if size is None or set(size) != {"height", "width"}:
+        raise ValueError(
+            f"Prepared images have different sizes ({size}), and a graph reads one. Set the image processor's "
+            "`crop_size` and `do_center_crop=True`, and save it."
+        )
+    return size["height"], size["width"]
+
+
+def generation_defaults(generation: Any) -> dict[str, Any]:
+    """Return the defaults of decoding that differ from those of `GenerationOptions`.
+
+    Raises:
+        ValueError: an option is set that an exported captioner does not have.
+    """
+    usual = {one.name: one.default if one.default is not MISSING else [] for one in fields(GenerationOptions)}
+    given = {
+        name: value
+        for name, value in generation.to_diff_dict().items()
+        if name not in OTHER_ENTRIES and not name.startswith("output_") and value is not None
+    }
+    if given.get("bookkeeping") == "transformers":
+        del given["bookkeeping"]
+    given = {name: value for name, value in given.items() if not (name not in usual and value in (False, 0, 1.0))}
+    unknown = {name: value for name, value in given.items() if name not in usual}
+    if unknown:
+        name, value = next(iter(unknown.items()))
+        raise ValueError(
+            f"The captioner decodes with `{name}={value!r}`, which an exported captioner does not have. Remove it: "
+            f"`model.generation_config.{name} = None`, and save the captioner again."
+        )
+    limit = generation.max_new_tokens
+    if limit is None and generation.max_length is not None:
+        limit = generation.max_length - 1  # beside the begin token
+    chosen = given | {"max_new_tokens": limit or DEFAULT_NEW_TOKENS}
+    return {name: value for name, value in chosen.items() if value != usual[name] or name == "max_new_tokens"}
+
+
+def write_folder(folder: Path, graphs: Graphs, facts: dict[str, Any], model: Any, processor: Any, source: Any) -> None:
+    """Write the files of an exported folder."""
+    (folder / GRAPH_FOLDER).mkdir()
+    for graph, name in ((graphs.encoder, ENCODER), (graphs.decoder, DECODER)):
+        path = folder / facts["graphs"][name]
+        save_graph(graph, path)
+        if facts["weights"] == "int8":
+            quantize_graph(path)
+    processor.tokenizer.backend_tokenizer.save(str(folder / TOKENIZER_FILE))
+    shutil.copyfile(onnx_captioner.__file__, folder / Path(onnx_captioner.__file__).name)
+    names = [*facts["graphs"].values(), TOKENIZER_FILE]
+    facts = facts | {"files": {name: file_digest(folder / name) for name in names}}
+    write_text(folder / FACTS_FILE, as_json(facts) + "\n")
+    terms = model.config.weights_license or {}
+    if terms.get("notice"):
+        write_text(folder / "NOTICE", str(terms["notice"]))
+    write_text(folder / "README.md", card(facts, terms, source, folder.parent))
+
+
+def card(facts: Mapping[str, Any], terms: Mapping[str, Any], source: Any, parent: Path) -> str:
+    """Return the card of an exported folder: what it is, how to use it, and the licence of the captioner."""
+    metadata = {"library_name": "onnxruntime", "pipeline_tag": "image-to-text"}
+    metadata |= {"license": "other"} if terms else {}
+    stated = {name: str(terms[name]) for name in ("license", "license_name") if name in terms}
+    path = Path(str(source), "README.md")
+    if not terms and path.is_file():
+        licence = ModelCard.load(path, ignore_metadata_errors=True).data.license
+        stated = {"license": licence} if isinstance(licence, str) else {}
+    metadata |= stated | ({"license_link": "NOTICE"} if terms.get("notice") else {})
+    text = files("hf_captioners.hub_cards").joinpath("onnx_card.md.jinja").read_text(encoding="utf-8")
+    template = jinja2.Environment(undefined=jinja2.StrictUndefined).from_string(text)
+    lines = "\n".join(f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in metadata.items())
+    return f"---\n{lines}\n---\n" + template.render(
+        facts=facts,
+        terms=terms,
+        licence=metadata.get("license"),
+        source=inert_text(str(source or "")),
+        inert=inert_text,
+    )
