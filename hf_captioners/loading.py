@@ -4,8 +4,10 @@ import json
 import logging
 import math
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from hf_captioners.processing.image_processing_captioning import CaptioningImage
 logger = logging.getLogger(__name__)
 
 COPY_AGAIN = "Copy the file again, or download it again with `hf download NAME --force-download`."
+ADAPTER_CONFIG = "adapter_config.json"
 SUB_CONFIGS = ("text_config", "vision_config", "encoder", "decoder", "backbone_config")
 # Fields with a number of layers, and the least one: parts that a model lacks have 0.
 LAYER_COUNTS = {"n_layer": 1, "num_hidden_layers": 1, "encoder_layers": 0, "decoder_layers": 0, "num_layers": 0}
@@ -111,14 +114,18 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
 
 
 def _config_file(source: str, revision: str | None) -> Path | None:
-    """Return the path of a checkpoint's configuration, locally or downloaded; None if there is none."""
-    path = Path(source, CONFIG_NAME)
+    return _file_of(source, revision, CONFIG_NAME)
+
+
+def _file_of(source: str, revision: str | None, name: str) -> Path | None:
+    """Return the path of a file of a checkpoint, locally or downloaded; None if there is none."""
+    path = Path(source, name)
     if Path(source).is_dir():
         return path if path.is_file() else None
     names = ("gated_repo", "missing_entries", "connection_errors")
     lenient = {f"_raise_exceptions_for_{name}": False for name in names}
     try:
-        found = cached_file(source, CONFIG_NAME, revision=revision, **lenient)
+        found = cached_file(source, name, revision=revision, **lenient)
     except (OSError, ValueError):  # the caller's own reading says why
         return None
     return None if found is None else Path(found)
@@ -244,17 +251,22 @@ def load_captioner(source: str | None = None, **options: Any) -> tuple[Any, Any]
 
     Args:
         source: name or directory; None or `"default"`: the one that an installed package offers, see `default_model`.
+            An adapter of PEFT is loaded with its base captioner, and stays apart from its weights; `merge_adapter`
+            merges it.
         **options: arguments of `from_pretrained`.
 
     Raises:
         ValueError: the checkpoint is not a captioner, one of its files is damaged, or a weight is not finite.
         FileNotFoundError: it cannot be read, or none is named and no package offers one.
+        ImportError: it is an adapter, and peft is not installed.
     """
     if is_default(source):
         listed = default_model()
         logger.warning(listed.introduction)
         source = str(listed.folder)
     source = str(source)
+    if (adapter := adapter_settings(source, options.get("revision"))) is not None:
+        return _load_adapted(source, adapter, options)
     try:
         with reading(source, options.get("revision")):
             model = AutoModelForImageTextToText.from_pretrained(source, **options)
@@ -263,13 +275,124 @@ def load_captioner(source: str | None = None, **options: Any) -> tuple[Any, Any]
             raise
         reason = str(error).splitlines()[0][:200]
         raise ValueError(f"{source} is no captioner ({reason}). Pass a checkpoint that generates captions.") from error
+    _require_finite(model, source)
+    with reading(source, options.get("revision")):
+        return model, load_processor(source, options.get("trust_remote_code", False))
+
+
+def _require_finite(model: torch.nn.Module, source: str) -> None:
     if name := weight_that_is_not_finite(model):
         raise ValueError(
             f"{source} has weights that are not finite, first in {name}: its training diverged, or the file is "
             "damaged. Pass an earlier checkpoint, or download it again."
         )
-    with reading(source, options.get("revision")):
-        return model, load_processor(source, options.get("trust_remote_code", False))
+
+
+def adapter_settings(source: str, revision: str | None = None) -> dict[str, Any] | None:
+    """Return the `adapter_config.json` of an adapter; None if a checkpoint is none.
+
+    Args:
+        source: directory or name.
+        revision: its revision on the Hub.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    path = _file_of(source, revision, ADAPTER_CONFIG)
+    if path is None:
+        return None
+    content = _read_json(path)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: it is {content!r:.60}, expected an object. {COPY_AGAIN}")
+    return content
+
+
+def base_of_adapter(source: str, settings: dict[str, Any]) -> str:
+    """Return the directory or name of the captioner that an adapter belongs to.
+
+    Args:
+        source: directory or name of the adapter, for messages.
+        settings: see `adapter_settings`.
+
+    Raises:
+        ValueError: it names none, or itself, or another adapter.
+        FileNotFoundError: it names a directory that does not exist.
+    """
+    base = settings.get("base_model_name_or_path")
+    where = f"{source} is an adapter, and its {ADAPTER_CONFIG} names {base!r} as its captioner"
+    if not isinstance(base, str) or not base or base == source:
+        raise ValueError(f"{where} (`base_model_name_or_path`), expected a directory or name.")
+    if os.path.isabs(base) and not Path(base).is_dir():
+        raise FileNotFoundError(f"{where}, which does not exist. Set `base_model_name_or_path` to where it is now.")
+    if adapter_settings(base) is not None:
+        raise ValueError(f"{where}, which is an adapter too. Merge that one first, see `merge_adapter`.")
+    return base
+
+
+def require_peft(what: str) -> None:
+    """Check that peft is installed.
+
+    Args:
+        what: what needs it, for the message.
+
+    Raises:
+        ImportError: it is not.
+    """
+    if find_spec("peft") is None:
+        raise ImportError(f"{what} needs the package peft: pip install 'hf-captioners[peft]'")
+
+
+@contextmanager
+def quiet_peft() -> Iterator[None]:
+    """Hide a warning of peft about the layers of GPT-2, with which it deals itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")
+        yield
+
+
+def _load_adapted(source: str, settings: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
+    """Load the captioner of an adapter, and put the adapter into it."""
+    require_peft(f"{source} is an adapter, which")
+    revision = options.get("revision")  # of the adapter
+    others = {name: value for name, value in options.items() if name != "revision"}
+    model, processor = load_captioner(base_of_adapter(source, settings), **others)
+    place = {"adapter_kwargs": {"revision": revision}} if revision else {}
+    with reading(source, revision), quiet_peft():
+        found = model.load_adapter(source, **place)
+    wrong = sorted(found.missing_keys) + sorted(found.unexpected_keys)
+    if wrong or found.mismatched_keys:
+        raise ValueError(f"{source} is an adapter of another captioner than {model.name_or_path}: {wrong[:3]} ...")
+    _require_finite(model, source)
+    if any(_file_of(source, revision, name) for name in ("processor_config.json", "preprocessor_config.json")):
+        with reading(source, revision):
+            processor = load_processor(source, options.get("trust_remote_code", False))
+    return model.eval(), processor
+
+
+def merge_adapter(source: str, **options: Any) -> tuple[Any, Any]:
+    """Load the captioner of an adapter with the adapter merged into its weights, as an ordinary captioner.
+
+    Args:
+        source: directory or name of an adapter.
+        **options: arguments of `from_pretrained`.
+
+    Returns:
+        Model and processor, to save or to push.
+
+    Raises:
+        ValueError: it is no adapter; see also `load_captioner`.
+    """
+    settings = adapter_settings(source, options.get("revision"))
+    if settings is None:
+        raise ValueError(f"{source} is no adapter: it has no {ADAPTER_CONFIG}. It can be used as it is.")
+    _, processor = load_captioner(source, **options)  # also checks that it fits
+    others = {name: value for name, value in options.items() if name != "revision"}
+    model, _ = load_captioner(base_of_adapter(source, settings), **others)
+    from peft import PeftModel
+
+    with reading(source, options.get("revision")), quiet_peft():
+        adapted = PeftModel.from_pretrained(model, source, revision=options.get("revision"))
+    return adapted.merge_and_unload(), processor  # type: ignore[operator]
 
 
 # Other number formats (8 bits and less) belong to quantised weights, and have no infinity or no test for it.

@@ -34,6 +34,7 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.json", "voc
 VISION_FIELDS = {"image_size", "num_channels", "patch_size", "vision_config", "backbone_config", "architecture"}
 OWN_MODELS = "captioning_"
 USUAL_SPLITS = ("train", "validation", "test")
+LARGEST_HEADER = 100 * 2**20  # bytes, as in safetensors
 HUB_SECONDS = 5  # that a first answer of the Hub may take
 
 
@@ -119,7 +120,7 @@ def check_source(flag: str, source: str, files: Sequence[str] = CHECKPOINT_FILES
     if path.is_dir():
         if not any((path / name).is_file() for name in files):
             raise FileNotFoundError(f"`{flag}`: {source} is no checkpoint: it has no {' or '.join(files)}.")
-        return _config(path / "config.json")
+        return _config(path / "config.json") or _config_of_base(flag, path)
     if path.is_file():
         raise NotADirectoryError(f"`{flag}`: {source} is a file and no checkpoint, expected its directory.")
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source):
@@ -135,6 +136,17 @@ def check_source(flag: str, source: str, files: Sequence[str] = CHECKPOINT_FILES
             f"which is offline.{near_path(source)}"
         )
     return _config_on_hub(flag, source)
+
+
+def _config_of_base(flag: str, folder: Path) -> dict[str, Any] | None:
+    """Return the `config.json` of the captioner that an adapter belongs to; None if the folder has no adapter."""
+    base = (_config(folder / "adapter_config.json") or {}).get("base_model_name_or_path")
+    if not isinstance(base, str) or Path(base) == folder:
+        return None
+    try:
+        return check_source(flag, base)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(f"{error} It is the captioner of the adapter {folder}.") from error
 
 
 def _config_on_hub(flag: str, source: str) -> dict[str, Any] | None:
@@ -164,6 +176,19 @@ def _config(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):  # what reads it says what is wrong with it
         return None
     return content if isinstance(content, dict) else None
+
+
+def weight_names(source: str) -> list[str]:
+    """Return the names of the weights of a checkpoint in a directory; none where they cannot be read without torch."""
+    names: list[str] = []
+    for file in sorted(Path(source).glob("model*.safetensors")):
+        with open(file, "rb") as stream:
+            try:  # the format: the size of a header of JSON in 8 bytes, then the header
+                header = json.loads(stream.read(min(int.from_bytes(stream.read(8), "little"), LARGEST_HEADER)))
+            except ValueError:
+                return []
+        names += [name for name in header if name != "__metadata__"]
+    return names
 
 
 def check_captioner(flag: str, source: str) -> dict[str, Any] | None:

@@ -48,6 +48,9 @@ OTHER_NAMES = {
     "backbone": ("vision_model",),
     "vocab_size": ("vocabulary_size",),
     "continue": ("resume",),
+    "lora": ("use_peft",),
+    "peft": ("use_peft",),
+    "lora_rank": ("lora_r",),
     "force": ("overwrite",),
 }
 EXPECTED = {int: "a whole number", float: "a number"}

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from pathlib import Path
 
 from hf_captioners.default_model import is_default
 
@@ -30,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also push the evaluation images of the card; only if you may publish them",
     )
+    parser.add_argument(
+        "--merge_adapter", action="store_true", help="merge an adapter with its captioner and push the whole captioner"
+    )
     parser.add_argument("--endpoint", action="store_true", help="add the handler.py of Inference Endpoints")
     parser.add_argument(
         "--space",
@@ -48,9 +52,12 @@ def run(args: argparse.Namespace) -> int:
     if not REPOSITORY.fullmatch(args.repo_id):
         raise ValueError(f"`REPO` is {args.repo_id!r}, expected OWNER/NAME, or NAME for your own account.")
 
+    if args.merge_adapter and not Path(args.directory, "adapter_config.json").is_file():
+        raise ValueError(f"`--merge_adapter`: {args.directory} is no adapter: it has no adapter_config.json.")
+
     from hf_captioners.hub.pushing import complete_folder
 
-    with complete_folder(args.directory) as directory:
+    with complete_folder(args.directory, args.merge_adapter) as directory:
         push(args, directory)
     return 0
 

@@ -1,6 +1,8 @@
 """Checks of the names in the arguments of a training run, before anything heavy is imported."""
 
+import re
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from .names import (
     check_split,
     check_vision_model,
     near_path,
+    weight_names,
 )
 from .table_names import FOLDER, check_columns
 
@@ -66,6 +69,7 @@ def check_training(values: Mapping[str, Any], with_paths: bool = True) -> None:
     options = read_named_values(value_of("data_options") or {}, "--data_options")
     check_data(value_of("dataset") or FOLDER, options)
     _check_metrics(value_of)
+    _check_adapter(value_of, with_paths)
     if self_critical and value_of("reward_funcs"):
         from hf_captioners.training.rewards import check_rewards
 
@@ -115,6 +119,40 @@ def _check_metrics(value_of: Callable[[str], Any]) -> None:
     best = value_of("metric_for_best_model")
     if best is not None and value_of("eval_strategy") != "no":
         require_best_metric(best, value_of("eval_metrics") or DEFAULT_METRICS)
+
+
+def _check_adapter(value_of: Callable[[str], Any], with_paths: bool) -> None:
+    """Check the arguments of LoRA, and the names of layers in a checkpoint that is here."""
+    known = argument_list()
+    of_lora = [name for name in known if name.startswith("lora_") or name in ("use_rslora", "use_dora")]
+    typed = [name for name in of_lora if value_of(name) not in (None, False)]
+    if not value_of("use_peft"):
+        if typed:
+            raise ValueError(f"`--{typed[0]}` is an argument of LoRA: pass --use_peft too, or leave it out.")
+        return
+    if find_spec("peft") is None:
+        raise ImportError("--use_peft needs the package peft: pip install 'hf-captioners[peft]'")
+    for name, low, high in (("lora_r", 1, None), ("lora_alpha", 1, None), ("lora_dropout", 0, 1)):
+        value = float(known[name].default if value_of(name) is None else value_of(name))
+        if value < low or (high is not None and value >= high):
+            expected = f"at least {low}" if high is None else f"a number in [{low}, {high})"
+            raise ValueError(f"`--{name}` is {value:g}, expected {expected}.")
+    if not with_paths:
+        return
+    if value_of("model") is None:
+        raise ValueError(
+            "`--use_peft` trains an adapter of a captioner that is trained already, and new parts have to be trained "
+            "whole: pass --model CAPTIONER, or leave it out."
+        )
+    parts = {part for name in weight_names(value_of("model")) for part in name.split(".")[:-1] if not part.isdigit()}
+    for name in ("lora_target_modules", "lora_modules_to_save"):
+        for layer in value_of(name) or ():
+            last = layer.rpartition(".")[2]
+            is_name = re.fullmatch(r"\w*[a-zA-Z_]\w*", last) is not None  # not all-linear, nor an expression
+            if parts and is_name and last not in parts:
+                raise ValueError(
+                    f"`--{name}`: {value_of('model')} has no layer {layer!r}.{did_you_mean(last, sorted(parts))}"
+                )
 
 
 def _check_parts(value_of: Callable[[str], Any], architecture: Architecture) -> None:

@@ -133,6 +133,7 @@ class TrainingFacts:
         processes: number of processes.
         versions: versions of libraries.
         started_from: names of the pretrained models.
+        adapter: what kind of adapter was trained, in words; None: the captioner itself was trained.
         converted_from: file of the authors' program that the weights were converted from.
         licence: licence of the weights.
         language: language code of the captions, e.g. `en`.
@@ -150,6 +151,7 @@ class TrainingFacts:
     processes: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
     started_from: list[str] = field(default_factory=list)
+    adapter: str | None = None
     converted_from: str | None = None
     licence: str | None = None
     language: str | None = None

@@ -72,12 +72,11 @@ captioner = pipeline("image-captioning", model="{repo}")
 print(captioner("photo.jpg")[0]["generated_text"])"""
 REGIONS_SNIPPET_WITH_LIBRARY = "import hf_captioners\n" + REGIONS_SNIPPET.replace(", trust_remote_code=True", "")
 FOREIGN_SNIPPET = OWN_SNIPPET_WITH_LIBRARY
-ADAPTER_SNIPPET = """import hf_captioners
-from peft import PeftModel
-from transformers import AutoModelForImageTextToText
+ADAPTER_SNIPPET = """from hf_captioners import load_captioner
+from hf_captioners.loading import merge_adapter
 
-model = AutoModelForImageTextToText.from_pretrained("{base}")
-model = PeftModel.from_pretrained(model, "{repo}").merge_and_unload()"""
+model, processor = load_captioner("{repo}")  # with {base}
+model, processor = merge_adapter("{repo}")  # the same as one captioner, to save or to push"""
 
 
 def write_card(
@@ -196,7 +195,7 @@ def card_metadata(name: str, checkpoint: CheckpointFacts, training: TrainingFact
         "pipeline_tag": "image-to-text",
         "tags": tags,
     }
-    base = [checkpoint.adapter_of] if checkpoint.adapter_of else []
+    base = [checkpoint.adapter_of] if checkpoint.adapter_of and _is_hub_name(checkpoint.adapter_of) else []
     if training is not None:
         metadata |= _known({"license": training.licence, "language": training.language})
         base += [source for source in training.started_from if _is_hub_name(source)]
@@ -229,6 +228,7 @@ def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[
     size = checkpoint.image_size
     rows = {
         "parameters": f"{checkpoint.parameters:,}" if checkpoint.parameters else None,
+        "adapter": inert_text(training.adapter and f"{training.adapter}{'' if checkpoint.adapter_of else '; merged'}"),
         "vision model": inert_text(checkpoint.vision),
         "input resolution": f"{size[0]} x {size[1]}" if size else None,
         "default generation settings": _settings(checkpoint.generation),

@@ -111,12 +111,24 @@ def _references(described: Any) -> Iterator[str]:
 def _check_base(folder: Path) -> None:
     """Check that the base captioner of an adapter is on the Hub."""
     path = folder / "adapter_config.json"
-    base = json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path")
-    if not base or Path(base).is_dir():
+    require_base_on_hub(json.loads(path.read_text(encoding="utf-8")).get("base_model_name_or_path"), str(path))
+
+
+def require_base_on_hub(base: str | None, what: str) -> None:
+    """Check that the base captioner of an adapter is on the Hub.
+
+    Args:
+        base: its name.
+        what: what names it, for the message.
+
+    Raises:
+        ValueError: it is a directory, or there is none.
+    """
+    if not base or os.path.isabs(base) or Path(base).is_dir():
         raise ValueError(
-            f"{path} names {base!r} as the base captioner of the adapter, which is not on the Hub. Push that one "
-            "first and set `base_model_name_or_path` to its name on the Hub; or merge the adapter (merge_and_unload) "
-            "and push the merged captioner."
+            f"{what} names {base!r} as the base captioner of the adapter, which is not on the Hub. Push that one "
+            "first and set `base_model_name_or_path` to its name on the Hub; or merge the adapter and push the merged "
+            "captioner (`hf-captioners push --merge_adapter`)."
         )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from transformers.utils import logging
 from hf_captioners._version import __version__
 from hf_captioners.default_model import is_default
 
-from .card_facts import SAMPLE_IMAGE, sample_images
+from .card_facts import FACTS_FILE, SAMPLE_IMAGE, sample_images
 from .card_merging import front_matter, merge_cards, read_card
 from .cards import CARD, make_card, read_text
 from .checkpoint_files import PROCESSOR, checkpoint_files
@@ -113,22 +114,26 @@ def push_checkpoint(
 
 
 @contextmanager
-def complete_folder(directory: str) -> Iterator[str]:
+def complete_folder(directory: str, merge: bool = False) -> Iterator[str]:
     """Yield the directory of a checkpoint that can be pushed.
 
     Args:
         directory: that directory, or `"default"`: the captioner that a package offers has no code, so it is saved into
             a temporary directory, which adds that of this library.
+        merge: whether it is an adapter, to be merged with its captioner in a temporary directory.
     """
-    if not is_default(directory):
+    if not (is_default(directory) or merge):
         yield directory
         return
     # Importing transformers registers the architectures, which needs this module, maybe while `loading` is imported.
-    from hf_captioners.loading import load_captioner
+    from hf_captioners.loading import load_captioner, merge_adapter
 
     with tempfile.TemporaryDirectory() as place:
-        for part in load_captioner():
+        for part in merge_adapter(directory) if merge else load_captioner():
             part.save_pretrained(place)
+        facts = Path(directory, FACTS_FILE)
+        if merge and facts.is_file():
+            shutil.copyfile(facts, Path(place, FACTS_FILE))
         yield place
 
 

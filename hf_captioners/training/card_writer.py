@@ -24,6 +24,7 @@ from hf_captioners.hub.cards import CARD, make_card, read_text
 from hf_captioners.output_files import atomic_file, write_text
 from hf_captioners.processing.image_reading import read_image
 
+from .adapters import describe_adapter
 from .images import CaptionedImages
 
 logger = logging.get_logger(__name__)
@@ -213,6 +214,7 @@ class CardWriter(TrainerCallback):
             processes=args.world_size,
             versions=versions(),
             started_from=started_from(trainer.base_model.config),
+            adapter=describe_adapter(trainer.model),
         )
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
+from .adapters import load_adapter_weights
+
 # Files that the trainer writes in this order; a run may be killed between any two of them.
 NEEDED = ("optimizer.pt", "scheduler.pt", "trainer_state.json")
 CONFIGURATIONS = ("config.json", "adapter_config.json")  # of a whole model, or of adapters alone
@@ -66,12 +68,15 @@ def load_weights(model: PreTrainedModel, checkpoint: str | os.PathLike[str]) -> 
     leave such a part unchanged and only log a message.
 
     Args:
-        model: the model to change.
+        model: the model to change; of one with an adapter of PEFT only the adapter changes.
         checkpoint: its folder.
 
     Raises:
         ValueError: the checkpoint is of a different model.
     """
+    if hasattr(model, "peft_config"):
+        load_adapter_weights(model, checkpoint)
+        return
     saved_type = PreTrainedConfig.get_config_dict(checkpoint)[0].get("model_type")
     if saved_type != model.config.model_type:
         raise ValueError(

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from hf_captioners.hub.card_facts import sample_images
 from hf_captioners.hub.cards import CARD
-from hf_captioners.hub.checkpoint_files import checkpoint_files
+from hf_captioners.hub.checkpoint_files import checkpoint_files, require_base_on_hub
 from hf_captioners.hub.pushing import explain_hub_errors, prepare_repository, push_checkpoint
 from hf_captioners.output_files import explain_write_errors
 
@@ -78,9 +78,12 @@ class HubTrainer(Seq2SeqTrainer):
             private: create a private repository; default: `hub_private_repo` of the arguments.
 
         Raises:
-            ValueError: `hub_strategy` asks for optimizer states on the Hub, or see `prepare_repository`.
+            ValueError: `hub_strategy` asks for optimizer states on the Hub, the captioner of an adapter is not there,
+                or see `prepare_repository`.
             PermissionError: you are not signed in, or the account may not write there.
         """
+        for config in getattr(self.model, "peft_config", {}).values():
+            require_base_on_hub(config.base_model_name_or_path, "The adapter to train and to push")
         if not self.is_world_process_zero():
             return
         if self.args.hub_strategy not in (HubStrategy.END, HubStrategy.EVERY_SAVE):

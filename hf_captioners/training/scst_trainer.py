@@ -258,8 +258,7 @@ class SCSTTrainer(CaptioningTrainer):
     def _load_reference(self) -> PreTrainedModel:
         if not self._is_plain:
             raise ValueError(
-                f"`kl_weight` and the reward {SELF_RETRIEVAL} need a whole model without adapters in each process; "
-                "leave them out."
+                f"`kl_weight` and the reward {SELF_RETRIEVAL} need a whole model in each process; leave them out."
             )
         reference = copy.deepcopy(self.model).eval().requires_grad_(False)
         load_weights(reference, self.start_folder)

@@ -10,24 +10,32 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging
 
 from hf_captioners.architectures import get_architecture
-from hf_captioners.loading import changed_config, load_captioner, load_vision_part, reading
+from hf_captioners.default_model import is_default
+from hf_captioners.loading import adapter_settings, changed_config, load_captioner, load_vision_part, reading
 from hf_captioners.named_values import read_named_values
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer
 from hf_captioners.processing.word_tokenizer import build_word_tokenizer
 
+from .adapters import AdapterArguments, add_adapter, continue_adapter
+
 logger = logging.get_logger(__name__)
 
+NO_PARTS_WITH_ADAPTER = (
+    "`--use_peft` trains an adapter of a captioner that is trained already, and new parts have to be trained whole: "
+    "pass --model CAPTIONER, or leave it out."
+)
 NEW_TOKENS = 3  # that a tokenizer may have beyond those of its language model: begin, end and padding
 
 
 @dataclass
-class ModelArguments:
-    """Model arguments: the captioner to train, or the parts to build it from.
+class ModelArguments(AdapterArguments):
+    """Model arguments: the captioner to train, or the parts to build it from, and the adapter, see `AdapterArguments`.
 
     Args:
         architecture: name in the table of architectures.
-        model: a captioner to continue from; replaces all other arguments but `model_config` and `processor_config`.
+        model: a captioner to continue from; replaces the arguments of parts. The adapter of PEFT in a checkpoint is
+            trained further.
         language_model: name or directory of a language model, for architectures that start from one.
         random_language_model: use the language model's sizes and tokenizer with random weights.
         tokenizer: name or directory; default: the language model's, or a vocabulary of the words of the captions.
@@ -100,14 +108,15 @@ class ModelArguments:
     def description(self) -> str:
         """What the captioner starts from, in words."""
         if self.model is not None:
-            return f"the captioner {self.model}"
+            return f"the captioner {self.model}{' with a LoRA adapter' if self.use_peft else ''}"
         new = "random weights with the sizes of " if self.random_language_model else ""
         parts = (f"{new}{self.language_model}" if self.language_model else None, self.vision_model)
         return f"{' and '.join(part for part in parts if part) or 'no parts'}; everything else is new"
 
     def replaced_by_model(self) -> list[str]:
         """Return the names of arguments that were set although `model` replaces them."""
-        empty, beside = type(self)(), ("model", "model_config", "processor_config")
+        empty = type(self)()
+        beside = {"model", "model_config", "processor_config", *(one.name for one in fields(AdapterArguments))}
         names = (one.name for one in fields(self) if one.name not in beside)
         return [name for name in names if getattr(self, name) != getattr(empty, name)]
 
@@ -130,9 +139,9 @@ def start_captioner(start: ModelArguments, captions: Iterable[str] = ()) -> tupl
         if unused := start.replaced_by_model():
             typed = ", ".join(f"--{name}" for name in unused)
             logger.warning(f"{start.model} has its own parts, so these are not used: {typed}.")
-        changes = start.config_fields()
-        options = {"config": changed_config(start.model, changes)} if changes else {}
-        model, processor = load_captioner(start.model, **options)
+        model, processor = _from_captioner(start)
+    elif start.use_peft:
+        raise ValueError(NO_PARTS_WITH_ADAPTER)
     else:
         model, processor = _from_parts(start, captions)
     known = inspect.signature(type(processor)).parameters
@@ -141,6 +150,23 @@ def start_captioner(start: ModelArguments, captions: Iterable[str] = ()) -> tupl
             raise ValueError(f"`--processor_config` has {name!r}, and a {type(processor).__name__} has no such field.")
         setattr(processor, name, value)
     return model, processor
+
+
+def _from_captioner(start: ModelArguments) -> tuple[Any, Any]:
+    """Load the captioner to continue from, in a new adapter if there shall be one, or with the adapter that it is."""
+    source, changes = str(start.model), start.config_fields()
+    settings = None if is_default(source) else adapter_settings(source)
+    if settings is not None:
+        if changes or start.set_adapter_arguments():
+            name = "model_config" if changes else start.set_adapter_arguments()[0]
+            raise ValueError(
+                f"{source} is an adapter, which is trained further as it is: leave --{name} out, or merge the adapter "
+                "first (`hf_captioners.loading.merge_adapter`)."
+            )
+        return continue_adapter(source, settings)
+    options = {"config": changed_config(source, changes)} if changes else {}
+    model, processor = load_captioner(source, **options)
+    return (add_adapter(model, start) if start.use_peft else model), processor
 
 
 def _from_parts(start: ModelArguments, captions: Iterable[str]) -> tuple[Any, Any]:

@@ -60,7 +60,8 @@ SAMPLING_STRATEGIES = ("random", "group_by_length")
 class CaptioningTrainer(HubTrainer):
     """Trainer of captioners with `generate()` and a teacher-forced `forward`.
 
-    It trains the captioners of this library, and BLIP, GIT and vision-encoder-decoder models of transformers.
+    It trains the captioners of this library, and BLIP, GIT and vision-encoder-decoder models of transformers, whole or
+    in an adapter of PEFT (`peft.get_peft_model`), which is then what checkpoints hold.
 
     Args:
         model: the captioner.
@@ -127,6 +128,11 @@ class CaptioningTrainer(HubTrainer):
                 raise ValueError(f"`{name}` needs a captioner of this library, got a {type(model).__name__}.")
         if args.vision_learning_rate and (model.config.vision_config is None or model.config.freeze_vision):
             raise ValueError("`vision_learning_rate` needs a vision model that is trained: set `freeze_vision=False`.")
+        if train_dataset is not None and not any(weight.requires_grad for weight in model.parameters()):
+            raise ValueError(
+                "No weight of the captioner is trained: all are frozen. To train the adapter of a captioner, load it "
+                "with `peft.PeftModel.from_pretrained(base, adapter, is_trainable=True)`."
+            )
         self._is_own = is_own
         self.ptb_tokenizer = PTBTokenizer()  # shared, because it caches the words that it has split
         _smooth_inside(model, args.label_smoothing_factor, is_own)
@@ -275,9 +281,9 @@ class CaptioningTrainer(HubTrainer):
 
     @property
     def _is_plain(self) -> bool:
-        """Whether checkpoints hold the whole model in unsharded form."""
-        is_whole = isinstance(self.model, PreTrainedModel) and not hasattr(self.model, "peft_config")
-        return is_whole and not self._is_sharded
+        """Whether checkpoints hold the whole model, or its whole adapter, in unsharded form."""
+        has_own_adapter = isinstance(self.model, PreTrainedModel) and hasattr(self.model, "peft_config")
+        return not has_own_adapter and not self._is_sharded
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs: Any) -> Any:
         """Train as transformers does, but make no further step in a run that had ended at its checkpoint.
@@ -331,7 +337,7 @@ class CaptioningTrainer(HubTrainer):
 
         Returns:
             Whether there is one. False: the run has steps left with these arguments, its final save is missing, or the
-            model is sharded or has adapters, which are restored from checkpoints only.
+            model is sharded, so that it is restored from checkpoints only.
         """
         output = str(self.args.output_dir)
         state = final_state(output) if self._is_plain else None

@@ -16,6 +16,7 @@ LM, VISION, DATA = ["--language_model", "my_gpt2"], ["--vision_model", "my_vit"]
 TRAIN = ["train", *DATA, *LM, *VISION, "--output_dir", "out"]
 LSTM = ["train", "--architecture", "show_attend_tell", *DATA, *VISION, "--output_dir", "out"]
 CAPTION = ["caption", "photo.jpg", "--model", "my_captioner"]
+ADAPT = ["train", "--model", "my_captioner", *DATA, "--output_dir", "out"]
 EVALUATE = ["evaluate", "my_captioner", "my_images", "--split", "train"]
 EXTRACT = ["extract-features", "--data_dir", "my_images", "--output", "out"]
 SCORE = ["score", "predictions.jsonl", "references.jsonl"]
@@ -96,6 +97,13 @@ MISSPELT = [
     ([*LSTM, "--model_config", "attention_type=sof"], "`soft`"),
     (["train", "--model", "my_captioner", *DATA, "--model_config", "srau_treshold=0.3"], "`srau_threshold`"),
     ([*TRAIN, "--processor_config", "lowercas=false"], "`lowercase`"),
+    (["train", "--use-pft"], "`--use_peft`"),
+    (["train", "--lora_rank", "8"], "`--lora_r`"),
+    ([*TRAIN, "--use_peft"], "pass --model CAPTIONER"),
+    ([*ADAPT, "--lora_r", "8"], "pass --use_peft too"),
+    ([*ADAPT, "--use_peft", "--lora_r", "0"], "expected at least 1"),
+    ([*ADAPT, "--use_peft", "--lora_dropout", "1.5"], "[0, 1)"),
+    ([*ADAPT, "--use_peft", "--lora_target_modules", "c_attn", "q_prj"], "`q_proj`"),
     ([*TRAIN, "--data_options", "image_dri=photos"], "`image_dir`"),
     ([*TRAIN, "--data_options", "file_column=file_nam"], "`file_name`"),
     ([*TRAIN, "--data_options", "caption_columns=[caption]"], "`captions`"),

@@ -77,6 +77,7 @@ TRAINING = {
     "processes": 2,
     "versions": {"torch": "2.15.0"},
     "started_from": ["distilgpt2"],
+    "adapter": "LoRA of rank 4",
     "converted_from": "best.pth (SHA-256 00)",
     "licence": "apache-2.0",
     "language": "en",
@@ -248,7 +249,7 @@ def test_other_kinds_of_checkpoints():
     adapter = render_card("a/b", CheckpointFacts(adapter_of="somebody/captioner"))
     metadata = read_card(adapter, "here").metadata
     assert (metadata["library_name"], metadata["base_model"]) == ("peft", ["somebody/captioner"])
-    assert 'PeftModel.from_pretrained(model, "a/b")' in adapter
+    assert 'load_captioner("a/b")  # with somebody/captioner' in adapter
 
 
 def test_local_directories_are_not_base_models(tmp_path):

@@ -75,13 +75,14 @@ def test_python(place, capsys):
         exec(compile(block.replace("num_train_epochs=3", "num_train_epochs=1"), "training.md", "exec"), names)
     assert names["model"].config.model_type == "vision-encoder-decoder"
     assert (place / "my_python_captioner" / "model.safetensors").is_file()
+    assert (place / "my_merged_captioner" / "model.safetensors").is_file()
 
 
 def test_commands(place, capsys):
     recipe = blocks("yaml")[0]
     (place / "recipe.yaml").write_text(recipe)
     lines = [shlex.split(line) for block in blocks("bash") for line in block.replace("\\\n", " ").splitlines()]
-    first, caption, with_recipe, recurrent, explain, transformer, graph, aoanet, rewarded, pretrain = lines
+    first, caption, with_recipe, recurrent, explain, transformer, graph, aoanet, rewarded, *adapted, pretrain = lines
     assert main([*first[1:], "--num_train_epochs", "1", *FAST]) == 0
     assert main(caption[1:]) == 0
     assert main([*with_recipe[1:], "--output_dir", "my_captioner", "--resume", *FAST]) == 2
@@ -94,6 +95,9 @@ def test_commands(place, capsys):
         assert main([*line[1:], "--num_train_epochs", "1", *FAST]) == 0
     assert main([*rewarded[1:], "--num_train_epochs", "1", "--scst_after_epochs", "1", *FAST]) == 0
     assert (place / "my_rewarded_captioner" / "start" / "model.safetensors").is_file()
+    adapt, caption_with_it = adapted
+    assert main([*adapt[1:], "--max_steps", "1", *FAST]) == 0
+    assert main(caption_with_it[1:]) == 0
     assert pretrain[0] == "python"
 
 

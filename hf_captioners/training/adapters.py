@@ -1,0 +1,227 @@
+"""LoRA adapters of a captioner that is trained already (Hu et al., 2022), with the arguments and defaults of TRL."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.loading import (
+    adapter_settings,
+    base_of_adapter,
+    load_captioner,
+    quiet_peft,
+    reading,
+    require_peft,
+)
+
+ALL_LINEAR = "all-linear"
+
+
+@dataclass
+class AdapterArguments:
+    """Arguments of LoRA adapters, named as in TRL's `ModelConfig`.
+
+    Args:
+        use_peft: train a LoRA adapter of `model` instead of its own weights.
+        lora_r: rank of the updates.
+        lora_alpha: the updates are scaled by `lora_alpha / lora_r`.
+        lora_dropout: dropout of the inputs of the updates.
+        lora_target_modules: names of the layers that get an update, or a regular expression of their full names. None:
+            `all-linear`, all linear layers but the output layer and those of a frozen vision model.
+        lora_modules_to_save: names of modules that are trained whole and saved with the adapter.
+        use_rslora: scale by `lora_alpha / sqrt(lora_r)` (Kalajdzievski, 2023).
+        use_dora: learn the size of each column of a weight apart from its direction (Liu et al., 2024).
+
+    Raises:
+        ValueError: a value is outside its range, or set without `use_peft`.
+    """
+
+    use_peft: bool = field(
+        default=False, metadata={"help": "Train a LoRA adapter of --model instead of all its weights (needs peft)."}
+    )
+    lora_r: int = field(default=16, metadata={"help": "LoRA: rank."})
+    lora_alpha: int = field(default=32, metadata={"help": "LoRA: the updates are scaled by lora_alpha / lora_r."})
+    lora_dropout: float = field(default=0.05, metadata={"help": "LoRA: dropout."})
+    lora_target_modules: list[str] | None = field(
+        default=None,
+        metadata={"help": "LoRA: names of layers, or a regular expression; default: all linear layers (all-linear)."},
+    )
+    lora_modules_to_save: list[str] | None = field(
+        default=None, metadata={"help": "LoRA: names of modules that are trained and saved whole."}
+    )
+    use_rslora: bool = field(default=False, metadata={"help": "LoRA: scale by lora_alpha / sqrt(lora_r)."})
+    use_dora: bool = field(default=False, metadata={"help": "LoRA: learn size and direction apart (DoRA)."})
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.lora_r < 1:
+            raise ValueError(f"`lora_r` is {self.lora_r}, expected at least 1.")
+        if self.lora_alpha <= 0:
+            raise ValueError(f"`lora_alpha` is {self.lora_alpha}, expected more than 0.")
+        if not 0 <= self.lora_dropout < 1:
+            raise ValueError(f"`lora_dropout` is {self.lora_dropout}, expected a number in [0, 1).")
+        if not self.use_peft and (names := self.set_adapter_arguments()):
+            raise ValueError(f"`{names[0]}` is an argument of LoRA: pass `use_peft` too, or leave it out.")
+
+    def set_adapter_arguments(self) -> list[str]:
+        """Return the names of the arguments of adapters, without `use_peft`, that differ from their defaults."""
+        own = [one for one in fields(AdapterArguments) if one.name != "use_peft"]
+        return [one.name for one in own if getattr(self, one.name) != one.default]
+
+
+def add_adapter(model: Any, arguments: AdapterArguments) -> Any:
+    """Wrap a captioner in a new LoRA adapter; only the adapter is trained, and it is what checkpoints hold.
+
+    Args:
+        model: a trained captioner of this library or of transformers.
+        arguments: the arguments of LoRA.
+
+    Returns:
+        A `PeftModel` in evaluation mode.
+
+    Raises:
+        ImportError: peft is not installed.
+        ValueError: no layer has one of the names.
+    """
+    require_peft("--use_peft")
+    import peft
+
+    targets = arguments.lora_target_modules
+    one_text = targets[0] if targets is not None and len(targets) == 1 else targets
+    chosen = linear_layers(model) if one_text in (None, ALL_LINEAR) else one_text
+    if isinstance(chosen, str) and not _is_pattern(chosen):
+        chosen = [chosen]
+    require_modules(model, [] if isinstance(chosen, str) else chosen, "--lora_target_modules")
+    require_modules(model, arguments.lora_modules_to_save or [], "--lora_modules_to_save")
+    config = peft.LoraConfig(
+        r=arguments.lora_r,
+        lora_alpha=arguments.lora_alpha,
+        lora_dropout=arguments.lora_dropout,
+        target_modules=chosen,
+        modules_to_save=arguments.lora_modules_to_save,
+        use_rslora=arguments.use_rslora,
+        use_dora=arguments.use_dora,
+    )
+    if Path(model.name_or_path).is_dir():  # the adapter is found from everywhere
+        model.name_or_path = os.path.abspath(model.name_or_path)
+    with reading(model.name_or_path), quiet_peft():
+        return peft.get_peft_model(model, config).eval()
+
+
+def linear_layers(model: Any) -> list[str]:
+    """Return the names of all linear layers of a captioner that an adapter may change.
+
+    Layers whose weight is also that of an embedding are left out, because merging would change the embedding; so are
+    the output layer, as PEFT does, and a frozen vision model, whose features may be stored.
+
+    Args:
+        model: a captioner of this library or of transformers.
+    """
+    modules = dict(model.named_modules())
+    embeddings = {id(one.weight) for one in modules.values() if isinstance(one, nn.Embedding)}
+    outputs = {id(model.get_output_embeddings()), *(id(one) for name, one in modules.items() if name == "lm_head")}
+    frozen = model.get_encoder().vision if getattr(model.config, "freeze_vision", False) else None
+    left_out = set() if frozen is None else {id(one) for one in frozen.modules()}
+    return [
+        name
+        for name, one in modules.items()
+        if isinstance(one, (nn.Linear, Conv1D))
+        and id(one) not in outputs | left_out
+        and id(one.weight) not in embeddings
+    ]
+
+
+def _is_pattern(text: str) -> bool:
+    return any(sign in text for sign in "*+?()[]|\\^$")
+
+
+def require_modules(model: nn.Module, names: Iterable[str], flag: str) -> None:
+    """Check that a model has modules of these names.
+
+    Args:
+        model: the captioner.
+        names: full names, or their last parts.
+        flag: the argument, for the message.
+
+    Raises:
+        ValueError: it has none of a name; with the nearest name.
+    """
+    known = [name for name, _ in model.named_modules() if name]
+    for wanted in names:
+        if not any(name == wanted or name.endswith(f".{wanted}") for name in known):
+            last = dict.fromkeys(name.rpartition(".")[2] for name in known)
+            near = did_you_mean(wanted, [one for one in last if not one.isdigit()])
+            raise ValueError(f"`{flag}`: a {type(model).__name__} has no module {wanted!r}.{near}")
+
+
+def continue_adapter(source: str, settings: dict[str, Any]) -> tuple[Any, Any]:
+    """Load a captioner with its adapter, to train the adapter further.
+
+    Args:
+        source: directory or name of the adapter.
+        settings: its settings, see `adapter_settings`.
+
+    Returns:
+        `PeftModel` and processor.
+
+    Raises:
+        ImportError, ValueError, FileNotFoundError: see `load_captioner`.
+    """
+    require_peft(source)
+    import peft
+
+    _, processor = load_captioner(source)  # also checks that it fits
+    model, _ = load_captioner(base_of_adapter(source, settings))
+    with reading(source), quiet_peft():
+        return peft.PeftModel.from_pretrained(model, source, is_trainable=True).eval(), processor
+
+
+def load_adapter_weights(model: Any, checkpoint: str | os.PathLike[str]) -> None:
+    """Load the adapter of a checkpoint into a model with an adapter of the same form.
+
+    Args:
+        model: a `PeftModel`.
+        checkpoint: folder of the checkpoint.
+
+    Raises:
+        ValueError: the checkpoint is of a different adapter.
+    """
+    import peft
+
+    expected = peft.get_peft_model_state_dict(model)
+    settings = adapter_settings(str(checkpoint))
+    found = {} if settings is None else peft.load_peft_weights(str(checkpoint), device="cpu")
+    shapes = [{name: tuple(weight.shape) for name, weight in one.items()} for one in (expected, found)]
+    if different := sorted(dict(shapes[0].items() ^ shapes[1].items())):
+        raise ValueError(
+            f"The checkpoint {checkpoint} is of a different adapter: {len(different)} weights differ in name or size, "
+            f"among them {', '.join(different[:3])}. Resume with the arguments of the first run."
+        )
+    peft.set_peft_model_state_dict(model, found)
+
+
+def _last_word(name: str) -> str:
+    """Return the last part of a module's name that is no number."""
+    return next((part for part in reversed(name.split(".")) if not part.isdigit()), name)
+
+
+def describe_adapter(model: Any) -> str | None:
+    """Return the adapter of a model in words, such as `LoRA of rank 16 ...`; None if it has none."""
+    config = getattr(model, "peft_config", {}).get(getattr(model, "active_adapter", "default"))
+    if config is None:
+        return None
+    kind = str(getattr(config.peft_type, "value", config.peft_type))
+    if kind != "LORA":
+        return kind
+    variants = [name for name, used in (("rank-stabilised", config.use_rslora), ("DoRA", config.use_dora)) if used]
+    targets = config.target_modules
+    layers = [targets] if isinstance(targets, str) else sorted(set(map(_last_word, targets)))
+    return (
+        f"LoRA of rank {config.r}, alpha {config.lora_alpha}, dropout {config.lora_dropout:g}"
+        f"{''.join(f', {name}' for name in variants)}, of the layers {', '.join(layers)}"
+    )
