@@ -78,6 +78,7 @@ def check_training(values: Mapping[str, Any], with_paths: bool = True) -> None:
         after = (value_of("scst_after_epochs"), value_of("scst_after_patience"))
         if after == (None, None) and value_of("model") is None:
             raise ValueError(NEW_PARTS)
+    _check_streaming(value_of, self_critical)
     if with_paths:
         _check_folders(value_of, options)
         _check_parts(value_of, architecture)
@@ -119,6 +120,23 @@ def _check_metrics(value_of: Callable[[str], Any]) -> None:
     best = value_of("metric_for_best_model")
     if best is not None and value_of("eval_strategy") != "no":
         require_best_metric(best, value_of("eval_metrics") or DEFAULT_METRICS)
+
+
+def _check_streaming(value_of: Callable[[str], Any], self_critical: bool) -> None:
+    """Check the arguments that a stream needs, and those that it does not take."""
+    if not value_of("streaming"):
+        return
+    if self_critical:
+        raise ValueError("`--streaming` and `--scst` exclude each other: rewards need the references of all captions.")
+    if (value_of("max_steps") or -1) <= 0:
+        raise ValueError("`--streaming` needs `--max_steps N`: a stream has no length.")
+    for name in ("eval_strategy", "save_strategy"):
+        if (value_of(name) or "epoch") == "epoch":
+            steps = name.replace("strategy", "steps")
+            raise ValueError(f"`--streaming` needs `--{name} steps --{steps} N` (or `no`): a stream has no epochs.")
+    for name in ("features", "train_share", "subset", "attributes"):
+        if value_of(name) is not None:
+            raise ValueError(f"`--streaming` and `--{name}` exclude each other: a stream is read once, in its order.")
 
 
 def _check_adapter(value_of: Callable[[str], Any], with_paths: bool) -> None:

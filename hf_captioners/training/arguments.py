@@ -49,6 +49,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         vision_learning_rate: learning rate of a vision model that is trained (`freeze_vision=False`); None: that of
             all other parameters. The common re-implementation of Show, Attend and Tell uses 1e-4, and 4e-4 elsewhere.
         captions_per_image: captions per image in one epoch, drawn anew each epoch from the seed; None uses all.
+        stream_buffer_size: of streamed training data: pairs of image and caption in the buffer that mixes them.
         group_captions: put the captions of an image into one batch, and encode the image once for all of them: less
             work for the visual encoder, less variety in a batch. For captioners of this library; the batch size,
             which counts captions, should be a multiple of the captions per image.
@@ -125,6 +126,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     captions_per_image: int | None = field(
         default=None, metadata={"help": "Captions per image in one epoch, drawn at random; default: all."}
     )
+    stream_buffer_size: int = field(
+        default=1000, metadata={"help": "Pairs in the buffer that mixes streamed training data (--streaming)."}
+    )
     group_captions: bool = field(
         default=False, metadata={"help": "Keep the captions of an image in one batch and encode it once (faster)."}
     )
@@ -186,6 +190,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             "generation_max_new_tokens",
             "early_stopping_patience",
             "scheduled_sampling_every",
+            "stream_buffer_size",
         ):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -26,6 +26,7 @@ from hf_captioners.processing.image_reading import read_image
 
 from .adapters import describe_adapter
 from .images import CaptionedImages
+from .streams import StreamedPairs
 
 logger = logging.get_logger(__name__)
 
@@ -194,7 +195,6 @@ class CardWriter(TrainerCallback):
         """Return the facts of the run so far."""
         args, state = trainer.args, trainer.state
         step = state.global_step or None if self.saved_step is None else self.saved_step
-        images = trainer.train_dataset.images if trainer.train_dataset is not None else None
         reported, other = reported_arguments(args)
         evaluations = self.evaluations.get(step or 0, {})
         kept = list(evaluations.values())
@@ -202,7 +202,7 @@ class CardWriter(TrainerCallback):
             earlier = TrainingFacts.load(Path(str(args.output_dir), f"checkpoint-{step}"))
             kept = [*(earlier.evaluations if earlier else []), *kept]
         return TrainingFacts(
-            data=data_facts(images.rows, images.captions) if images is not None else DataFacts(),
+            data=training_data_facts(trainer.train_dataset),
             evaluations=kept,
             reproduces=self.reproduces,
             arguments=reported,
@@ -225,6 +225,15 @@ def write_small_copy(image: Any, path: Path) -> None:
     small.thumbnail((SAMPLE_SIDE, SAMPLE_SIDE))
     with atomic_file(path, "wb") as file:
         small.save(file, "JPEG")
+
+
+def training_data_facts(items: Any) -> DataFacts:
+    """Return the description of training data; that of a stream has no numbers."""
+    if items is None:
+        return DataFacts()
+    if isinstance(items, StreamedPairs):
+        return dataclasses.replace(data_facts(items.stream, []), images=None, captions=None, of_images=None)
+    return data_facts(items.images.rows, items.images.captions)
 
 
 def data_facts(rows: Dataset, captions: list[list[str]]) -> DataFacts:

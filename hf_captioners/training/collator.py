@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .caption_encoding import CaptionEncoder
+from .streams import SKIPPED
 
 
 @dataclass
@@ -30,6 +31,8 @@ class CaptionCollator:
 
         Further inputs that the model declares are padded, see `CaptioningProcessor.pad_columns`.
         """
+        if SKIPPED in items[0]:
+            return {SKIPPED: torch.ones(len(items), dtype=torch.bool)}
         images = once_each(items) if self.share_images and "row" in items[0] else items
         if "region_features" in items[0]:
             batch = stack_features(images)

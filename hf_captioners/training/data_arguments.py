@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from datasets import Dataset, DatasetDict, NamedSplit
+from datasets import Dataset, DatasetDict, IterableDatasetDict, NamedSplit
 
 from hf_captioners.data import load_captions
 from hf_captioners.data.generated_captions import require_captions_of_people
@@ -24,6 +24,8 @@ from hf_captioners.training.starting import ModelArguments
 
 logger = logging.getLogger(__name__)
 
+STORED_ONLY = ("features", "train_share", "subset", "attributes")  # arguments that need rows by their number
+
 
 @dataclass
 class DataArguments:
@@ -34,6 +36,9 @@ class DataArguments:
         data_dir: folder of the data set.
         train_dir: the same, for your own images with captions, with or without a folder per split.
         data_options: options of the data set, as `name=value` entries or as a mapping.
+        streaming: read the images while training instead of storing them first: for data sets that do not fit on the
+            disk, or are on the Hub. The run needs `max_steps`, and evaluation images from a split `validation` or
+            `validation_dir`. See `hf_captioners.training.streams`.
         features: stored features instead of images: a folder with one feature store per split, as
             `hf-captioners extract-features` writes it, or one source for all splits, see `open_regions`.
         attributes: `"oracle"`: the captioner reads the words of an image's own captions as attributes (Entangled
@@ -64,6 +69,9 @@ class DataArguments:
     data_options: list[str] = field(
         default_factory=list,
         metadata={"help": "Options of the data set: name=value ..., for example protocol=r2gen max_views=2."},
+    )
+    streaming: bool = field(
+        default=False, metadata={"help": "Read images while training, from a data set of any size; needs --max_steps."}
     )
     features: str | None = field(
         default=None,
@@ -112,6 +120,11 @@ class DataArguments:
             raise ValueError("`--subset` and `--train_share` exclude each other; give one.")
         if self.data_dir is not None and self.train_dir is not None:
             raise ValueError("`--data_dir` and `--train_dir` are both the folder of the data set; give one.")
+        for name in STORED_ONLY:
+            if self.streaming and getattr(self, name) is not None:
+                raise ValueError(
+                    f"`--streaming` and `--{name}` exclude each other: a stream is read once, in its order."
+                )
         if self.features is not None and self.validation_dir is not None:
             raise ValueError(
                 "`--features` and `--validation_dir` exclude each other: put the evaluation images into a folder "
@@ -123,11 +136,15 @@ class DataArguments:
         """The folder of the data set."""
         return self.data_dir or self.train_dir
 
-    def load(self, folder: str | None) -> DatasetDict:
+    def load(self, folder: str | None) -> DatasetDict | IterableDatasetDict:
         """Load all splits of the data set from a folder, without images that cannot be read; see `left_out`."""
         options, report = read_named_values(self.data_options, "--data_options"), DataReport()
         if self.dataset == "caption_folder" and folder is not None and Path(folder).is_dir():
             require_captions_of_people(Path(folder), options.get("metadata_file"), self.train_on_generated)
+        if self.streaming:
+            streams = load_captions(self.dataset, data_dir=folder, streaming=True, **options)
+            assert isinstance(streams, IterableDatasetDict)
+            return streams
         if self.features is None:
             splits = load_readable(self.dataset, folder, report=report, **options)
         else:
@@ -205,6 +222,11 @@ def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset
         train = data.reduced(train, seed)
         others = data.load(data.validation_dir)
         return train, others["validation"] if "validation" in others else others[next(iter(others))]
+    if data.streaming and "validation" not in splits:
+        raise ValueError(
+            f"`--streaming`: {data.folder or data.dataset} has no split 'validation', and images of a stream cannot "
+            f"be held out at random; its splits are {', '.join(splits)}. Pass --validation_dir."
+        )
     if "validation" in splits:
         train = data.reduced(train, seed)
         return data.with_features(train, "train"), data.with_features(splits["validation"], "validation")

@@ -8,6 +8,8 @@ from typing import Any
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
+from .streams import StreamedPairs
+
 MEASURED_STEPS = 5  # after the first one, which also prepares the device
 FEW_IMAGES = 1000
 Say = Callable[[str], None]
@@ -22,8 +24,10 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
         started_from: what the captioner starts from, such as its parts.
     """
     args, pairs = trainer.args, trainer.train_dataset
+    if isinstance(pairs, StreamedPairs):
+        return _describe_stream(trainer, started_from)
     images = len(getattr(pairs, "images", pairs))
-    batch = args.per_device_train_batch_size * max(1, args.world_size) * args.gradient_accumulation_steps
+    batch = _batch_of(args)
     per_epoch = max(1, math.ceil(len(trainer.sampler) / batch))
     steps = args.max_steps if args.max_steps > 0 else math.ceil(per_epoch * args.num_train_epochs)
     captions = sum(map(len, pairs.images.captions)) if hasattr(pairs, "images") else len(pairs)
@@ -42,9 +46,25 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
     return lines
 
 
+def _describe_stream(trainer: Any, started_from: str) -> list[str]:
+    args, batch = trainer.args, _batch_of(trainer.args)
+    return [
+        f"A {type(trainer.base_model).__name__} from {started_from}.",
+        f"Training on a stream of images{_evaluation_of(trainer)}.",
+        f"{args.max_steps:,} steps in batches of {batch:,}: {args.max_steps * batch:,} pairs of image and caption"
+        f"{_stop_of(args)}.",
+        _parameters_of(trainer.model),
+        f"The captioner will be in {args.output_dir}.",
+    ]
+
+
+def _batch_of(args: Any) -> int:
+    return int(args.per_device_train_batch_size * max(1, args.world_size) * args.gradient_accumulation_steps)
+
+
 def _evaluation_of(trainer: Any) -> str:
     rows = trainer.eval_dataset
-    if rows is None or isinstance(rows, Mapping):
+    if rows is None or isinstance(rows, Mapping) or not hasattr(rows, "__len__"):
         return ""
     held_out = " held-out" if str(getattr(rows, "split", "")) == "held_out" else ""
     return f"; evaluated on {len(rows):,}{held_out} images"

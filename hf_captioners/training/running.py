@@ -1,11 +1,12 @@
 """Train a captioner from arguments: load the data, build the model, train, test, save."""
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from datasets import Dataset, IterableDataset
 from transformers import set_seed
 
 from hf_captioners.hub.card_facts import PublishedFacts
@@ -26,6 +27,7 @@ from .scst_arguments import SCSTArguments
 from .scst_start import last_scst_checkpoint
 from .scst_trainer import SCSTTrainer
 from .starting import ModelArguments, start_captioner
+from .streams import rows_of_captions
 from .trainer import CaptioningTrainer
 
 NUM_ATTRIBUTES = 1000  # words that may be attributes (Entangled Transformer, section 5.2)
@@ -165,7 +167,7 @@ def train_captioner(
         test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
         fit_to_features(model_arguments, data_arguments)
         set_seed(training_arguments.seed)
-        captions = (caption for captions in train_rows["captions"] for caption in captions)
+        captions = (caption for captions in _captions_of(train_rows) for caption in captions)
         model, processor = start_captioner(model_arguments, captions)
         if data_arguments.attributes is not None:
             if "attributes" not in getattr(processor, "input_columns", ()):
@@ -208,6 +210,11 @@ def _try_metrics(training: CaptioningTrainingArguments, test: TestArguments) -> 
         return {}
     asked = test.metrics(training.eval_metrics)
     return compute_caption_metrics(known, references, asked, test.test_tokenizer)["variants"]
+
+
+def _captions_of(rows: Dataset | IterableDataset) -> Iterable[list[str]]:
+    """Return the captions of each image; those of a stream in a pass over it."""
+    return rows_of_captions(rows) if isinstance(rows, IterableDataset) else rows["captions"]
 
 
 def _with_attributes(train_rows: Any, *others: Any) -> list[Any]:

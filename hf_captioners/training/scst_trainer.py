@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import set_seed
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from torch import Tensor
 from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedModel, TrainerCallback
@@ -145,6 +145,11 @@ class SCSTTrainer(CaptioningTrainer):
                 "A caption of this model depends on the other captions of its batch, so that one pass over sampled "
                 "captions does not give their gradient. Load it with a setting that does not couple the batch: "
                 "`--model_config intensity_pool=mean` for ZoDIAC."
+            )
+        if isinstance(train_dataset, IterableDataset):
+            raise ValueError(
+                "`train_dataset` is a stream, and rewards need the references of all captions: load "
+                "the data without `streaming`. Cross-entropy training (`CaptioningTrainer`) takes streams."
             )
         super().__init__(model, args, train_dataset, eval_dataset, processing_class, callbacks, optimizers)
         self._rows, self._callbacks = train_dataset, list(callbacks or ())

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 from accelerate.utils import gather_object
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader, Subset
 from torch.utils.data import Dataset as TorchDataset
 from tqdm.auto import tqdm
@@ -51,6 +51,7 @@ from .images import CaptionedImages, CaptionPairs, CaptionSampler
 from .optimizers import OPTIMIZERS, set_own_rate
 from .scheduled_sampling import mix_in_own_words
 from .schedules import SCHEDULES, RunLength, make_schedule
+from .streams import StreamedPairs, in_memory, stream_faults
 
 logger = logging.get_logger(__name__)
 
@@ -67,7 +68,9 @@ class CaptioningTrainer(HubTrainer):
         model: the captioner.
         args: see `CaptioningTrainingArguments`.
         train_dataset, eval_dataset: captioned images with `captions` and `image` or `regions`, as `load_captions` and
-            `with_regions` return them; `eval_dataset` may be a dictionary of several data sets.
+            `with_regions` return them; `eval_dataset` may be a dictionary of several data sets. Streams of images
+            (`load_captions(..., streaming=True)`) are trained on as `StreamedPairs` says; those of evaluations are
+            read into memory.
         processing_class: the processor; saved with every checkpoint. See `ImageTextProcessor` for models without one.
         callbacks: further callbacks.
         optimizers: an optimizer and a schedule instead of those of the arguments.
@@ -104,8 +107,8 @@ class CaptioningTrainer(HubTrainer):
         self,
         model: PreTrainedModel,
         args: CaptioningTrainingArguments,
-        train_dataset: Dataset | None = None,
-        eval_dataset: Dataset | dict[str, Dataset] | None = None,
+        train_dataset: Dataset | IterableDataset | None = None,
+        eval_dataset: Dataset | IterableDataset | dict[str, Dataset] | None = None,
         processing_class: Any = None,
         callbacks: Sequence[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
@@ -128,6 +131,8 @@ class CaptioningTrainer(HubTrainer):
                 raise ValueError(f"`{name}` needs a captioner of this library, got a {type(model).__name__}.")
         if args.vision_learning_rate and (model.config.vision_config is None or model.config.freeze_vision):
             raise ValueError("`vision_learning_rate` needs a vision model that is trained: set `freeze_vision=False`.")
+        if isinstance(train_dataset, IterableDataset) and (faults := stream_faults(args)):
+            raise ValueError(f"`train_dataset` is a stream, which {faults[0]}.")
         if train_dataset is not None and not any(weight.requires_grad for weight in model.parameters()):
             raise ValueError(
                 "No weight of the captioner is trained: all are frozen. To train the adapter of a captioner, load it "
@@ -143,7 +148,7 @@ class CaptioningTrainer(HubTrainer):
             model=model,
             args=args,
             data_collator=self._make_collator(args),
-            train_dataset=None if train_dataset is None else self._make_items(train_dataset),
+            train_dataset=None if train_dataset is None else self._make_training_items(train_dataset, args),
             eval_dataset=eval_dataset,
             processing_class=processing_class,
             callbacks=[self.card, *(callbacks or ())],
@@ -156,7 +161,7 @@ class CaptioningTrainer(HubTrainer):
         # The base class assumes that a model with `**kwargs` divides by `num_items_in_batch`. For one that does not,
         # gradients would be too large by the number of accumulated batches.
         self.model_accepts_loss_kwargs = "num_items_in_batch" in inspect.signature(self.base_model.forward).parameters
-        if self.train_dataset is not None:
+        if self.train_dataset is not None and not self._is_streamed:
             seed = args.seed if args.data_seed is None else args.data_seed
             self.sampler = CaptionSampler(
                 self.train_dataset.image_of,
@@ -181,6 +186,27 @@ class CaptioningTrainer(HubTrainer):
     def _make_collator(self, args: Any) -> CaptionCollator:
         return CaptionCollator(self.encoder, share_images=args.group_captions)
 
+    def _make_training_items(self, rows: Dataset | IterableDataset, args: Any) -> Any:
+        if isinstance(rows, IterableDataset):
+            return self._make_stream(rows, args)
+        return self._make_items(rows)
+
+    def _make_stream(self, rows: IterableDataset, args: Any) -> Any:
+        return StreamedPairs(
+            rows,
+            args.seed if args.data_seed is None else args.data_seed,
+            args.per_device_train_batch_size,
+            args.captions_per_image,
+            args.stream_buffer_size,
+            args.process_index,
+            args.world_size,
+            self.encoder.declared_inputs,
+        )
+
+    @property
+    def _is_streamed(self) -> bool:
+        return isinstance(self.train_dataset, StreamedPairs)
+
     def _make_items(self, rows: Dataset) -> Any:
         return CaptionPairs(CaptionedImages(rows, declared_inputs=self.encoder.declared_inputs))
 
@@ -189,6 +215,15 @@ class CaptioningTrainer(HubTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Return the loader of pairs; features are computed first where they are cached."""
+        if self._is_streamed:  # which shares the pairs among processes itself
+            args = self.args
+            return DataLoader(
+                self.train_dataset,
+                args.per_device_train_batch_size,
+                collate_fn=self.data_collator,
+                num_workers=args.dataloader_num_workers,
+                prefetch_factor=args.dataloader_prefetch_factor if args.dataloader_num_workers else None,
+            )
         if self.train_dataset is not None:
             self.attach_features(self.train_dataset.images)
         return super().get_train_dataloader()
@@ -235,9 +270,8 @@ class CaptioningTrainer(HubTrainer):
             mode = "max" if self.args.greater_is_better else "min"
             self.args.lr_scheduler_kwargs = {"mode": mode} | (self.args.lr_scheduler_kwargs or {})
         if self.lr_scheduler is None and self.args.lr_scheduler_type in SCHEDULES:
-            batches = math.ceil(len(self.sampler) / (self.args.per_device_train_batch_size * self.args.world_size))
             run = RunLength(
-                steps_per_epoch=max(1, math.ceil(batches / self.args.gradient_accumulation_steps)),
+                steps_per_epoch=self._steps_per_epoch,
                 warmup_steps=self.args.get_warmup_steps(num_training_steps),
                 hidden_size=getattr(self.base_model.config, "hidden_size", None),
             )
@@ -246,6 +280,13 @@ class CaptioningTrainer(HubTrainer):
             )
             self._created_lr_scheduler = True
         return super().create_scheduler(num_training_steps, optimizer)
+
+    @property
+    def _steps_per_epoch(self) -> int:
+        if self._is_streamed:  # the run is one epoch
+            return int(self.args.max_steps)
+        batches = math.ceil(len(self.sampler) / (self.args.per_device_train_batch_size * self.args.world_size))
+        return max(1, math.ceil(batches / self.args.gradient_accumulation_steps))
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -300,6 +341,8 @@ class CaptioningTrainer(HubTrainer):
             if reason := self.why_finished(state):
                 logger.warning(f"The run had finished at {checkpoint} ({reason}): no further step is made.")
                 return self._end_at(checkpoint, state)
+            if self._is_streamed:
+                self.train_dataset.skipped_batches = state.global_step * self.args.gradient_accumulation_steps
         self._check_captions()
         return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
@@ -576,7 +619,8 @@ class CaptioningTrainer(HubTrainer):
         if not hasattr(self, "_evaluated"):
             self._evaluated: dict[int, tuple[Dataset, CaptionedImages]] = {}
         if id(rows) not in self._evaluated:
-            self._evaluated[id(rows)] = rows, CaptionedImages(rows, declared_inputs=self.encoder.declared_inputs)
+            stored = in_memory(rows) if isinstance(rows, IterableDataset) else rows
+            self._evaluated[id(rows)] = rows, CaptionedImages(stored, declared_inputs=self.encoder.declared_inputs)
         return self._evaluated[id(rows)][1]
 
     def _own_share(self, items: TorchDataset, description: str) -> Any:

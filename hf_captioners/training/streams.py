@@ -1,0 +1,202 @@
+"""Streamed training data: the order of pairs, their division among processes, and where a resumed run goes on.
+
+A stream is read pass after pass, without end; a run ends after `max_steps`. In each pass the shards of the stream
+come in a new order, every image gives its captions (or `captions_per_image` of them, drawn anew), and the pairs go
+through a buffer from which they leave at random. All of it depends on the seed and the number of the pass only: every
+process and every loading worker sees the same sequence of pairs and takes its own batches of it, so that P processes
+with batches of B train on what one process with batches of P * B does. A resumed run passes over the pairs of its
+earlier steps without decoding their images.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from datasets import Dataset as ArrowDataset
+from datasets import Features, Image, List
+from datasets import IterableDataset as Stream
+from torch.utils.data import IterableDataset, get_worker_info
+
+from hf_captioners.data.schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, image_column
+
+AT_ONCE = 16  # rows that are read together
+SKIPPED = "skipped"  # in items of steps that a resumed run has made
+
+
+class StreamedPairs(IterableDataset):
+    """Endless data set of pairs of image and caption: `{"image": ..., "caption": ..., "row": ...}`.
+
+    Args:
+        rows: a streamed data set with the columns `captions` and `image` or `images`.
+        seed: seed of the order and of the choice of captions.
+        batch_size: pairs in a batch of one process.
+        captions_per_image: captions per image in one pass, drawn at random; None takes all.
+        buffer_size: pairs in the buffer.
+        process, processes: number of this process, and of all.
+        declared_inputs: see `CaptionedImages`.
+
+    Attributes:
+        skipped_batches: batches of this process at the beginning that are only counted, see `SKIPPED`.
+
+    Raises:
+        ValueError: a column is missing.
+    """
+
+    def __init__(
+        self,
+        rows: Stream,
+        seed: int,
+        batch_size: int,
+        captions_per_image: int | None = None,
+        buffer_size: int = 1000,
+        process: int = 0,
+        processes: int = 1,
+        declared_inputs: Mapping[str, str] | None = None,
+    ) -> None:
+        features = require_columns(rows)
+        self.stream = rows
+        self.image_column = str(image_column(list(features)))
+        self.image_feature = features[self.image_column]
+        self.declared = [name for name in declared_inputs or {} if name in features]
+        names = (self.image_column, CAPTIONS, IMAGE_ID, *self.declared)
+        kept = undecoded(rows).select_columns([name for name in names if name in features])
+        self.rows = kept.shuffle(seed=seed, buffer_size=1)  # the order of shards; rows are mixed as pairs
+        self.seed, self.batch_size, self.captions_per_image = seed, batch_size, captions_per_image
+        self.buffer_size, self.process, self.processes = buffer_size, process, processes
+        self.skipped_batches = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        worker = get_worker_info()
+        number, workers = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for place, pair in enumerate(self.sequence()):
+            batch, position = divmod(place, self.batch_size * self.processes)
+            if batch % workers == number and position // self.batch_size == self.process:
+                yield {SKIPPED: True} if batch < self.skipped_batches else self._decoded(pair)
+
+    def _decoded(self, pair: dict[str, Any]) -> dict[str, Any]:
+        stored, feature = pair[self.image_column], self.image_feature
+        views = getattr(feature, "feature", None)
+        read = feature.decode_example(stored) if views is None else [views.decode_example(one) for one in stored]
+        return {**pair, self.image_column: read}
+
+    def sequence(self) -> Iterator[dict[str, Any]]:
+        """Yield the pairs of all processes, pass after pass, with undecoded images.
+
+        Raises:
+            ValueError: no image of the stream has a caption.
+        """
+        for number in itertools.count():
+            generator = np.random.default_rng((self.seed, number))
+            count = 0
+            for pair in mixed(self._pairs(number, generator), self.buffer_size, generator):
+                yield pair
+                count += 1
+            if not count:
+                raise ValueError("The stream has no image with a caption to train on.")
+
+    def _pairs(self, number: int, generator: np.random.Generator) -> Iterator[dict[str, Any]]:
+        self.rows.set_epoch(number)
+        for position, row in enumerate(rows_of(self.rows)):
+            captions = row[CAPTIONS] or []
+            if self.captions_per_image is not None and len(captions) > self.captions_per_image:
+                chosen = generator.permutation(len(captions))[: self.captions_per_image]
+                captions = [captions[index] for index in chosen]
+            item = {self.image_column: row[self.image_column], "row": position}
+            if self.declared:
+                item["declared"] = {name: row[name] for name in self.declared}
+            for caption in captions:
+                yield {**item, "caption": caption}
+
+
+def require_columns(rows: Stream) -> Features:
+    """Return the columns of a stream; the first row is read if they are not known.
+
+    Raises:
+        ValueError: it has no captions, or no images.
+    """
+    features = rows.features if rows.features is not None else rows._resolve_features().features
+    if CAPTIONS not in features or image_column(list(features)) not in (IMAGE, IMAGES):
+        raise ValueError(
+            f"The stream has the columns {list(features)}, expected `captions` (a list of texts) and `image` or "
+            "`images`. Rename yours: rows.rename_column(...)."
+        )
+    return features
+
+
+def undecoded(rows: Stream) -> Stream:
+    """Return a stream whose images are paths or bytes, so that only those that are used are decoded."""
+    kinds = {IMAGE: Image(decode=False), IMAGES: List(Image(decode=False))}
+    rows = rows if rows.features is not None else rows._resolve_features()
+    for name, kind in kinds.items():
+        if name in rows.features and isinstance(getattr(rows.features[name], "feature", rows.features[name]), Image):
+            rows = rows.cast_column(name, kind)
+    return rows
+
+
+def rows_of(rows: Stream) -> Iterator[dict[str, Any]]:
+    """Yield all rows, in loading workers too, which `datasets` would divide among them."""
+    for batch in rows.iter(AT_ONCE):
+        for values in zip(*batch.values(), strict=True):
+            yield dict(zip(batch, values, strict=True))
+
+
+def rows_of_captions(rows: Stream) -> Iterator[list[str]]:
+    """Yield the captions of every image, in one pass that decodes no image."""
+    require_columns(rows)
+    yield from (row[CAPTIONS] or [] for row in rows_of(rows.select_columns([CAPTIONS])))
+
+
+def mixed(items: Iterable[Any], buffer_size: int, generator: np.random.Generator) -> Iterator[Any]:
+    """Yield items in a random order: each leaves a buffer of this size when another one takes its place.
+
+    Args:
+        items: the items.
+        buffer_size: number of items in the buffer; 1 keeps the order.
+        generator: source of the order.
+    """
+    buffer: list[Any] = []
+    for item in items:
+        if len(buffer) < buffer_size:
+            buffer.append(item)
+            continue
+        place = int(generator.integers(buffer_size))
+        yield buffer[place]
+        buffer[place] = item
+    for place in generator.permutation(len(buffer)):
+        yield buffer[place]
+
+
+def in_memory(rows: Stream) -> ArrowDataset:
+    """Return the rows of a stream as a data set that is indexed by row, for evaluation; images stay encoded.
+
+    Raises:
+        ValueError: the stream has no rows.
+    """
+    features = require_columns(rows)
+    found = list(rows_of(undecoded(rows)))
+    if not found:
+        raise ValueError("The stream of evaluation images has no rows.")
+    read = ArrowDataset.from_list(found, features=features)
+    read.info.dataset_name, read._split = rows.info.dataset_name, rows.split
+    return read
+
+
+def stream_faults(args: Any) -> Sequence[str]:
+    """Return why training arguments do not fit a stream, which has no length and no epochs; empty if they do."""
+    faults = []
+    if args.max_steps <= 0:
+        faults.append("has no length: set `max_steps`")
+    for name in ("eval_strategy", "save_strategy"):
+        if str(getattr(getattr(args, name), "value", getattr(args, name))) == "epoch":
+            steps = name.replace("strategy", "steps")
+            faults.append(f"has no epochs: set `{name}` to 'steps' with `{steps}`, or to 'no'")
+    if args.train_sampling_strategy != "random":
+        faults.append("cannot be sorted: leave `train_sampling_strategy` 'random'")
+    if args.group_captions:
+        faults.append("is mixed caption by caption: leave `group_captions` False")
+    if args.scheduled_sampling_increase:
+        faults.append("has no epochs: leave `scheduled_sampling_increase` 0")
+    if args.lr_scheduler_type == "step_decay":
+        faults.append("has no epochs: choose another `lr_scheduler_type` than 'step_decay'")
+    return faults
