@@ -15,8 +15,9 @@ NEWEST_PY := $(subst $(VENV),$(NEWEST),$(PY))
 BARE := .venv-bare
 BARE_PY := $(subst $(VENV),$(BARE),$(PY))
 TRANSFORMERS ?= transformers
-EXTRAS := app export heif metrics-data peft regions serve
+EXTRAS := app docs export heif metrics-data peft regions serve
 TESTS_app := tests/review tests/cli/test_review.py
+TESTS_docs := tests/test_site.py
 TESTS_export := tests/onnx
 TESTS_heif := tests/processing/test_heif.py
 TESTS_metrics-data := tests/metrics/test_meteor_tables.py
@@ -28,7 +29,7 @@ STAMP := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
 
-.PHONY: help demo test test-all test-oldest test-newest test-extras test-without-torch attack quality style bench reference-models clean
+.PHONY: help demo docs test test-all test-oldest test-newest test-extras test-without-torch attack quality style bench reference-models clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -42,6 +43,11 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP)  ## train on drawn images and write demo/index.html (about 5 minutes)
 	OMP_NUM_THREADS=2 OMP_WAIT_POLICY=PASSIVE $(BIN)/hf-captioners demo --output_dir demo
+
+docs: $(STAMP)  ## build the site: build/site/index.html
+	$(PY) -m uv pip install --quiet --python $(PY) -e ".[docs]" || $(PY) -m pip install --quiet -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "Wrote build/site/index.html."
 
 test: $(STAMP)  ## run the fast tests
 	$(PY) $(PYTEST)

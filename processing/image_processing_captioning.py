@@ -222,13 +222,12 @@ class CaptioningImageProcessor(_ImageSteps, PilBackend):
     vision model. With a timm configuration the crop may differ by one pixel: if the margin is odd, timm rounds half of
     it to even, transformers and this class round down.
 
-    Example:
-
-    >>> import PIL.Image
-    >>> from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
-    >>> prepare = CaptioningImageProcessor(size={"height": 32, "width": 32})
-    >>> prepare(PIL.Image.new("L", (80, 60)), return_tensors="pt")["pixel_values"].shape
-    torch.Size([1, 3, 32, 32])
+    Examples:
+        >>> import PIL.Image
+        >>> from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
+        >>> prepare = CaptioningImageProcessor(size={"height": 32, "width": 32})
+        >>> prepare(PIL.Image.new("L", (80, 60)), return_tensors="pt")["pixel_values"].shape
+        torch.Size([1, 3, 32, 32])
     """
 
     def process_image(

@@ -54,19 +54,18 @@ class CaptioningProcessor(ProcessorMixin):
     Raises:
         ValueError: the tokenizer lacks one of the three tokens.
 
-    Example:
-
-    >>> import PIL.Image
-    >>> from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
-    >>> from hf_captioners.processing.processing_captioning import CaptioningProcessor
-    >>> from hf_captioners.processing.word_tokenizer import build_word_tokenizer
-    >>> tokenizer = build_word_tokenizer(["A dog runs.", "A cat sits."], at_least=1)
-    >>> processor = CaptioningProcessor(CaptioningImageProcessor(size={"height": 32, "width": 32}), tokenizer)
-    >>> batch = processor(images=PIL.Image.new("RGB", (80, 60)), text_target="A dog sits.", return_tensors="pt")
-    >>> batch["pixel_values"].shape, batch["labels"].shape
-    (torch.Size([1, 3, 32, 32]), torch.Size([1, 4]))
-    >>> processor.decode(batch["labels"][0])
-    'a dog sits'
+    Examples:
+        >>> import PIL.Image
+        >>> from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
+        >>> from hf_captioners.processing.processing_captioning import CaptioningProcessor
+        >>> from hf_captioners.processing.word_tokenizer import build_word_tokenizer
+        >>> tokenizer = build_word_tokenizer(["A dog runs.", "A cat sits."], at_least=1)
+        >>> processor = CaptioningProcessor(CaptioningImageProcessor(size={"height": 32, "width": 32}), tokenizer)
+        >>> batch = processor(images=PIL.Image.new("RGB", (80, 60)), text_target="A dog sits.", return_tensors="pt")
+        >>> batch["pixel_values"].shape, batch["labels"].shape
+        (torch.Size([1, 3, 32, 32]), torch.Size([1, 4]))
+        >>> processor.decode(batch["labels"][0])
+        'a dog sits'
     """
 
     # Called with the directory of every saved processor, see `CaptioningPreTrainedModel.checkpoint_completions`.

@@ -99,12 +99,11 @@ def build_word_tokenizer(
     Raises:
         ValueError: no word is left.
 
-    Example:
-
-    >>> from hf_captioners.processing.word_tokenizer import build_word_tokenizer
-    >>> tokenizer = build_word_tokenizer(["A dog runs.", "A cat sits."], at_least=1)
-    >>> tokenizer.tokenize("A dog sits.")
-    ['a', 'dog', 'sits']
+    Examples:
+        >>> from hf_captioners.processing.word_tokenizer import build_word_tokenizer
+        >>> tokenizer = build_word_tokenizer(["A dog runs.", "A cat sits."], at_least=1)
+        >>> tokenizer.tokenize("A dog sits.")
+        ['a', 'dog', 'sits']
     """
     words = vocabulary(count_words(karpathy_words(caption) for caption in captions), at_least)
     if size is not None:

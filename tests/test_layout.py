@@ -16,6 +16,7 @@ BESIDE = {"docs", "default_captioner", "examples", "benchmarks", "Makefile", "LI
     "CONTRIBUTING.md",
     "SECURITY.md",
     "CITATION.cff",
+    "mkdocs.yml",
 }
 # Leaf modules of the package: every folder may import them; they import nothing of the project.
 LEAVES = {"architectures", "declared_classes", "dotted_paths", "inert_text", "named_values", "output_files"}

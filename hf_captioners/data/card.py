@@ -63,14 +63,13 @@ def dataset_card(
     Raises:
         ValueError: an option is unknown.
 
-    Example:
-
-    >>> from hf_captioners.data import load_captions
-    >>> from hf_captioners.data.card import dataset_card
-    >>> scenes = load_captions("scenes", num_images={"train": 5}, image_size=32)
-    >>> card = dataset_card("scenes", scenes, num_images={"train": 5}, image_size=32)
-    >>> card.data.size_categories
-    ['n<1K']
+    Examples:
+        >>> from hf_captioners.data import load_captions
+        >>> from hf_captioners.data.card import dataset_card
+        >>> scenes = load_captions("scenes", num_images={"train": 5}, image_size=32)
+        >>> card = dataset_card("scenes", scenes, num_images={"train": 5}, image_size=32)
+        >>> card.data.size_categories
+        ['n<1K']
     """
     reader = make_reader(name, None, options)
     rows = sum(map(len, splits.values()))

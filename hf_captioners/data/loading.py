@@ -93,14 +93,13 @@ def load_captions(
         FileNotFoundError: the folder or its annotations are missing.
         BadRowsError: a row is bad and `strict` is set.
 
-    Example:
-
-    >>> from hf_captioners.data import load_captions
-    >>> scenes = load_captions("scenes", split="train", num_images={"train": 4}, image_size=32)
-    >>> scenes.column_names
-    ['image_id', 'image', 'captions', 'split', 'scene']
-    >>> scenes[0]["image"].size, len(scenes[0]["captions"])
-    ((32, 32), 5)
+    Examples:
+        >>> from hf_captioners.data import load_captions
+        >>> scenes = load_captions("scenes", split="train", num_images={"train": 4}, image_size=32)
+        >>> scenes.column_names
+        ['image_id', 'image', 'captions', 'split', 'scene']
+        >>> scenes[0]["image"].size, len(scenes[0]["captions"])
+        ((32, 32), 5)
     """
     report = DataReport() if report is None else report
     reader = make_reader(name, data_dir, options)

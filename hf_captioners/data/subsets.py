@@ -107,13 +107,12 @@ def draw_subset(
     Raises:
         ValueError: `share` or `unit` is out of range.
 
-    Example:
-
-    >>> from hf_captioners.data import load_captions
-    >>> from hf_captioners.data.subsets import draw_subset
-    >>> scenes = load_captions("scenes", split="train", num_images={"train": 10}, image_size=32)
-    >>> len(draw_subset(scenes, share=0.5, unit="image", seed=42).of(scenes))
-    5
+    Examples:
+        >>> from hf_captioners.data import load_captions
+        >>> from hf_captioners.data.subsets import draw_subset
+        >>> scenes = load_captions("scenes", split="train", num_images={"train": 10}, image_size=32)
+        >>> len(draw_subset(scenes, share=0.5, unit="image", seed=42).of(scenes))
+        5
     """
     if unit not in ("caption", "image"):
         raise ValueError(f"`unit` is {unit!r}; expected caption or image.")

@@ -73,18 +73,17 @@ class GridExtractor:
         image_processor: its image processor.
         name: name of the vision model.
 
-    Example:
-
-    >>> import PIL.Image
-    >>> from transformers import ViTConfig, ViTImageProcessor, ViTModel
-    >>> from hf_captioners.features.extraction import GridExtractor
-    >>> settings = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "patch_size": 8}
-    >>> ViTModel(ViTConfig(hidden_size=16, image_size=32, **settings)).save_pretrained("vit")
-    >>> _ = ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained("vit")
-    >>> extractor = GridExtractor.from_vision_model("vit", grid_size=2)
-    >>> (regions,) = extractor(extractor.prepare([PIL.Image.new("RGB", (80, 60))]))
-    >>> regions.features.shape, regions.boxes.shape
-    ((4, 16), (4, 4))
+    Examples:
+        >>> import PIL.Image
+        >>> from transformers import ViTConfig, ViTImageProcessor, ViTModel
+        >>> from hf_captioners.features.extraction import GridExtractor
+        >>> settings = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "patch_size": 8}
+        >>> ViTModel(ViTConfig(hidden_size=16, image_size=32, **settings)).save_pretrained("vit")
+        >>> _ = ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained("vit")
+        >>> extractor = GridExtractor.from_vision_model("vit", grid_size=2)
+        >>> (regions,) = extractor(extractor.prepare([PIL.Image.new("RGB", (80, 60))]))
+        >>> regions.features.shape, regions.boxes.shape
+        ((4, 16), (4, 4))
     """
 
     def __init__(self, backbone: VisionBackbone, image_processor: Any, name: str) -> None:

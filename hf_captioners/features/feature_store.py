@@ -136,16 +136,15 @@ class FeatureStore(RegionSource):
         OtherExtractorError: the features come from a different extractor.
         ValueError: an image occurs twice, or a file of the store is damaged.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from hf_captioners.features.feature_store import FeatureStore, StoreDescription
-    >>> from hf_captioners.features.feature_store_writer import FeatureStoreWriter
-    >>> from hf_captioners.features.region_source import Regions
-    >>> with FeatureStoreWriter("features", StoreDescription("ones", "1", 8, boxes=False)) as writer:
-    ...     writer.add("photo", Regions(np.ones((5, 8), np.float32)))
-    >>> FeatureStore("features", extractor="ones")["photo"].features.shape
-    (5, 8)
+    Examples:
+        >>> import numpy as np
+        >>> from hf_captioners.features.feature_store import FeatureStore, StoreDescription
+        >>> from hf_captioners.features.feature_store_writer import FeatureStoreWriter
+        >>> from hf_captioners.features.region_source import Regions
+        >>> with FeatureStoreWriter("features", StoreDescription("ones", "1", 8, boxes=False)) as writer:
+        ...     writer.add("photo", Regions(np.ones((5, 8), np.float32)))
+        >>> FeatureStore("features", extractor="ones")["photo"].features.shape
+        (5, 8)
     """
 
     def __init__(self, folder: str | Path, extractor: str | None = None, revision: str | None = None) -> None:

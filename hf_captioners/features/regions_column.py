@@ -43,20 +43,19 @@ def with_regions(
         MissingRegionsError: images have no regions and `allow_missing` is off.
         ValueError: no image has regions.
 
-    Example:
-
-    >>> import numpy as np
-    >>> from hf_captioners.data import load_captions
-    >>> from hf_captioners.features.feature_store import FeatureStore, StoreDescription
-    >>> from hf_captioners.features.feature_store_writer import FeatureStoreWriter
-    >>> from hf_captioners.features.regions_column import Regions, with_regions
-    >>> scenes = load_captions("scenes", split="train", num_images={"train": 4}, image_size=32)
-    >>> with FeatureStoreWriter("features", StoreDescription("ones", "1", 8, boxes=False)) as writer:
-    ...     for image_id in scenes["image_id"]:
-    ...         writer.add(image_id, Regions(np.ones((5, 8), np.float32)))
-    >>> rows = with_regions(scenes, FeatureStore("features"))
-    >>> rows[0]["regions"]["features"].shape
-    (5, 8)
+    Examples:
+        >>> import numpy as np
+        >>> from hf_captioners.data import load_captions
+        >>> from hf_captioners.features.feature_store import FeatureStore, StoreDescription
+        >>> from hf_captioners.features.feature_store_writer import FeatureStoreWriter
+        >>> from hf_captioners.features.regions_column import Regions, with_regions
+        >>> scenes = load_captions("scenes", split="train", num_images={"train": 4}, image_size=32)
+        >>> with FeatureStoreWriter("features", StoreDescription("ones", "1", 8, boxes=False)) as writer:
+        ...     for image_id in scenes["image_id"]:
+        ...         writer.add(image_id, Regions(np.ones((5, 8), np.float32)))
+        >>> rows = with_regions(scenes, FeatureStore("features"))
+        >>> rows[0]["regions"]["features"].shape
+        (5, 8)
     """
     ids = dataset[IMAGE_ID][:]
     present = [row for row, image_id in enumerate(ids) if image_id in source]

@@ -41,7 +41,7 @@ def bleu_counts(predictions: Sequence[Caption], references: Sequence[Sequence[Ca
     Returns:
         The counts, as input of `corpus_bleu` and `bleu_from_counts`.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import bleu_counts
         >>> counts = bleu_counts(["a dog runs on grass"], [["a dog runs", "the dog runs on the grass"]])
         >>> counts.correct.tolist(), counts.total.tolist()
@@ -104,7 +104,7 @@ def bleu_from_counts(counts: BleuCounts, brevity_penalty: bool = True) -> NDArra
 
     Source: Papineni et al. 2002, section 2.3.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import bleu_counts, bleu_from_counts
         >>> counts = bleu_counts(["a dog runs", "a cat"], [["a dog runs fast"], ["a cat"]])
         >>> bleu_from_counts(counts)[0].round(4).tolist()
@@ -128,7 +128,7 @@ def corpus_bleu(counts: BleuCounts, brevity_penalty: bool = True) -> NDArray[np.
     Returns:
         `[4]` scores between 0 and 1.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import bleu_counts, corpus_bleu
         >>> predictions = ["a man rides a horse on the beach", "two dogs run on grass"]
         >>> references = [["a man riding a horse on the beach"], ["two dogs run on green grass", "dogs playing"]]

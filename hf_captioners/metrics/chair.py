@@ -37,7 +37,7 @@ class ObjectTable:
     Raises:
         ValueError: there is no object, or two objects share a synonym.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import ObjectTable
         >>> table = ObjectTable({"dog": ["puppy"], "hot dog": []})
         >>> table.find("two puppies eat a hot dog")
@@ -124,7 +124,7 @@ class ObjectTable:
 def coco_objects() -> ObjectTable:
     """Return the table of the 80 object categories of COCO, with the synonyms and rules of the published evaluation.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import coco_objects
         >>> len(coco_objects().names)
         80
@@ -160,7 +160,7 @@ class Chair:
         instances: for each image the objects of its annotations. None: an image has the objects of its references
             only. The published figures use both.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import Chair
         >>> captions, references = ["a dog on a bench", "two cats"], [["a puppy outside"], ["kittens on a sofa"]]
         >>> result = Chair().score(captions, references)
@@ -218,7 +218,7 @@ def read_instances(path: str | os.PathLike[str], images: Sequence[str]) -> list[
     Raises:
         ValueError: the file has none of the images, or another form.
 
-    Example:
+    Examples:
         >>> import json, pathlib
         >>> from hf_captioners.metrics import read_instances
         >>> _ = pathlib.Path("objects.json").write_text(json.dumps({"7": ["cat"]}))  # doctest: +SKIP

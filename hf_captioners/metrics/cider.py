@@ -161,7 +161,7 @@ class CiderD(_Cider):
 
     Source: Vedantam et al. 2015, section 7; Eq. 1 to 4.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import CiderD
         >>> scorer = CiderD([["a man rides a horse", "a person on a horse"], ["two dogs run on grass"]])
         >>> scorer.score(["a man on a horse", "two dogs run"]).round(4).tolist()
@@ -184,7 +184,7 @@ class CiderOriginal(_Cider):
 
     Source: Vedantam et al. 2015, Eq. 1 to 3.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import CiderOriginal
         >>> scorer = CiderOriginal([["a man rides a horse", "a person on a horse"], ["two dogs run on grass"]])
         >>> scorer.score(["a man on a horse", "two dogs run"]).round(4).tolist()

@@ -58,7 +58,7 @@ def compute_caption_metrics(
         ValueError: lengths differ, a list is empty, a metric or tokenizer is unknown, or `spice` is missing.
         FileNotFoundError: METEOR's tables are not installed.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import compute_caption_metrics
         >>> predictions = ["A man rides a horse.", "Two dogs run."]
         >>> references = [["A man riding a horse.", "A horse and a man."], ["Two dogs run on grass.", "Dogs!"]]

@@ -54,7 +54,7 @@ def caption_health(captions: Sequence[str], training_captions: Collection[str] |
         TypeError: a caption is not a string.
         ValueError: there is no caption.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import caption_health
         >>> results = caption_health(["a man on a", "a dog", "a dog"], training_captions={"a dog"})
         >>> round(results["distinct"], 2), round(results["bad_endings"], 2), round(results["novel"], 2)
@@ -91,7 +91,7 @@ def set_diversity(caption_sets: Sequence[Sequence[str]]) -> dict[str, float]:
     Raises:
         ValueError: there are no sets, or one has fewer than two captions.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import set_diversity
         >>> results = set_diversity([["a man rides", "a man on a horse"], ["two dogs", "two dogs"]])
         >>> results["distinct"], results["div_1"]

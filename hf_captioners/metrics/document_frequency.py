@@ -34,7 +34,7 @@ class DocumentFrequency:
             candidates and references.
         source: description of the counted documents.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import CiderD, DocumentFrequency
         >>> training = [["a man rides a horse"], ["two dogs run", "dogs on grass"], ["a cat sleeps"]]
         >>> frequency = DocumentFrequency.per_image(training)

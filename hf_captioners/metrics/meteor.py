@@ -56,7 +56,7 @@ class Meteor:
         ValueError: `stages` is not a prefix of `STAGES`.
         FileNotFoundError: the stages require tables that are not installed.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import Meteor
         >>> meteor = Meteor(stages=("exact", "stem"))  # without tables
         >>> result = meteor.score(["a man rides a horse", "a cat"], [["a man riding a horse"], ["two dogs run"]])

@@ -88,7 +88,7 @@ class MeteorTables:
     Raises:
         FileNotFoundError: the tables are missing; the message states what to install.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import MeteorTables
         >>> tables = MeteorTables()  # doctest: +SKIP
         >>> tables.synonyms.find("bike") & tables.synonyms.find("bicycle")  # doctest: +SKIP

@@ -34,7 +34,7 @@ def module_path(name: str) -> str:
     Raises:
         ValueError: there is no metric of this name; the message has the nearest one.
 
-    Example:
+    Examples:
         >>> from pathlib import Path
         >>> from hf_captioners.metrics import module_path
         >>> Path(module_path("cider_d")).name  # `evaluate.load(module_path("cider_d"))` loads the metric

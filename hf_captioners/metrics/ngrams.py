@@ -57,7 +57,7 @@ def cut_at_end(rows: Iterable[Sequence[int]], end_id: int) -> list[list[int]]:
     Returns:
         The cut rows as lists.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import cut_at_end
         >>> cut_at_end([[5, 7, 0, 0], [5, 8, 9, 4]], end_id=0)
         [[5, 7, 0], [5, 8, 9, 4]]

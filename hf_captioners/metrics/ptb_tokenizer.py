@@ -55,7 +55,7 @@ class PTBTokenizer:
 
     The tokens of pieces between blanks are cached, so that most captions need only look-ups.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import PTBTokenizer
         >>> tokenize = PTBTokenizer()
         >>> tokenize(["A man (left) can't ride.", "Two dogs!"])

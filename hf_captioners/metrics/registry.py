@@ -44,7 +44,7 @@ class Metric:
         hub_name: name of the metric on the Hub, for the structured results of cards. None: they lack it.
         bibtex: citation.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import METRICS
         >>> METRICS["bleu"].load()(predictions=["a cat"], references=[["a cat"]])  # doctest: +ELLIPSIS
         <generator object ...>
@@ -153,7 +153,7 @@ def find_metrics(metrics: Sequence[str | MetricFunction]) -> dict[str, Metric]:
     Raises:
         ValueError: a name is unknown; the message has the nearest one. Or two metrics have the same name.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics.registry import find_metrics
         >>> find_metrics(["rouge_l"])["rouge_l"].about
         'ROUGE-L, beta 1.2'

@@ -23,7 +23,7 @@ def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> 
 
     Source: Lin 2004, section 3; beta = 1.2.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import rouge_l
         >>> rouge_l(["a man rides a horse", "a cat"], [["a man riding a horse"], ["two dogs"]]).round(4).tolist()
         [0.8, 0.0]

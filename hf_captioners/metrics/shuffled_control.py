@@ -31,7 +31,7 @@ def shuffled_cider_d(
     Raises:
         ValueError: there is only one image, or the numbers of captions and images differ.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import CiderD, shuffled_cider_d
         >>> references = [["a man rides a horse"], ["two dogs run on grass"], ["a man with two dogs"]]
         >>> captions = ["a man on a horse", "two dogs run", "a man walks two dogs"]

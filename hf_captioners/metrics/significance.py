@@ -49,7 +49,7 @@ def compare_systems(
     Raises:
         ValueError: the lengths differ, or there are fewer than two images.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import compare_systems
         >>> comparison = compare_systems([0.9, 0.8, 0.7, 0.9], [0.5, 0.6, 0.4, 0.6])
         >>> round(comparison.difference, 2), comparison.significant

@@ -58,7 +58,7 @@ def score_scenes(
     Returns:
         The scores. They are SPICE if the tuples are those of the original parser.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import score_scenes
         >>> tuples = {"a big dog": [("dog",), ("dog", "big")], "a dog": [("dog",)]}
         >>> result = score_scenes(["a big dog"], [["a dog"]], tuples.get, find_synonyms=lambda phrase: frozenset())
@@ -100,7 +100,7 @@ class OriginalSpice:
     Raises:
         FileNotFoundError: the jar does not exist.
 
-    Example:
+    Examples:
         >>> from hf_captioners.metrics import OriginalSpice
         >>> spice = OriginalSpice("spice-1.0.jar")  # doctest: +SKIP
         >>> spice.score(["a big dog"], [["a dog", "one dog"]]).corpus  # doctest: +SKIP

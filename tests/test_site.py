@@ -1,0 +1,92 @@
+"""The site of `make docs`: its pages, the parts that are made from other files, and its links."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hf_captioners.architectures import ARCHITECTURES
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def module(path):
+    """The module of a script in `docs`."""
+    spec = importlib.util.spec_from_file_location(f"site_{path.stem}", path)
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = found
+    spec.loader.exec_module(found)
+    return found
+
+
+def pages_of(entries):
+    """The pages of the navigation."""
+    for entry in entries:
+        for page in entry.values():
+            yield from [page] if isinstance(page, str) else pages_of(page)
+
+
+SITE = module(DOCS / "site.py")
+
+
+def test_every_page_is_in_the_navigation_and_exists():
+    pages = list(pages_of(yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]))
+    made = {*SITE.REPOSITORY_PAGES, *(f"api/{name}.md" for name in SITE.API)}
+    written = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    assert len(pages) == len(set(pages)) and set(pages) == made | written
+    for parts in SITE.API.values():
+        for name in (name for part in parts[1:] for name in part):
+            assert importlib.util.find_spec(f"hf_captioners.{name}"), name
+
+
+@pytest.mark.parametrize("name", sorted(ARCHITECTURES))
+def test_every_architecture_has_a_page_with_its_parts(name):
+    page = (DOCS / "architectures" / f"{name}.md").read_text(encoding="utf-8")
+    assert f"](../figures/{name}.svg)" in page and "```text" in page
+    text = SITE.on_page_markdown(page)
+    assert "<!--" not in text, "every comment is replaced"
+    assert ARCHITECTURES[name].paper in text and f"--architecture {name}" in text
+    prefix = ARCHITECTURES[name].prefix
+    for kind in ("Config", "Model", "ForConditionalGeneration", "Processor"):
+        assert re.search(rf"^::: hf_captioners\..*\.{prefix}{kind}$", text, re.MULTILINE)
+    assert "| in the paper | what | where |" in text
+    assert "[Results](../results.md)" in text
+
+
+def test_measured_figures_are_those_of_the_result_files():
+    known = json.loads((ROOT / "benchmarks" / "results" / "memorization.json").read_text(encoding="utf-8"))["runs"]
+    assert all(f"CIDEr-D {run['cider_d']:.3f} on the" in SITE.results(name) for name, run in known.items())
+
+
+def test_figures_are_those_of_their_script():
+    drawing = module(DOCS / "figures" / "draw.py")
+    assert set(drawing.FIGURES) == set(ARCHITECTURES)
+    for name, figure in drawing.FIGURES.items():
+        written = (DOCS / "figures" / f"{name}.svg").read_text(encoding="utf-8")
+        assert written == drawing.draw(figure), "run python docs/figures/draw.py"
+
+
+def test_an_unknown_section_is_refused():
+    with pytest.raises(LookupError, match="docs/paper_index.md has no section 'No paper'"):
+        SITE.on_page_markdown("<!-- section paper_index.md: No paper -->")
+
+
+def test_the_site_is_built_without_a_warning(tmp_path):
+    """Links, anchors and references of every page; the first page is the README, and no page needs another host."""
+    pytest.importorskip("mkdocs", reason="the extra docs is not installed")
+    pytest.importorskip("mkdocstrings", reason="the extra docs is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "Fine-tune a captioner on your own images" in first and 'href="training.html"' in first
+    assert not re.search(r'<(script|link)[^>]+(src|href)="https?://(?!hf_captioners)', first)
+    assert "self-resurrecting" in (tmp_path / "architectures" / "visualgpt.html").read_text(encoding="utf-8")
