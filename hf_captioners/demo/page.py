@@ -1,4 +1,4 @@
-"""The page of the demonstration: one file with images, captions, visual scores and learning curves."""
+"""The pages of the demonstration: images, captions, how many are right, visual scores, curves; and the attention."""
 
 import base64
 import io
@@ -9,17 +9,22 @@ from typing import Any
 
 import jinja2
 
+from hf_captioners.explain.explanation import explain_caption
+from hf_captioners.explain.page import render_page
 from hf_captioners.output_files import write_text
 from hf_captioners.word_values import word_means
 
 from .experiment import Parts, Run, Scale, check_claims, mean
+from .facts import FACTS, interval, right_facts
 
 SHOWN = 12
+RIGHT_LIMIT = 0.6  # share of the best run's captions that are to be entirely right
+ATTENTION = "attention.html"
 CURVE_WIDTH, CURVE_HEIGHT, MARGIN = 640, 260, 46
 
 
 def write_page(path: Path, parts: Parts, runs: list[Run], scale: Scale, seconds: float) -> Path:
-    """Render the template `hub_cards/demo_page.html` to a file.
+    """Render the template `hub_cards/demo_page.html` to a file, and the attention of its captions to one beside it.
 
     Args:
         path: file to write.
@@ -38,8 +43,9 @@ def write_page(path: Path, parts: Parts, runs: list[Run], scale: Scale, seconds:
         parts=parts,
         scale=scale,
         minutes=seconds / 60,
-        rows=table_rows(runs),
-        verdicts=check_claims(runs),
+        rows=table_rows(runs, parts.unseen["scene"]),
+        verdicts=[*check_claims(runs), right_claim(best, parts.unseen["scene"])],
+        attention=ATTENTION,
         curves=curve_lines(runs),
         width=CURVE_WIDTH,
         height=CURVE_HEIGHT,
@@ -50,15 +56,49 @@ def write_page(path: Path, parts: Parts, runs: list[Run], scale: Scale, seconds:
         threshold=best.model.config.srau_threshold,
     )
     write_text(path, text)
+    write_text(path.with_name(ATTENTION), attention_page(best, parts))
     return path
 
 
-def table_rows(runs: list[Run]) -> list[dict[str, Any]]:
-    """Return one row per initialisation: the metrics of all seeds and their means."""
+def attention_page(run: Run, parts: Parts) -> str:
+    """Return a page with the attention of every word of the captions that the page shows."""
+    model = run.model.eval()
+    model.set_attn_implementation("eager")
+    rows = parts.unseen.select(range(min(SHOWN, len(parts.unseen))))
+    shown = {row["image_id"]: explain_caption(model, parts.processor, row["image"], num_beams=3) for row in rows}
+    return render_page(shown, "The captioner of the demonstration")
+
+
+def right_claim(run: Run, scenes: list[str]) -> tuple[str, bool]:
+    """Return the claim that most captions of a run are entirely right, and whether it holds."""
+    right = sum(len(one) == len(FACTS) for one in facts_of_run(run, scenes))
+    low, high = interval(right, len(run.captions))
+    count = len(run.captions)
+    return (
+        f"at least {RIGHT_LIMIT:.0%} of the captions of the best run are entirely right: {right} of {count} "
+        f"({right / count:.0%}, 95 % interval {low:.0%} to {high:.0%})",
+        right >= RIGHT_LIMIT * count,
+    )
+
+
+def facts_of_run(run: Run, scenes: list[str]) -> list[set[str]]:
+    """Return the facts that each caption of a run states as they are drawn."""
+    return [right_facts(caption, scene) for caption, scene in zip(run.captions, scenes, strict=True)]
+
+
+def table_rows(runs: list[Run], scenes: list[str]) -> list[dict[str, Any]]:
+    """Return one row per initialisation: the metrics of all seeds and their means, and counts of right captions.
+
+    Args:
+        runs: the fine-tunings.
+        scenes: descriptions of the evaluation images, see `Scene.describe`.
+    """
     rows = []
     for pretrained, name in ((True, "the language model"), (False, "random weights")):
         side = [run for run in runs if run.pretrained == pretrained]
         values = [run.cider_d for run in side]
+        facts = [found for run in side for found in facts_of_run(run, scenes)]
+        right = sum(len(found) == len(FACTS) for found in facts)
         rows.append(
             {
                 "name": name,
@@ -67,6 +107,10 @@ def table_rows(runs: list[Run]) -> list[dict[str, Any]]:
                 "spread": statistics.stdev(values) if len(values) > 1 else None,
                 "bleu_4": mean([run.bleu_4 for run in side]),
                 "shuffled": mean([run.shuffled for run in side]),
+                "right": right,
+                "captions": len(facts),
+                "interval": interval(right, len(facts)),
+                "facts": {name: sum(name in found for found in facts) / len(facts) for name in FACTS},
             }
         )
     return rows
@@ -108,14 +152,11 @@ def examples(run: Run, parts: Parts) -> list[dict[str, Any]]:
     """Return the first evaluation images with their captions, references and visual scores."""
     count = min(SHOWN, len(parts.unseen))
     scored = [word_scores(run, parts, index) for index in range(count)]
-    values = [score for words in scored for _, score in words]
-    low, high = min(values, default=0.0), max(values, default=1.0)
     return [
         {
             "image": data_address(parts.unseen[index]["image"]),
-            "words": [
-                {"text": word, "score": score, "share": (score - low) / max(high - low, 1e-9)} for word, score in words
-            ],
+            "words": [{"text": word, "score": score} for word, score in words],
+            "right": sorted(right_facts(run.captions[index], parts.unseen[index]["scene"]), key=FACTS.index),
             "references": parts.unseen[index]["captions"],
         }
         for index, words in enumerate(scored)

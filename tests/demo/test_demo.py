@@ -13,7 +13,7 @@ from hf_captioners.demo.experiment import QUICK, Parts, Run, check_claims
 
 def runs_of(pretrained: float, random: float, shuffled: float, model=None) -> list[Run]:
     return [
-        Run(side, seed, ["a star"], value + 0.01 * seed, 0.2, shuffled, [(0.5, value / 2), (1.0, value)], model)
+        Run(side, seed, ["a star"] * 10, value + 0.01 * seed, 0.2, shuffled, [(0.5, value / 2), (1.0, value)], model)
         for side, value in ((True, pretrained), (False, random))
         for seed in (0, 1)
     ]
@@ -44,11 +44,27 @@ def test_page(captioner, scenes, tmp_path):
     page = demo_page.write_page(tmp_path / "index.html", parts, runs, QUICK, 120.0).read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == len(scenes)
     assert page.count("<polyline") == 4
+    assert page.count("<b>0</b> of 20") == 2 and "0 to 16 %" in page, "no caption is right"
+    assert "Does not hold: at least 60% of the captions of the best run are entirely right: 0 of 10" in page
+    attention = (tmp_path / "attention.html").read_text(encoding="utf-8")
+    assert attention.count("<section>") == len(scenes) and 'href="attention.html"' in page
     assert "1.005" in page and "0.805" in page, "means of the two seeds"
     words = [[word for word, _ in demo_page.word_scores(runs[0], parts, index)] for index in range(len(scenes))]
     assert len(re.findall(r'class="word"', page)) == sum(len(row) for row in words)
     assert scenes[0]["captions"][0].rstrip(".") in page
     assert not re.search(r'(src|href)="http', page), "the page must be one file"
+
+
+def test_right_captions_are_counted(scenes):
+    """References are entirely right, so the claim holds for them; of half of them it does not."""
+    references = [captions[0] for captions in scenes["captions"]]
+    run = Run(True, 0, references, 1.0, 0.5, 0.2)
+    assert demo_page.right_claim(run, scenes["scene"])[1]
+    (row, _) = demo_page.table_rows([run, Run(False, 0, references, 1.0, 0.5, 0.2)], scenes["scene"])
+    assert row["right"] == row["captions"] == len(scenes) and set(row["facts"].values()) == {1.0}
+    run.captions = references[:5] + ["a star"] * 5
+    text, holds = demo_page.right_claim(run, scenes["scene"])
+    assert not holds and "5 of 10 (50%, 95 % interval 24% to 76%)" in text
 
 
 def test_visual_scores(captioner, scenes):
