@@ -2,11 +2,12 @@
 
     python benchmarks/self_retrieval.py --vision_model MOBILENETV2 [--output benchmarks/results/self_retrieval.json]
 
-For each seed, Show, Attend and Tell is trained with cross-entropy. Two self-critical runs start from it: one is
-rewarded with CIDEr-D, the other one with CIDEr-D and `self_retrieval`. Their captions of the validation images are
-compared by retrieval among 16: the share of captions whose own image is the most likely one among 16, in blocks of 16
-images. The likelihoods are those of a captioner of another seed, which was trained with cross-entropy only and rewards
-no run. Figures of other seeds and rewards that the output file holds already are kept.
+For each seed, Show, Attend and Tell is trained with cross-entropy. Two self-critical runs start from it, on images
+that it has not seen (of images that it knows, it tells the own one from its caption already): one is rewarded with
+CIDEr-D, the other one with CIDEr-D and `self_retrieval`. Their captions of the validation images are compared by
+retrieval among 16: the share of captions whose own image is the most likely one among 16, in blocks of 16 images.
+The likelihoods are those of a captioner of another seed, which was trained with cross-entropy only and rewards no run.
+Figures of other seeds and rewards that the output file holds already are kept.
 """
 
 import argparse
@@ -28,8 +29,9 @@ from hf_captioners.training.self_retrieval import SelfRetrieval
 from hf_captioners.training.starting import ModelArguments, start_captioner
 
 AMONG = 16
+REWARDED = "test"  # split of the images of self-critical training
 JUDGE_SEED = 100
-REWARDS = {"cider_d": (["cider_d"], [1.0]), "cider_d + self_retrieval": (["cider_d", "self_retrieval"], [1.0, 4.0])}
+REWARDS = {"cider_d": (["cider_d"], [1.0]), "cider_d + self_retrieval": (["cider_d", "self_retrieval"], [1.0, 0.3])}
 COMMON: dict[str, Any] = {
     "use_cpu": True,
     "eval_strategy": "no",
@@ -43,7 +45,7 @@ COMMON: dict[str, Any] = {
 }
 
 
-def cross_entropy(args: argparse.Namespace, images: DatasetDict, seed: int, folder: Path) -> None:
+def cross_entropy(args: argparse.Namespace, images: DatasetDict, seed: int, folder: Path, epochs: float) -> None:
     """Train a captioner with cross-entropy and save it, unless it is there."""
     if (folder / "model.safetensors").is_file():
         return
@@ -60,7 +62,7 @@ def cross_entropy(args: argparse.Namespace, images: DatasetDict, seed: int, fold
         str(folder),
         seed=seed,
         learning_rate=2e-3,
-        num_train_epochs=args.epochs,
+        num_train_epochs=epochs,
         captions_per_image=2,
         train_sampling_strategy="group_by_length",
         feature_cache_dir=args.features,
@@ -82,7 +84,7 @@ def self_critical(
         seed=seed,
         learning_rate=args.learning_rate,
         max_steps=args.scst_steps,
-        per_device_train_batch_size=8,
+        per_device_train_batch_size=args.batch_size,
         sampling=args.sampling,
         temperature=args.temperature,
         num_samples=4,
@@ -91,7 +93,7 @@ def self_critical(
         feature_cache_dir=args.features,
         **COMMON,
     )
-    trainer = SCSTTrainer(model, arguments, images["train"], images["validation"], processor)
+    trainer = SCSTTrainer(model, arguments, images[REWARDED], images["validation"], processor)
     trainer.train()
     return trainer
 
@@ -130,18 +132,21 @@ def main() -> None:
     parser.add_argument("--train", type=int, default=304, help="training images")
     parser.add_argument("--validation", type=int, default=208, help="validation images, a multiple of 16")
     parser.add_argument("--image_size", type=int, default=128)
-    parser.add_argument("--epochs", type=float, default=8, help="of cross-entropy")
-    parser.add_argument("--scst_steps", type=int, default=400)
+    parser.add_argument("--rewarded", type=int, default=304, help="images of self-critical training")
+    parser.add_argument("--epochs", type=float, default=4, help="of cross-entropy")
+    parser.add_argument("--judge_epochs", type=float, default=8, help="of cross-entropy, of the captioner that judges")
+    parser.add_argument("--batch_size", type=int, default=16, help="images in a step of self-critical training")
+    parser.add_argument("--scst_steps", type=int, default=150)
     parser.add_argument("--rewards", nargs="+", choices=REWARDS, default=list(REWARDS))
     parser.add_argument("--sampling", default="multinomial", help="of self-critical training: multinomial or beams")
     parser.add_argument("--temperature", type=float, default=0.5, help="of multinomial sampling")
-    parser.add_argument("--learning_rate", type=float, default=5e-5, help="of self-critical training")
+    parser.add_argument("--learning_rate", type=float, default=1e-4, help="of self-critical training")
     parser.add_argument(
         "--work_dir", default="runs/self_retrieval", help="captioners that are there are not trained again"
     )
     parser.add_argument("--output", default="benchmarks/results/self_retrieval.json")
     args = parser.parse_args()
-    counts = {"train": args.train, "validation": args.validation}
+    counts = {"train": args.train, "validation": args.validation, REWARDED: args.rewarded}
     images = load_captions("scenes", num_images=counts, image_size=args.image_size)
     output, began = Path(args.output), time.process_time()
     known = json.loads(output.read_text(encoding="utf-8"))["runs"] if output.is_file() else []
@@ -149,6 +154,8 @@ def main() -> None:
     setting = {"among": AMONG, "weights": {name: weights for name, (_, weights) in REWARDS.items()}, **counts}
     setting |= {
         "epochs": args.epochs,
+        "judge_epochs": args.judge_epochs,
+        "batch_size": args.batch_size,
         "scst_steps": args.scst_steps,
         "learning_rate": args.learning_rate,
         "sampling": args.sampling,
@@ -157,11 +164,11 @@ def main() -> None:
     }
     place = Path(args.work_dir)
     args.features = str(place / "features")
-    cross_entropy(args, images, JUDGE_SEED, place / "judge")
+    cross_entropy(args, images, JUDGE_SEED, place / "judge", args.judge_epochs)
     judge = SelfRetrieval(*start_captioner(ModelArguments(model=str(place / "judge"))))
     for seed in args.seeds:
         start = place / f"start_{seed}"
-        cross_entropy(args, images, seed, start)
+        cross_entropy(args, images, seed, start, args.epochs)
         before = measure(untrained(args, images, start, place / "untrained"), judge, images)
         for rewards in args.rewards:
             with tempfile.TemporaryDirectory() as folder:

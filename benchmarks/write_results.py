@@ -202,13 +202,14 @@ def self_retrieval(figures: dict) -> list[str]:
         "## Effect of the reward `self_retrieval`",
         "",
         f"Show, Attend and Tell (width 128) on {setting['train']} drawn scenes: {setting['epochs']:g} epochs of "
-        f"cross-entropy, then {setting['scst_steps']} self-critical steps of 8 images with 4 captions each "
+        f"cross-entropy, then {setting['scst_steps']} self-critical steps of {setting['batch_size']} images that they "
+        "have not seen, with 4 captions each "
         f"(sampling `{setting['sampling']}`, temperature {setting['temperature']:g}, learning rate "
         f"{setting['learning_rate']:g}), scored on "
         f"{setting['validation']} other scenes. Retrieval among {setting['among']} is the share of captions whose own "
         f"image is the most likely one in a block of {setting['among']} images, by a captioner of another seed that "
-        "was trained with cross-entropy only and rewards no run. Scores are means ± standard deviations over the "
-        "runs.",
+        f"was trained with {setting['judge_epochs']:g} epochs of cross-entropy only and rewards no run. Scores are "
+        "means ± standard deviations over the runs.",
         "",
         "| rewards (weights) | runs | retrieval before | after | gain | CIDEr-D before | after | shuffled after |",
         "|---|---|---|---|---|---|---|---|",
@@ -389,6 +390,7 @@ def page() -> str:
         ("flickr8k_visualgpt", flickr8k),
         ("flickr8k_show_attend_tell", flickr8k),
         ("flickr8k_aoanet", flickr8k),
+        ("flickr8k_zodiac_aoanet", flickr8k),
         ("self_critical", self_critical),
         ("self_retrieval", self_retrieval),
         ("low_data", low_data),
