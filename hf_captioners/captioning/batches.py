@@ -14,6 +14,7 @@ from .caption_files import CaptionFile
 from .columns import CaptionBatches, decoded
 from .columns import load_pipeline as load_pipeline
 from .generation_options import bad_word_in, bad_words_ids
+from .ray_engine import RayEngine
 from .read_ahead import read_ahead
 
 
@@ -50,6 +51,7 @@ def caption_batches(
     prefix: str = "",
     suffix: str = "",
     bad_words: Sequence[str] = (),
+    engine: RayEngine | None = None,
     **options: Any,
 ) -> Iterator[CaptionedBatch]:
     """Caption images in batches.
@@ -64,6 +66,7 @@ def caption_batches(
         suffix: text after every caption.
         bad_words: words that must not occur, see `bad_words_ids`. An image whose caption has one in other tokens is
             left out with this reason.
+        engine: what computes the batches. None: this process.
         **options: arguments of the pipeline, for example `num_beams`, `max_new_tokens`, `prompt`.
 
     Yields:
@@ -82,12 +85,16 @@ def caption_batches(
     require_batch_size(batch_size)
     if bad_words:
         options["bad_words_ids"] = bad_words_ids(pipeline.tokenizer, bad_words) or None
-    captioner = CaptionBatches(pipeline, **options)
     batches = [images[first : first + batch_size] for first in range(0, len(images), batch_size)]
-    prepared_ahead = read_ahead(captioner.preparation(), batches, workers)
-    for batch, prepared in zip(batches, prepared_ahead, strict=True):
+    computed: Iterator[dict[str, list[Any]]]
+    if engine is None:
+        captioner = CaptionBatches(pipeline, **options)
+        computed = map(captioner.caption, read_ahead(captioner.preparation(), batches, workers))
+    else:
+        computed = engine.columns(pipeline, batches, workers, options)
+    for batch, columns in zip(batches, computed, strict=True):
         records, unreadable = [], []
-        for name, captions, scores, error in zip(batch, *captioner.caption(prepared).values(), strict=True):
+        for name, captions, scores, error in zip(batch, *columns.values(), strict=True):
             texts = captions if isinstance(captions, list) else [captions or ""]
             word = bad_word_in(" \n ".join(texts), bad_words)
             if error is not None or word is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_captioners.named_values import read_named_values
 
-from .names import check_model_arguments, check_path
+from .names import check_least, check_model_arguments, check_path
 
 if TYPE_CHECKING:
     from hf_captioners.captioning.batches import UnreadableImage
@@ -55,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="processes that read the next images while the model works; default: all processors but one, at most 8",
     )
+    add_engine_arguments(parser)
     existing = parser.add_mutually_exclusive_group()
     existing.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
     for name, text in (
@@ -66,6 +67,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         existing.add_argument(*flags, action="store_true", help=text)
     add_image_arguments(parser)
     add_model_arguments(parser)
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the engine that computes the batches."""
+    parser.add_argument("--engine", choices=("ray",), help="compute on Ray; default: this process")
+    parser.add_argument("--actors", type=int, metavar="N", help="captioners of the engine at a time; default: 1")
+    parser.add_argument(
+        "--ray_address",
+        "--ray-address",
+        metavar="ADDRESS",
+        help="of a Ray cluster, for example auto; default: RAY_ADDRESS, or Ray on this machine",
+    )
+
+
+def engine_of(args: argparse.Namespace) -> Any:
+    """Return the engine that was typed, or None.
+
+    Raises:
+        ValueError: an argument of an engine was typed without one, or is out of range.
+        ImportError: the engine is not installed.
+    """
+    if args.engine is None:
+        for name in ("actors", "ray_address"):
+            if getattr(args, name) is not None:
+                raise ValueError(f"`--{name}` is about an engine: give `--engine ray`.")
+        return None
+    check_least("--actors", args.actors)
+    from hf_captioners.captioning.ray_engine import RayEngine
+
+    if args.backend != "torch":
+        raise ValueError(f"`--engine ray` captions with torch: leave out `--backend {args.backend}`.")
+    names = ("model", "device", "dtype", "trust_remote_code", "weights", "packed_weights")
+    actors = 1 if args.actors is None else args.actors
+    return RayEngine({name: getattr(args, name) for name in names}, actors, args.ray_address)
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
@@ -198,7 +233,8 @@ def load_model(args: argparse.Namespace) -> Any:
             raise ValueError("`--packed_weights` is about torch: leave it out with `--backend onnx`.")
         model = args.model[0] if isinstance(args.model, list) and len(args.model) == 1 else args.model
         return load_pipeline(model, args.device, args.dtype, weights=args.weights, backend=args.backend)
-    return load_pipeline(args.model, args.device, args.dtype, args.trust_remote_code, args.weights, "plain")
+    device = "cpu" if getattr(args, "engine", None) else args.device  # the captioners of an engine load it too
+    return load_pipeline(args.model, device, args.dtype, args.trust_remote_code, args.weights, "plain")
 
 
 def load_packed_model(args: argparse.Namespace) -> Any:
@@ -223,6 +259,7 @@ def run(args: argparse.Namespace) -> int:
     require_batch_size(args.batch_size)
     set_pixel_limit(args.max_image_pixels)
     check_outputs(args)
+    engine = engine_of(args)
     found = find_images(args.inputs)
     images = shard_of(found, args.shard)
     workers = workers_for(math.ceil(len(images) / args.batch_size), args.workers)
@@ -230,11 +267,12 @@ def run(args: argparse.Namespace) -> int:
     texts = {name: value for name in ("prefix", "suffix", "bad_words") if (value := getattr(args, name))}
     name_files_left_out(args.inputs)
     if args.sidecar is not None:
-        return caption_beside(args, found, images, workers, **texts, **options)
+        return caption_beside(args, found, images, workers, engine, **texts, **options)
     if args.output is not None:
-        return caption_into_output(args, images, workers, **texts, **options)
+        return caption_into_output(args, images, workers, engine, **texts, **options)
     unreadable: list[UnreadableImage] = []
-    for batch in caption_batches(load_packed_model(args), images, args.batch_size, workers, **texts, **options):
+    pipeline = load_packed_model(args)
+    for batch in caption_batches(pipeline, images, args.batch_size, workers, engine=engine, **texts, **options):
         for record in batch.records:
             name = "" if len(images) == 1 else f"{quoted_name(record['image'])}\t"
             for caption in record.get("captions", [record["caption"]]):
@@ -269,7 +307,7 @@ def check_outputs(args: argparse.Namespace) -> None:
         raise ValueError("`--bad_words` has an empty word.")
 
 
-def caption_into_output(args: argparse.Namespace, images: list[str], workers: int, **options: Any) -> int:
+def caption_into_output(args: argparse.Namespace, images: list[str], workers: int, engine: Any, **options: Any) -> int:
     """Write the captions into the file that was typed; return the exit status."""
     from hf_captioners.captioning.batches import caption_into_file, job_settings
     from hf_captioners.captioning.caption_files import (
@@ -287,12 +325,14 @@ def caption_into_output(args: argparse.Namespace, images: list[str], workers: in
     settings = job_settings(pipeline, images, args.shard, args.packed_weights, **options)
     pipeline.pack_weights(args.packed_weights, drop_plain=True)
     with CaptionFile(output, settings, args.resume, args.overwrite) as file:
-        unreadable = caption_into_file(file, pipeline, images, args.batch_size, workers, **options)
+        unreadable = caption_into_file(file, pipeline, images, args.batch_size, workers, engine=engine, **options)
     print(f"Wrote {len(images) - len(unreadable):,} captions to {output}.", file=sys.stderr)
     return report(unreadable, args.allow_skipped)
 
 
-def caption_beside(args: argparse.Namespace, found: list[str], images: list[str], workers: int, **options: Any) -> int:
+def caption_beside(
+    args: argparse.Namespace, found: list[str], images: list[str], workers: int, engine: Any, **options: Any
+) -> int:
     """Write text files beside the images of this part of the job; return the exit status."""
     from hf_captioners.captioning import sidecars
     from hf_captioners.captioning.batches import caption_into_file, job_settings
@@ -319,7 +359,7 @@ def caption_beside(args: argparse.Namespace, found: list[str], images: list[str]
             images = [image for image in images if image not in existing]
         else:
             sidecars.require_free_sidecars(existing, ending, mode)
-        unreadable = caption_into_file(files, pipeline, images, args.batch_size, workers, **options)
+        unreadable = caption_into_file(files, pipeline, images, args.batch_size, workers, engine=engine, **options)
     kept = f" {len(existing):,} had one." if mode == sidecars.SKIP else ""
     print(f"Wrote {len(images) - len(unreadable):,} text files beside images.{kept}", file=sys.stderr)
     return report(unreadable, args.allow_skipped)

@@ -2,23 +2,21 @@
 
 import gzip
 import http.client
-import io
 import json
 import os
 import re
 import socket
 import threading
 import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import PIL.Image
 import pytest
 
 from hf_captioners import cli
 from hf_captioners.captioning.image_list import find_images
 from hf_captioners.server.application import Limits, host_name
+from tests.captioning.awkward_images import bomb
 
 from .conftest import served
 
@@ -46,15 +44,6 @@ def contents(images):
 def port(caption):
     with served(caption, limits=Limits(max_bytes=200_000, max_requests=40)) as port:
         yield port
-
-
-def bomb():
-    """Return a PNG of few bytes that claims to have 40,000 x 40,000 pixels."""
-    file = io.BytesIO()
-    PIL.Image.new("1", (16, 16)).save(file, "PNG")
-    content = file.getvalue()
-    header = b"IHDR" + 2 * (40_000).to_bytes(4) + content[24:29]
-    return content[:12] + header + zlib.crc32(header).to_bytes(4) + content[33:]
 
 
 def test_clients_at_once_get_what_they_get_alone_in_batches(caption, contents, port):

@@ -1,0 +1,195 @@
+"""Captioning on Ray, on one machine or a cluster: tasks prepare batches of images, and actors caption them."""
+
+import logging
+import os
+import pickle
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+import PIL.Image
+
+from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
+
+from .columns import CaptionBatches, Preparation, load_pipeline
+
+CPUS_OF_TASKS = 0.9  # see `RayEngine.columns`
+MOST_BLOCKS = 5000  # of a job: a block of batches is one task, and what a killed job loses of it
+
+
+class ProcessState(NamedTuple):
+    """What a process of Ray takes over from the one that started the job.
+
+    Args:
+        folder: the working directory, where relative names begin.
+        most_pixels: Pillow's limit of pixels.
+    """
+
+    folder: str
+    most_pixels: int | None
+
+    @classmethod
+    def of_this_process(cls) -> "ProcessState":
+        """Return the state of this process."""
+        return cls(os.getcwd(), PIL.Image.MAX_IMAGE_PIXELS)
+
+    def take_over(self) -> None:
+        """Set the state of this process."""
+        PIL.Image.MAX_IMAGE_PIXELS = self.most_pixels
+        with suppress(OSError):  # a machine that does not have the folder reads absolute names only
+            os.chdir(self.folder)
+
+
+class PreparingTask:
+    """Prepares the images of a batch in a Ray task.
+
+    Args:
+        preparation: what prepares images, without weights.
+        state: of the process that started the job.
+    """
+
+    def __init__(self, preparation: Preparation, state: ProcessState) -> None:
+        self.preparation, self.state = preparation, state
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Replace the names of the images by the prepared batch, as bytes."""
+        self.state.take_over()
+        return {"prepared": pickle.dumps(self.preparation(pickle.loads(row["names"])), pickle.HIGHEST_PROTOCOL)}
+
+
+class CaptioningActor:
+    """Captions prepared batches in a Ray actor, which loads the captioner once.
+
+    Args:
+        loading: arguments of `load_pipeline`.
+        options: arguments of the pipeline for every call.
+        state: of the process that started the job.
+    """
+
+    def __init__(self, loading: dict[str, Any], options: dict[str, Any], state: ProcessState) -> None:
+        state.take_over()
+        self.captioner = CaptionBatches(load_pipeline(**loading), **options)
+        self.prepare = self.captioner.preparation()
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the columns of a batch as bytes; without tasks that prepare, the actor reads the images too."""
+        if "prepared" in row:
+            prepared = pickle.loads(row["prepared"])
+        else:
+            prepared = self.prepare(pickle.loads(row["names"]))
+        return {"columns": pickle.dumps(self.captioner.caption(prepared))}
+
+
+class RayEngine:
+    """Captions batches on Ray Data, in their order.
+
+    Args:
+        loading: arguments of `load_pipeline`, with which each actor loads the captioner; its directory has the same
+            path on all machines.
+        actors: number of actors, each with a captioner, and with a GPU if the cluster has any and `device` allows it.
+        address: of a cluster. None: the variable `RAY_ADDRESS`; without it, Ray is started on this machine.
+
+    Raises:
+        ValueError: `actors` is below 1.
+        ImportError: Ray is not installed.
+    """
+
+    def __init__(self, loading: Mapping[str, Any], actors: int = 1, address: str | None = None) -> None:
+        if actors < 1:
+            raise ValueError(f"`--actors` is {actors}, expected at least 1.")
+        try:
+            import ray.data  # noqa: F401
+        except ImportError:
+            raise ImportError("`--engine ray` needs Ray: pip install 'hf-captioners[ray]'") from None
+        self.loading, self.actors, self.address = dict(loading), actors, address
+
+    def columns(
+        self,
+        pipeline: ImageCaptioningPipeline,
+        batches: Sequence[Sequence[str]],
+        workers: int,
+        options: Mapping[str, Any],
+    ) -> Iterator[dict[str, list[Any]]]:
+        """Yield the columns of each batch, see `CaptionBatches.caption`.
+
+        Args:
+            pipeline: the captioner, of which the preparation is used.
+            batches: names of images.
+            workers: tasks at a time that prepare images; 0: the actors do.
+            options: arguments of the pipeline.
+
+        Raises:
+            ValueError: a task fails on images that are whole.
+            ConnectionError: there is no cluster at the address.
+        """
+        import ray.data
+
+        with running_ray(self.address, self.actors + workers):
+            rows = [{"names": pickle.dumps(list(batch))} for batch in batches]
+            data = ray.data.from_items(rows, override_num_blocks=min(len(rows), MOST_BLOCKS))
+            state = ProcessState.of_this_process()
+            if workers:
+                preparing = PreparingTask(CaptionBatches(pipeline, **options).preparation(), state)
+                # Ray would join two steps that need the same resources, and the actors would read the images.
+                data = data.map(
+                    preparing.__call__, compute=ray.data.TaskPoolStrategy(size=workers), num_cpus=CPUS_OF_TASKS
+                )
+            data = data.map(
+                CaptioningActor,
+                fn_constructor_kwargs={"loading": self.loading, "options": dict(options), "state": state},
+                compute=ray.data.ActorPoolStrategy(size=self.actors),
+                num_gpus=1 if self.uses_gpus() else None,
+            )
+            try:
+                for row in data.iter_rows():
+                    yield pickle.loads(row["columns"])
+            except ray.exceptions.RayError as error:
+                reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), repr(error))
+                raise ValueError(f"A task of Ray failed: {reason.strip()}") from error
+
+    def uses_gpus(self) -> bool:
+        """Return whether each actor takes a GPU."""
+        import ray
+
+        device = self.loading.get("device")
+        return (device is None or device.startswith("cuda")) and ray.cluster_resources().get("GPU", 0) >= 1
+
+
+@contextmanager
+def running_ray(address: str | None, processors: int) -> Iterator[None]:
+    """Connect to a cluster, or start Ray on this machine, for as long as the block runs.
+
+    Args:
+        address: see `RayEngine`.
+        processors: tasks and actors at a time on this machine.
+
+    Raises:
+        ConnectionError: there is no cluster at the address.
+    """
+    import ray
+    from ray.data import DataContext
+
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if ray.is_initialized():  # whoever started it ends it
+        started = False
+    elif address is not None or "RAY_ADDRESS" in os.environ:
+        ray.init(address=address, **quiet)
+        started = True
+    else:
+        # A token of this process; Ray would write one into the home folder. Without any, whoever reaches the ports of
+        # this machine could run code.
+        if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(address="local", num_cpus=processors, include_dashboard=False, **quiet)
+        started = True
+    try:
+        context = DataContext.get_current()
+        context.execution_options.preserve_order = True
+        context.enable_progress_bars = False
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        yield
+    finally:
+        if started:
+            ray.shutdown()
