@@ -160,7 +160,8 @@ def train_captioner(
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
         checkpoint = checkpoint_to_resume(training_arguments, resume)
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
-        if chosen is not None and model_arguments.model is not None and len(train_rows) < FEW_IMAGES:
+        is_further = chosen is not None and model_arguments.model is not None
+        if is_further and not data_arguments.streaming and len(train_rows) < FEW_IMAGES:
             training_arguments = for_few_images(training_arguments, chosen)
         if data_arguments.drawn is not None and is_main:
             data_arguments.drawn.save(output / SUBSET)

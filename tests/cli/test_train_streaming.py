@@ -33,6 +33,11 @@ def test_a_folder_is_streamed(folder, vision_model, tmp_path, capsys):
     assert main(["caption", str(folder / "train" / "scene_000.png"), "--model", str(output)]) == 0
 
 
+def test_a_captioner_is_trained_further_on_a_stream(folder, captioner, tmp_path):
+    arguments = ["train", "--train_dir", str(folder), "--model", captioner, *FAST, *STEPS, "--max_steps", "1"]
+    assert main([*arguments, "--output_dir", str(tmp_path / "run"), "--eval_strategy", "no"]) == 0
+
+
 def test_a_stream_without_evaluation_images(images, language_model, vision_model, tmp_path, capsys):
     parts = ["--language_model", language_model, "--vision_model", vision_model, *FAST]
     arguments = ["train", "--train_dir", str(images), *parts, *STEPS, "--output_dir", str(tmp_path / "run")]
