@@ -160,9 +160,9 @@ def train_captioner(
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
         checkpoint = checkpoint_to_resume(training_arguments, resume)
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
-        is_further = chosen is not None and model_arguments.model is not None
-        if is_further and not data_arguments.streaming and len(train_rows) < FEW_IMAGES:
-            training_arguments = for_few_images(training_arguments, chosen)
+        further = None if model_arguments.model is None or data_arguments.streaming else chosen
+        if further is not None and len(train_rows) < FEW_IMAGES:
+            training_arguments = for_few_images(training_arguments, further)
         if data_arguments.drawn is not None and is_main:
             data_arguments.drawn.save(output / SUBSET)
         test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
