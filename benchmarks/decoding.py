@@ -32,7 +32,7 @@ class Stock:
     """Placed before a captioner, the `generate()` of transformers."""
 
     _expand_inputs_for_generation = GenerationMixin._expand_inputs_for_generation
-    _get_top_k_continuations = GenerationMixin._get_top_k_continuations
+    _beam_search = GenerationMixin._beam_search
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         config = self.model.decoder.mask_config  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ REGIONS, FEATURE_SIZE = 50, 2048
 
 def with_stock_search(model_class: Any) -> Any:
     """Return the same class with the `generate()` of transformers."""
-    names = ("_expand_inputs_for_generation", "_get_top_k_continuations")
+    names = ("_expand_inputs_for_generation", "_beam_search")
     return type(
         f"Stock{model_class.__name__}", (model_class,), {name: getattr(GenerationMixin, name) for name in names}
     )

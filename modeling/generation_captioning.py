@@ -7,9 +7,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, EncoderDecoderCache, GenerationMixin, LogitsProcessorList
+from transformers import (
+    Cache,
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationMixin,
+    LogitsProcessor,
+    LogitsProcessorList,
+)
 from transformers.cache_utils import CacheLayerMixin
-from transformers.generation.utils import GenerateBeamEncoderDecoderOutput
+from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.utils import ModelOutput
 
 from .configuration_captioning import input_names, require_choice
@@ -19,8 +26,11 @@ from .search_captioning import (
     CaptionBeams,
     GroupPoolBeams,
     Hypotheses,
+    NextTokens,
     best_of_groups,
     caption_logits_processors,
+    judges_rows,
+    only_lowers,
 )
 
 # What belongs to images, not to rows of text; inputs that a configuration declares for images are added.
@@ -44,15 +54,28 @@ class CaptionBeamOutput(GenerateBeamEncoderDecoderOutput):
         sequences_scores: `[B * n]`, sum of the log-probabilities including that of the end token, normalised as the
             bookkeeping requires.
         beam_indices: `[B * n, L]`, the row (of B * K) that each token extended; -1 after the end.
-        token_logprobs: `[B * n, L]`, log-probability of each generated token; 0 after the end.
+        token_logprobs: `[B * n, L]`, log-probability that each generated token was chosen by; 0 after the end.
+        model_logprobs: `[B * n, L]`, the same before temperature and other processing of logits.
     """
 
     token_logprobs: Tensor | None = None
+    model_logprobs: Tensor | None = None
+
+
+@dataclass
+class CaptionSampleOutput(GenerateEncoderDecoderOutput):
+    """Output of greedy decoding and sampling: that of transformers with the log-probability of every token.
+
+    Args:
+        model_logprobs: `[rows, L]`, before temperature and other processing of logits; 0 after the end.
+    """
+
+    model_logprobs: Tensor | None = None
 
 
 def check_search_options(config: Any) -> None:
     """Raise a `ValueError` if an option of `SEARCH_OPTIONS` has a wrong value or does not go with the others."""
-    require_choice("bookkeeping", config.bookkeeping, ("transformers", *BOOKKEEPINGS))
+    require_choice("bookkeeping", config.bookkeeping, tuple(BOOKKEEPINGS))
     require_choice("pool_length_penalty", config.pool_length_penalty, (None, "avg", "wu"))
     if config.bookkeeping != "transformers" and config.do_sample and config.num_beams > 1:
         raise ValueError(
@@ -266,6 +289,10 @@ class CaptionCache(EncoderDecoderCache):
         self.self_attention_cache.batch_select_indices(indices)
         self.records.batch_select_indices(indices)
 
+    def select_images(self, images: Tensor) -> None:
+        """Keep some images; `batch_select_indices` keeps their text rows."""
+        self.cross_attention_cache.batch_select_indices(images)
+
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last tokens of every text row."""
         self.self_attention_cache.crop(tokens_to_remove)
@@ -288,6 +315,7 @@ SEARCH_OPTIONS: dict[str, Any] = {
     "no_immediate_repetition": False,
     "bad_ending_ids": None,
     "trigram_penalty": 0.0,
+    "return_cache": True,
 }
 
 
@@ -303,9 +331,14 @@ class CaptionGenerationMixin(GenerationMixin):
     - `pool_length_penalty` (None, `"avg"` or `"wu"`) with `pool_length_alpha`, `pool_groups` with `pool_diversity`:
       see `PoolBeams` and `GroupPoolBeams`. `pool_temperature` divides the log-probabilities of every step but the
       first. They need `bookkeeping="pool"`.
+    - `return_cache` (True): with `return_dict_in_generate`, return the cache. Without it, and without other records of
+      every step, images leave the batch of a beam search when their captions are known.
     - `no_immediate_repetition`, `bad_ending_ids` and `trigram_penalty`: see `NoImmediateRepetition`, `NoBadEndings`
       and `TrigramPenalty`.
     """
+
+    # Whether outputs of `generate()` have `model_logprobs`.
+    returns_model_logprobs = True
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Generate as in transformers, with packed weights after `optimize_for_generation`."""
@@ -410,8 +443,10 @@ class CaptionGenerationMixin(GenerationMixin):
         return input_ids, model_kwargs | of_images
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
+        given = model_kwargs.get("past_key_values")
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
         cache = model_kwargs.get("past_key_values")
+        generation_config.cache_is_given = given is not None
         if isinstance(cache, EncoderDecoderCache):
             model_kwargs["past_key_values"] = CaptionCache.of(cache)  # that of transformers reorders the images too
         elif cache is None and self.cache_class is not None and generation_config.use_cache is not False:
@@ -464,17 +499,20 @@ class CaptionGenerationMixin(GenerationMixin):
             kwargs["decoder_attention_mask"] = visible
         return super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
 
-    def _get_top_k_continuations(self, accumulated_log_probs: Tensor, **kwargs: Any) -> tuple[Tensor, ...]:
-        """Select continuations as in transformers, from the best few of every beam instead of K x V candidates."""
-        beams, keep = kwargs["num_beams"], kwargs["beams_to_keep"]
-        vocabulary = accumulated_log_probs.shape[-1] // beams
-        if not kwargs["do_sample"] and keep < vocabulary:
-            # The best `keep` candidates are among the best `keep` of each beam, which are cheaper to find.
-            per_beam = accumulated_log_probs.unflatten(-1, (beams, vocabulary))  # [B, K, V]
-            best = per_beam.topk(keep, dim=-1).indices
-            kept = torch.full_like(per_beam, -torch.inf).scatter(-1, best, per_beam.gather(-1, best))
-            accumulated_log_probs = kept.flatten(1)  # [B, K * V]
-        return super()._get_top_k_continuations(accumulated_log_probs, **kwargs)
+    def _sample(
+        self, input_ids: Tensor, logits_processor: Any, *args: Any, generation_config: Any, **kwargs: Any
+    ) -> Any:
+        """Decode greedily or sample as in transformers, and return the log-probability of every token."""
+        if not generation_config.return_dict_in_generate:
+            return super()._sample(input_ids, logits_processor, *args, generation_config=generation_config, **kwargs)
+        reader = ModelLogprobs()
+        processors = LogitsProcessorList([reader, *logits_processor])
+        output = super()._sample(input_ids, processors, *args, generation_config=generation_config, **kwargs)
+        found = reader.of(output.sequences)
+        if (ends := generation_config._eos_token_tensor) is not None:
+            is_end = torch.isin(output.sequences[:, -found.shape[1] :], ends).long()
+            found = found.masked_fill(is_end.cumsum(-1) - is_end > 0, 0.0)
+        return CaptionSampleOutput(**output, model_logprobs=found)
 
     def _beam_search(
         self,
@@ -485,9 +523,9 @@ class CaptionGenerationMixin(GenerationMixin):
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Any:
-        """Run the beam search of transformers, or the requested bookkeeping."""
+        """Run the requested bookkeeping, or the beam search of transformers where only that has an option."""
         arguments = (input_ids, logits_processor, stopping_criteria, generation_config)
-        if generation_config.bookkeeping == "transformers":
+        if generation_config.do_sample or generation_config.low_memory:
             return super()._beam_search(*arguments, synced_gpus=synced_gpus, **model_kwargs)
         return self._caption_beam_search(*arguments, synced_gpus=synced_gpus, **model_kwargs)
 
@@ -507,7 +545,7 @@ class CaptionGenerationMixin(GenerationMixin):
         else:
             beams = BOOKKEEPINGS[generation_config.bookkeeping](input_ids, generation_config)
             record = self._search(beams, *search, model_kwargs)
-            result = beams.finish(generation_config.num_return_sequences)
+            result = beams.finish_all()
         if not generation_config.return_dict_in_generate:
             return result.sequences
         return self._beam_output(result, record, generation_config, model_kwargs)
@@ -523,25 +561,65 @@ class CaptionGenerationMixin(GenerationMixin):
     ) -> "StepRecord":
         """Run the model until the search is done; `model_kwargs` are updated."""
         record, input_ids = StepRecord(generation_config), beams.rows()
+        beams.may_leave = (
+            record.is_empty()
+            and (not generation_config.return_dict_in_generate or not generation_config.return_cache)
+            and only_lowers(logits_processor)
+            and judges_rows(stopping_criteria)
+            and not (synced_gpus or self.captions_depend_on_batch)
+            and not (generation_config.cache_is_given or generation_config.cache_implementation)
+        )
         outputs, is_first = self._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=True), True
         while True:
             model_kwargs |= self._update_model_kwargs_for_generation(outputs, model_kwargs, is_encoder_decoder=True)
-            logits = outputs.logits[:, -1].to(copy=True, dtype=torch.float32)
-            log_probs = logits.log_softmax(-1)
-            if not is_first and generation_config.pool_temperature != 1:
-                log_probs = (log_probs / generation_config.pool_temperature).log_softmax(-1)
-            log_probs, is_first = logits_processor(beams.rows(), log_probs), False
-            record.add(outputs, logits, log_probs)
+            temperature = 1.0 if is_first else generation_config.pool_temperature
+            next_tokens = self._next_tokens(beams.rows(), outputs, logits_processor, temperature, record)
+            is_first = False
             del outputs  # frees the logits of the first step, which has all tokens of the prompt
-            parents = beams.step(log_probs)  # [B * K]
-            beams.end_rows(stopping_criteria(beams.rows(), record.scores))
+            beams.step(next_tokens)
+            del next_tokens
+            beams.end_rows(stopping_criteria(beams.candidate_rows(), record.scores))
             if not self._has_unfinished_sequences(beams.is_done(), synced_gpus, device=input_ids.device):
                 return record
-            self._continue_rows(model_kwargs, parents)
+            self._continue_rows(model_kwargs, beams.parents)
+            if beams.may_leave and bool((done := beams.done_images()).any()):
+                self._keep_images(model_kwargs, beams.let_go(done), len(done), beams.num_beams)
             model_inputs = self.prepare_inputs_for_generation(
                 beams.rows(), next_sequence_length=1 if model_kwargs["use_cache"] else None, **model_kwargs
             )
             outputs = self(**model_inputs, return_dict=True)
+
+    def _next_tokens(
+        self, rows: Tensor, outputs: Any, logits_processor: Any, temperature: float, record: "StepRecord"
+    ) -> NextTokens:
+        """Return what rows `[B * K, T]` choose from, reading the vocabulary as seldom as possible."""
+        logits = outputs.logits[:, -1].float()
+        if temperature == 1 and record.scores is None and only_lowers(logits_processor):
+            normalizer = logits.logsumexp(-1, keepdim=True)
+            record.add(outputs, logits, logits)
+            if not logits_processor:
+                return NextTokens(logits, normalizer)
+            return NextTokens(logits_processor(rows, logits), normalizer, logits, normalizer)
+        of_model = logits.log_softmax(-1)
+        log_probs = of_model if temperature == 1 else (of_model / temperature).log_softmax(-1)
+        # Processors of others may change what they are given.
+        log_probs = logits_processor(rows, log_probs.clone() if logits_processor else log_probs)
+        record.add(outputs, logits, log_probs)
+        return NextTokens(log_probs, None, of_model)
+
+    def _keep_images(self, model_kwargs: dict[str, Any], images: Tensor, before: int, beams: int) -> None:
+        """Continue with some of the images that were `before`, and their text rows, `beams` for each."""
+        of_images = set(self.image_input_names())
+        rows = (images[:, None] * beams + torch.arange(beams, device=images.device)).flatten()
+        for name, value in model_kwargs.items():
+            if name == "past_key_values" and value is not None:
+                value.batch_select_indices(rows)
+                if hasattr(value, "select_images"):
+                    value.select_images(images)
+            elif name in of_images:
+                model_kwargs[name] = _selected(value, images, before)
+            elif isinstance(value, Tensor) and name != "cache_position":
+                model_kwargs[name] = _selected(value, rows, before * beams)
 
     def _search_in_groups(
         self,
@@ -588,11 +666,13 @@ class CaptionGenerationMixin(GenerationMixin):
         result: Any, record: "StepRecord", generation_config: Any, model_kwargs: dict[str, Any]
     ) -> CaptionBeamOutput:
         encoder_outputs: ModelOutput = model_kwargs["encoder_outputs"]
+        wanted = generation_config.output_scores or generation_config.bookkeeping != "transformers"
         return CaptionBeamOutput(
             sequences=result.sequences,
-            sequences_scores=result.scores,
+            sequences_scores=result.scores if wanted else None,
             beam_indices=result.parents,
             token_logprobs=result.token_logprobs,
+            model_logprobs=result.model_logprobs,
             scores=record.scores,
             logits=record.logits,
             encoder_attentions=encoder_outputs.get("attentions"),
@@ -600,8 +680,43 @@ class CaptionGenerationMixin(GenerationMixin):
             decoder_attentions=record.decoder_attentions,
             cross_attentions=record.cross_attentions,
             decoder_hidden_states=record.decoder_hidden_states,
-            past_key_values=model_kwargs.get("past_key_values"),
+            past_key_values=model_kwargs.get("past_key_values") if generation_config.return_cache else None,
         )
+
+
+class ModelLogprobs(LogitsProcessor):
+    """Reads the log-probabilities of the chosen tokens from step to step; placed before all other processors."""
+
+    def __init__(self) -> None:
+        self.columns: list[Tensor] = []
+        self.log_probs: Tensor | None = None  # of the step whose tokens are not known yet, [rows, V]
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+        """Return the logits `[rows, V]` as they are."""
+        self._read(input_ids[:, -1])
+        self.log_probs = scores.float().log_softmax(-1)
+        return scores
+
+    def _read(self, tokens: Tensor) -> None:
+        if self.log_probs is not None:
+            self.columns.append(self.log_probs.gather(-1, tokens[:, None]))
+
+    def of(self, sequences: Tensor) -> Tensor:
+        """Return the log-probabilities `[rows, L]` of the generated tokens of finished sequences."""
+        self._read(sequences[:, -1])
+        return torch.cat(self.columns, dim=-1)
+
+
+def _selected(value: Any, index: Tensor, size: int) -> Any:
+    """Return the entries `index` of tensors with `size` entries, also of those in tuples and outputs of models."""
+    if isinstance(value, Tensor):
+        return value[index] if value.shape[:1] == (size,) else value
+    if isinstance(value, ModelOutput):
+        return type(value)(**{name: _selected(one, index, size) for name, one in value.items()})
+    if isinstance(value, (tuple, list)):
+        parts = [_selected(one, index, size) for one in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
 
 
 def _equal_rows(values: Tensor, rows: int) -> bool:
@@ -653,12 +768,16 @@ class StepRecord:
                 setattr(record, name, _join_rows([getattr(one, name) for one in records], images))
         return record
 
+    def is_empty(self) -> bool:
+        """Whether nothing is recorded."""
+        return all(value is None for value in vars(self).values())
+
     def add(self, outputs: Any, logits: Tensor, log_probs: Tensor) -> None:
         """Append the records of this step."""
         if self.scores is not None:
             self.scores += (log_probs.clone(),)
         if self.logits is not None:
-            self.logits += (logits,)
+            self.logits += (logits.clone(),)
         for name in ("decoder_attentions", "cross_attentions", "decoder_hidden_states"):
             if getattr(self, name) is not None:
                 setattr(self, name, (*getattr(self, name), getattr(outputs, name)))

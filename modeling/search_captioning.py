@@ -1,11 +1,12 @@
 """Bookkeeping of beam search hypotheses as in the code of captioning papers, independent of the model."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import LogitsProcessor
 
 # The released penalty of a token that would complete a trigram again: twice log 2, to three digits.
@@ -19,13 +20,15 @@ class Hypotheses:
     Args:
         tokens: `[B, K, prompt + L]`.
         scores: `[B, K]`, ranking scores.
-        token_logprobs: `[B, K, L]`.
+        token_logprobs: `[B, K, L]`, what the tokens were chosen by.
+        model_logprobs: `[B, K, L]`, before processors of logits and temperature.
         parents: `[B, K, L]`, row of B * K that each token extended, -1 = no token.
     """
 
     tokens: Tensor
     scores: Tensor
     token_logprobs: Tensor
+    model_logprobs: Tensor
     parents: Tensor
 
     def select(self, index: Tensor) -> "Hypotheses":
@@ -36,6 +39,22 @@ class Hypotheses:
         """Concatenate two sets of the same length L."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         return Hypotheses(*(torch.cat(pair, dim=1) for pair in pairs))
+
+    def images(self, index: Tensor) -> "Hypotheses":
+        """Return the hypotheses of the images `index`."""
+        return Hypotheses(*(tensor[index] for tensor in vars(self).values()))
+
+    def scored(self, scores: Tensor) -> "Hypotheses":
+        """Return the same hypotheses with other scores."""
+        return replace(self, scores=scores)
+
+    def padded(self, length: int, fill: int) -> "Hypotheses":
+        """Return the hypotheses with `length` generated tokens, which are `fill` where there were fewer."""
+        missing = length - self.parents.shape[-1]
+        values = {"tokens": fill, "token_logprobs": 0.0, "model_logprobs": 0.0, "parents": -1}
+        return replace(
+            self, **{name: pad(getattr(self, name), (0, missing), value=value) for name, value in values.items()}
+        )
 
     def flatten(self) -> "Hypotheses":
         """Merge the axes of images and hypotheses, `[B, K, ...]` to `[B * K, ...]`."""
@@ -65,8 +84,12 @@ class CaptionBeams:
         generation_config: configuration with `num_beams`, `length_penalty`, `max_length` and the pad and end ids.
     """
 
+    # Attributes with one row per image.
+    OF_IMAGES = ("rows_held", "alive", "images")
+
     def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
         self.num_beams = generation_config.num_beams
+        self.num_return_sequences = generation_config.num_return_sequences
         self.length_penalty = generation_config.length_penalty
         self.max_new_tokens = generation_config.max_length - input_ids.shape[1]
         pad, eos = generation_config._pad_token_tensor, generation_config._eos_token_tensor
@@ -77,46 +100,72 @@ class CaptionBeams:
             tokens=tokens,
             scores=torch.zeros(shape, device=device),
             token_logprobs=torch.zeros(*shape, 0, device=device),
+            model_logprobs=torch.zeros(*shape, 0, device=device),
             parents=torch.zeros(*shape, 0, dtype=torch.long, device=device),
         )
         self.alive = torch.ones(shape, dtype=torch.bool, device=device)
-        self.first_row = torch.arange(shape[0], device=device)[:, None] * self.num_beams  # [B, 1]
+        self.images = torch.arange(shape[0], device=device)  # [B], number of each image in the batch
+        self.parents = torch.arange(len(input_ids), device=device)
+        # Whether the search of an image may end before all beams have, without the rest of the batch: no processor
+        # raises scores, and nobody asked for records of every step.
+        self.may_leave = False
+        self.left: list[tuple[Tensor, Hypotheses]] = []  # images that have left, and what was found for them
 
     def rows(self) -> Tensor:
         """Return all running rows `[B * K, prompt + t]`."""
         return self.rows_held.tokens.flatten(0, 1)
 
-    def step(self, log_probs: Tensor, reported: Tensor | None = None) -> Tensor:
+    def candidate_rows(self) -> Tensor:
+        """Return the rows that may end at this step."""
+        return self.rows()
+
+    def propose(self, next_tokens: "NextTokens", width: int) -> tuple[Tensor, Tensor]:
+        """Return the log-probabilities and ids of the `width` best tokens of every row, `[B, K, width]`."""
+        proposed, tokens = next_tokens.scores.topk(min(width, next_tokens.scores.shape[-1]), dim=-1)
+        if next_tokens.normalizer is not None:
+            proposed = proposed - next_tokens.normalizer
+        return proposed.unflatten(0, (-1, self.num_beams)), tokens.unflatten(0, (-1, self.num_beams))
+
+    def step(self, next_tokens: "Tensor | NextTokens", reported: Tensor | None = None) -> Tensor:
         """Choose the next K hypotheses of every image.
 
         Every row proposes its K best tokens; the K best of these K x K candidates are kept.
 
         Args:
-            log_probs: `[B * K, V]`, what hypotheses are ranked by.
+            next_tokens: what the rows choose from, or log-probabilities `[B * K, V]`.
             reported: `[B * K, V]`, the log-probabilities to report for the chosen tokens, where they are different.
 
         Returns:
             The row of B * K that each kept row extends, `[B * K]`.
         """
-        width = min(self.num_beams, log_probs.shape[-1])
-        proposed, tokens = log_probs.unflatten(0, (-1, self.num_beams)).topk(width, dim=-1)  # [B, K, width]
+        next_tokens = next_tokens if isinstance(next_tokens, NextTokens) else NextTokens(next_tokens)
+        proposed, tokens = self.propose(next_tokens, self.num_beams)  # [B, K, width]
+        width = tokens.shape[-1]
         candidates, proposed, tokens = self.candidates(proposed, tokens)
         if reported is not None:
             proposed = reported.unflatten(0, (-1, self.num_beams)).gather(-1, tokens)
+        of_model = next_tokens.of_model(tokens)
         if self.rows_held.parents.shape[-1] == 0:
             candidates[:, 1:] = -torch.inf  # all rows hold the same prompt, so one is enough
         scores, chosen = candidates.flatten(1).topk(self.num_beams, dim=-1)  # [B, K * width] to [B, K]
         beam = chosen // width  # [B, K], the row that each chosen candidate extends
-        parents = self.first_row + beam
         kept = self.rows_held.select(beam)
         self.alive = _gather(self.alive, beam)
         self.rows_held = Hypotheses(
             tokens=_append(kept.tokens, tokens.flatten(1).gather(1, chosen)),
             scores=scores,
             token_logprobs=_append(kept.token_logprobs, proposed.flatten(1).gather(1, chosen)),
-            parents=_append(kept.parents, torch.where(self.alive, parents, -1)),
+            model_logprobs=_append(
+                kept.model_logprobs, of_model.flatten(1).gather(1, chosen).masked_fill(~self.alive, 0.0)
+            ),
+            parents=_append(kept.parents, torch.where(self.alive, self.rows_of(self.images, beam), -1)),
         )
-        return parents.flatten()
+        self.parents = self.rows_of(torch.arange(len(beam), device=beam.device), beam).flatten()
+        return self.parents
+
+    def rows_of(self, images: Tensor, beam: Tensor) -> Tensor:
+        """Return the rows of the beams `[B, n]` of images `[B]`."""
+        return images[:, None] * self.num_beams + beam
 
     def candidates(self, proposed: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores, log-probabilities and tokens of the candidates, each `[B, K, K]`."""
@@ -126,20 +175,89 @@ class CaptionBeams:
         """Process the rows `[B * K]` that end at this step."""
         raise NotImplementedError
 
+    def done_images(self) -> Tensor:
+        """Return for each image whether no further step can change its result, `[B]`."""
+        raise NotImplementedError
+
     def is_done(self) -> bool:
         """Return whether no further step can change the result."""
-        raise NotImplementedError
+        return bool(self.done_images().all())
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
         """Return the best hypotheses of every image on one axis, best first."""
         raise NotImplementedError
 
+    def selected(self, index: Tensor) -> "CaptionBeams":
+        """Return the search of some of its images."""
+        part = copy.copy(self)
+        for name in self.OF_IMAGES:
+            value = getattr(self, name)
+            setattr(part, name, value.images(index) if isinstance(value, Hypotheses) else value[index])
+        return part
+
+    def let_go(self, done: Tensor) -> Tensor:
+        """Put aside what was found for images `done` `[B]`; the search goes on without them.
+
+        Returns:
+            The images that stay, as indices.
+        """
+        leaving, staying = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
+        self.left.append((self.images[leaving], self.selected(leaving).finish(self.num_return_sequences)))
+        vars(self).update(vars(self.selected(staying)))
+        return staying
+
+    def finish_all(self) -> Hypotheses:
+        """Return the best hypotheses of all images, also of those that have left."""
+        found = self.finish(self.num_return_sequences)
+        if not self.left:
+            return found
+        parts = [*self.left, (self.images, found)]
+        length = max(part.parents.shape[-1] for _, part in parts)
+        padded = [part.padded(length, self.pad_token_id) for _, part in parts]
+        joined = Hypotheses(
+            *(torch.cat(values) for values in zip(*(vars(part).values() for part in padded), strict=True))
+        )
+        order = torch.cat([images for images, _ in parts]).argsort()  # [B]
+        count = self.num_return_sequences
+        rows = order[:, None] * count + torch.arange(count, device=order.device)
+        return joined.images(rows.flatten())
+
+
+@dataclass
+class NextTokens:
+    """Scores of the next token of every row, which are log-probabilities after a subtraction.
+
+    Args:
+        scores: `[rows, V]`, what hypotheses are ranked by.
+        normalizer: `[rows, 1]`, what turns `scores` into log-probabilities; None: they are.
+        model_scores: `[rows, V]` before processors of logits; None: there are none.
+        model_normalizer: as `normalizer`, for `model_scores`.
+    """
+
+    scores: Tensor
+    normalizer: Tensor | None = None
+    model_scores: Tensor | None = None
+    model_normalizer: Tensor | None = None
+
+    def log_probs(self) -> Tensor:
+        """Return the log-probabilities `[rows, V]` that hypotheses are ranked by."""
+        return self.scores if self.normalizer is None else self.scores - self.normalizer
+
+    def of_model(self, tokens: Tensor) -> Tensor:
+        """Return the log-probabilities of tokens `[B, K, n]` before processors."""
+        processed = self.model_scores is None
+        scores = self.scores if self.model_scores is None else self.model_scores
+        normalizer = self.normalizer if processed else self.model_normalizer
+        rows = tokens.flatten(0, -2).clamp(max=scores.shape[-1] - 1)  # the padding token may be no word
+        found = scores.gather(-1, rows)
+        return (found if normalizer is None else found - normalizer).view_as(tokens)
+
 
 class LiveBeams(CaptionBeams):
     """Search of M2 and VisualGPT: a finished beam remains among the K and competes with its unchanged score.
 
-    There is no length normalisation (`length_penalty` is ignored) and no pool. The search stops when all K beams of
-    every image have ended. Rows are padded after the end token (released code: with id 0).
+    There is no length normalisation (`length_penalty` is ignored) and no pool. The search of an image stops when its K
+    beams have ended. Rows are padded after the end token (released code: with id 0).
     """
 
     def candidates(self, proposed: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -155,9 +273,12 @@ class LiveBeams(CaptionBeams):
         """Mark rows as finished; they keep their places."""
         self.alive &= ~ended.view_as(self.alive)
 
-    def is_done(self) -> bool:
-        """Return whether all rows have ended."""
-        return not bool(self.alive.any())
+    def done_images(self) -> Tensor:
+        """Return for each image whether all rows have ended, or those that are returned and cannot be overtaken."""
+        if not self.may_leave:
+            return ~self.alive.any(-1)
+        best = self.rows_held.scores.topk(self.num_return_sequences, dim=-1).indices
+        return ~_gather(self.alive, best).any(-1)
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
         """Return the rows by decreasing score."""
@@ -171,12 +292,11 @@ class RecordingBeams(CaptionBeams):
     Recorded hypotheses are ranked by `sum / length ** length_penalty`: 0 is the plain sum, 1 the mean.
     """
 
+    OF_IMAGES = (*CaptionBeams.OF_IMAGES, "record")
+
     def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
         super().__init__(input_ids, generation_config)
-        empty = self.rows_held
-        self.record = Hypotheses(
-            empty.tokens, torch.full_like(empty.scores, -torch.inf), empty.token_logprobs, empty.parents
-        )
+        self.record = self.rows_held.scored(torch.full_like(self.rows_held.scores, -torch.inf))
 
     def rank(self, summed: Tensor, length: int) -> Tensor:
         """Return the ranking score of hypotheses of `length` tokens."""
@@ -186,19 +306,8 @@ class RecordingBeams(CaptionBeams):
         """Record the rows `[B, K]` that end at this step; the record stays sorted."""
         rows, length = self.rows_held, self.rows_held.parents.shape[-1]
         ranked = torch.where(ended, self.rank(rows.scores, length), -torch.inf)
-        new = Hypotheses(rows.tokens, ranked, rows.token_logprobs, rows.parents)
-        both = self._pad_record().join(new)
+        both = self.record.padded(length, self.pad_token_id).join(rows.scored(ranked))
         self.record = both.select(both.scores.topk(self.num_beams, dim=-1).indices)
-
-    def _pad_record(self) -> Hypotheses:
-        """Return the record, padded by one token."""
-        fill = torch.full_like(self.record.scores, self.pad_token_id)
-        return Hypotheses(
-            _append(self.record.tokens, fill),
-            self.record.scores,
-            _append(self.record.token_logprobs, torch.zeros_like(fill)),
-            _append(self.record.parents, torch.full_like(fill, -1)),
-        )
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
         """Return the best hypotheses of the record."""
@@ -237,14 +346,15 @@ class PoolBeams(RecordingBeams):
         self.record_rows(ended)
         self.rows_held.scores = torch.where(ended, self.ENDED, self.rows_held.scores)
 
-    def is_done(self) -> bool:
-        """Whether no running row can enter the record."""
+    def done_images(self) -> Tensor:
+        """Return for each image whether no running row can enter the record."""
         length = self.rows_held.parents.shape[-1]
         if length >= self.max_new_tokens:
-            return True
+            return torch.ones_like(self.alive[:, 0])
         highest = self.rows_held.scores.max(dim=-1).values
         reachable = torch.maximum(self.rank(highest, self.max_new_tokens), self.rank(highest, length))
-        return bool((self.record.scores.min(dim=-1).values >= reachable).all())
+        needed = self.num_return_sequences if self.may_leave else self.num_beams
+        return self.record.scores[:, needed - 1] >= reachable
 
 
 class GroupPoolBeams(PoolBeams):
@@ -269,8 +379,10 @@ class GroupPoolBeams(PoolBeams):
         self.earlier = earlier
         self.history: list[Tensor] = []  # tokens of the rows after each step, [B, K / groups, prompt + t]
 
-    def step(self, log_probs: Tensor, reported: Tensor | None = None) -> Tensor:
+    def step(self, next_tokens: Tensor | NextTokens, reported: Tensor | None = None) -> Tensor:
         """Choose the next hypotheses of the group by lowered log-probabilities; see `CaptionBeams.step`."""
+        next_tokens = next_tokens if isinstance(next_tokens, NextTokens) else NextTokens(next_tokens)
+        log_probs = next_tokens.log_probs()
         position, images = self.rows_held.tokens.shape[-1], self.rows_held.tokens.shape[0]
         chosen = log_probs.new_zeros(images, log_probs.shape[-1])  # how many beams have a word at this step, [B, V]
         for distance, group in enumerate(reversed(self.earlier), 1):
@@ -278,13 +390,16 @@ class GroupPoolBeams(PoolBeams):
             words = kept[..., position]  # [B, K / groups]
             chosen = chosen.scatter_add(1, words, torch.ones_like(words, dtype=chosen.dtype))
         lowered = log_probs - self.diversity * chosen.repeat_interleave(self.num_beams, dim=0)
-        parents = super().step(lowered, log_probs)
+        unprocessed = (next_tokens.model_scores, next_tokens.model_normalizer)
+        if next_tokens.model_scores is None:
+            unprocessed = (log_probs, None)
+        parents = super().step(NextTokens(lowered, None, *unprocessed), log_probs)
         self.history.append(self.rows_held.tokens)
         return parents
 
-    def is_done(self) -> bool:
-        """Whether captions have their longest length: later groups read how this one goes on until then."""
-        return self.rows_held.parents.shape[-1] >= self.max_new_tokens
+    def done_images(self) -> Tensor:
+        """Return whether captions have their longest length: later groups read how this one goes on until then."""
+        return torch.full_like(self.alive[:, 0], self.rows_held.parents.shape[-1] >= self.max_new_tokens)
 
 
 def best_of_groups(groups: list[GroupPoolBeams], num_return_sequences: int) -> Hypotheses:
@@ -327,9 +442,9 @@ class ShrinkingBeams(RecordingBeams):
         self.alive &= ~ended
         self.rows_held.scores = self.rows_held.scores.masked_fill(~self.alive, -torch.inf)
 
-    def is_done(self) -> bool:
-        """Return whether every beam has finished."""
-        return not bool(self.alive.any())
+    def done_images(self) -> Tensor:
+        """Return for each image whether every beam has finished."""
+        return ~self.alive.any(-1)
 
 
 class ShrinkingFinishedBeams(ShrinkingBeams):
@@ -360,7 +475,117 @@ class ShrinkingFinishedBeams(ShrinkingBeams):
         return found
 
 
+class TransformersBeams(CaptionBeams):
+    """Search of transformers, `GenerationMixin._beam_search`, with the same results.
+
+    2 K candidates (more with several end tokens) are selected, so that K can go on whatever ends. Finished ones are
+    ranked by `sum / length ** length_penalty`, and count only among the K best candidates of their step.
+    """
+
+    EXCLUDED = -1e9  # as in transformers, whose sums with it are part of the result
+    OF_IMAGES = (*CaptionBeams.OF_IMAGES, "record", "proposed", "finished", "improvable", "all_ended")
+
+    def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
+        super().__init__(input_ids, generation_config)
+        pads, ends = generation_config._pad_token_tensor, generation_config._eos_token_tensor
+        # In transformers, a padding token with the id 0 is replaced by the end token.
+        self.pad_token_id = -1 if ends is None else int(pads or ends.flatten()[0])
+        self.early_stopping = generation_config.early_stopping
+        self.width = max(2, 1 + (0 if ends is None else len(ends))) * self.num_beams
+        self.record = self.rows_held.scored(torch.full_like(self.rows_held.scores, self.EXCLUDED))
+        self.rows_held.scores[:, 1:] = self.EXCLUDED  # all rows hold the same prompt, so one is enough
+        self.proposed = self.rows_held
+        self.finished = torch.zeros_like(self.alive)  # [B, K], whether an entry of the record has ended
+        self.improvable = torch.ones_like(self.alive[:, :1])  # [B, 1]
+        self.all_ended = torch.zeros_like(self.alive[:, 0])  # [B]
+
+    def candidate_rows(self) -> Tensor:
+        """Return all candidates of this step, `[B * 2 K, prompt + t]`."""
+        return self.proposed.tokens.flatten(0, 1)
+
+    def step(self, next_tokens: Tensor | NextTokens, reported: Tensor | None = None) -> Tensor:
+        """Choose the candidates of this step; `end_rows` chooses those that go on."""
+        next_tokens = next_tokens if isinstance(next_tokens, NextTokens) else NextTokens(next_tokens)
+        rows = self.rows_held
+        if next_tokens.normalizer is None:  # any processor: as in transformers, from all candidates
+            vocabulary = next_tokens.scores.shape[-1]
+            added = next_tokens.scores.unflatten(0, (-1, self.num_beams)) + rows.scores[..., None]
+            scores, chosen = added.flatten(1).topk(self.width, dim=-1)  # [B, K * V] to [B, 2 K]
+            beam, tokens = chosen // vocabulary, chosen % vocabulary
+            proposed = next_tokens.scores[self._local_rows(beam).flatten(), tokens.flatten()].view_as(scores)
+        else:
+            best, ids = self.propose(next_tokens, self.width)  # [B, K, 2 K]
+            scores, chosen = (best + rows.scores[..., None]).flatten(1).topk(self.width, dim=-1)
+            beam = chosen // best.shape[-1]
+            tokens, proposed = ids.flatten(1).gather(1, chosen), best.flatten(1).gather(1, chosen)
+        of_model = proposed
+        if next_tokens.model_scores is not None:
+            places = self._local_rows(beam)
+            of_model = next_tokens.model_scores[places, tokens]
+            if next_tokens.model_normalizer is not None:
+                of_model = of_model - next_tokens.model_normalizer[places, 0]
+        kept = rows.select(beam)
+        self.proposed = Hypotheses(
+            tokens=_append(kept.tokens, tokens),
+            scores=scores,
+            token_logprobs=_append(kept.token_logprobs, proposed),
+            model_logprobs=_append(kept.model_logprobs, of_model),
+            parents=_append(kept.parents, self.rows_of(self.images, beam)),
+        )
+        self.beam = beam
+        return self.parents
+
+    def _local_rows(self, beam: Tensor) -> Tensor:
+        """Return the rows of beams `[B, n]` among those that are left."""
+        return self.rows_of(torch.arange(len(beam), device=beam.device), beam)
+
+    def end_rows(self, ended: Tensor) -> None:
+        """Record candidates that end, and choose the rows that go on."""
+        found, length = self.proposed, self.proposed.parents.shape[-1]
+        ended = ended.view_as(found.scores)
+        going_on = found.scores + ended.float() * self.EXCLUDED
+        chosen = going_on.topk(self.num_beams, dim=-1).indices  # [B, K]
+        self.rows_held = found.scored(going_on).select(chosen)
+        self.parents = self._local_rows(_gather(self.beam, chosen)).flatten()
+        counts = ended & (torch.arange(self.width, device=ended.device) < self.num_beams)
+        ranked = found.scores / length**self.length_penalty
+        full = self.finished.all(-1, keepdim=True) & (self.early_stopping is True)
+        for excluded in (full, ~self.improvable, ~counts):
+            ranked = ranked + excluded.float() * self.EXCLUDED
+        both = self.record.padded(length, self.pad_token_id).join(found.scored(ranked))
+        best = both.scores.topk(self.num_beams, dim=-1).indices
+        self.record = both.select(best)
+        self.finished = _gather(torch.cat((self.finished, counts), dim=1), best)
+        self.all_ended = ended.all(-1)
+        longest = self.early_stopping == "never" and self.length_penalty > 0
+        reachable = self.rows_held.scores[:, :1] / (self.max_new_tokens if longest else length) ** self.length_penalty
+        worst = torch.where(self.finished, self.record.scores.min(dim=1, keepdim=True).values, self.EXCLUDED)
+        self.improvable = self.improvable & (reachable > worst).any(-1, keepdim=True)
+
+    def done_images(self) -> Tensor:
+        """Return for each image whether its record cannot change any more."""
+        return ~self.improvable[:, 0] | (self.finished.all(-1) & (self.early_stopping is True))
+
+    def is_done(self) -> bool:
+        """Whether transformers ends the search."""
+        ends_early = bool(self.finished.all()) and self.early_stopping is True
+        return not bool(self.improvable.any()) or ends_early or bool(self.all_ended.all())
+
+    def finish(self, num_return_sequences: int) -> Hypotheses:
+        """Return the best hypotheses of the record, with the scores of transformers."""
+        first = torch.arange(num_return_sequences, device=self.alive.device)
+        return self.record.select(first.expand(len(self.alive), -1)).flatten()
+
+    def finish_all(self) -> Hypotheses:
+        """Return the best hypotheses of all images, cut to the longest one."""
+        found = super().finish_all()
+        length = int((found.parents >= 0).sum(1).max())
+        cut = found.padded(length, self.pad_token_id)  # a negative padding
+        return replace(cut, parents=cut.parents.int())
+
+
 BOOKKEEPINGS: dict[str, type[CaptionBeams]] = {
+    "transformers": TransformersBeams,
     "live": LiveBeams,
     "pool": PoolBeams,
     "shrinking": ShrinkingBeams,
@@ -428,6 +653,33 @@ class TrigramPenalty(LogitsProcessor):
         followers = tokens[:, 2:]  # [rows, T - 2]
         repeats = (pairs == tokens[:, None, -2:]).all(-1).to(scores.dtype)  # [rows, T - 2]
         return scores.scatter_add(1, followers, -self.penalty * repeats)
+
+
+# Processors of transformers that only forbid tokens, whatever the batch is: they may precede the normalisation.
+FORBIDDING_PROCESSORS = {
+    "MinLengthLogitsProcessor",
+    "MinNewTokensLengthLogitsProcessor",
+    "SuppressTokensLogitsProcessor",
+    "SuppressTokensAtBeginLogitsProcessor",
+    "NoRepeatNGramLogitsProcessor",
+    "NoBadWordsLogitsProcessor",
+}
+# Criteria that judge every row alone.
+ROW_CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria", "MaxTimeCriteria", "StopStringCriteria"}
+
+
+def only_lowers(processors: Any) -> bool:
+    """Whether all processors forbid or lower tokens of a row by what the row holds.
+
+    They may then be applied to logits as well as to log-probabilities, and scores of hypotheses never rise.
+    """
+    own = (NoImmediateRepetition, NoBadEndings, TrigramPenalty)
+    return all(type(one) in own or type(one).__name__ in FORBIDDING_PROCESSORS for one in processors)
+
+
+def judges_rows(criteria: Any) -> bool:
+    """Whether all stopping criteria judge every row alone."""
+    return all(type(one).__name__ in ROW_CRITERIA for one in criteria)
 
 
 def caption_logits_processors(generation_config: Any, prompt_length: int) -> list[LogitsProcessor]:

@@ -70,6 +70,12 @@ class EnsembleCache(Cache):
         for cache in self.caches:
             cache.batch_select_indices(indices)
 
+    def select_images(self, images: Tensor) -> None:
+        """Keep some images; `batch_select_indices` keeps their text rows."""
+        for cache in self.caches:
+            if hasattr(cache, "select_images"):
+                cache.select_images(images)
+
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last tokens of every text row."""
         for cache in self.caches:

@@ -260,7 +260,11 @@ class ImageCaptioningPipeline(Pipeline):
         if "views" in input_tensors:
             input_tensors["pixel_values"] = input_tensors.pop("views")
         scored = return_scores or return_token_scores
-        options = self._prepare_generate_kwargs(generate_kwargs, return_dict_in_generate=True, output_logits=scored)
+        record = {"return_dict_in_generate": True, "output_logits": scored}
+        assisted = generate_kwargs.get("assistant_model") or generate_kwargs.get("prompt_lookup_num_tokens")
+        if getattr(self.model, "returns_model_logprobs", False) and not assisted:
+            record |= {"output_logits": False, "return_cache": False}
+        options = self._prepare_generate_kwargs(generate_kwargs, **record)
         prompt_inputs = self._ensure_tensor_on_device(self._encode_prompts(prompts), self.device)
         output = self.model.generate(**input_tensors, **prompt_inputs, **options)
         by_image = (len(prompts), -1, output.sequences.shape[-1])
@@ -389,12 +393,16 @@ def token_logprobs(output: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probability of every generated token.
 
     Args:
-        output: result of `generate(..., return_dict_in_generate=True, output_logits=True)` with N sequences.
+        output: result of `generate(..., return_dict_in_generate=True)` with N sequences, of a captioner of this
+            library or with `output_logits=True`.
 
     Returns:
         Generated tokens `[N, T]` and their log-probabilities `[N, T]` under the unprocessed logits. Values after the
         end token of a sequence are undefined.
     """
+    logprobs = getattr(output, "model_logprobs", None)
+    if logprobs is not None:
+        return output.sequences[:, output.sequences.shape[1] - logprobs.shape[1] :], logprobs
     parents = getattr(output, "beam_indices", None)
     steps = len(output.logits) if parents is None else parents.shape[1]
     generated = output.sequences[:, output.sequences.shape[1] - steps :]

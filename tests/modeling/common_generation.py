@@ -366,6 +366,21 @@ class ScoreChecks(CaptionerCase):
         if mode == "n_best":
             assert_close((found * real).sum(-1) / real.sum(-1), out.sequences_scores, atol=1e-4)
 
+    @pytest.mark.parametrize("mode", ["greedy", "samples", "n_best", "no_repeats", "live", "beam_sampling"])
+    def test_model_logprobs(self, model, mode):
+        """Every search returns log-probabilities before processors and temperature, and keeps no logits for them."""
+        inputs = self.inputs("regions")
+        searching = {"num_beams": 3, "num_return_sequences": 3, "bookkeeping": mode}
+        options = MODES.get(mode, searching)
+        options = options | {"max_new_tokens": NEW_TOKENS, "return_dict_in_generate": True}
+        torch.manual_seed(0)
+        out = model.generate(**inputs, **options, logits_processor=LogitsProcessorList([Favour(9)]))
+        assert out.logits is None and out.scores is None
+        if mode == "beam_sampling":  # the search of transformers
+            return
+        expected, real = rescored(model, inputs, out.sequences)
+        assert_close(out.model_logprobs, expected.where(real, 0.0), atol=1e-4)
+
 
 @torch.no_grad()
 def rescored(

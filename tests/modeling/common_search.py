@@ -9,6 +9,15 @@ from .common_case import IMAGES, CaptionerCase, assert_close, both_inputs, row
 from .common_generation import Favour, rescored
 
 BEAMS, NEW_TOKENS = 4, 8
+LEAVING = [
+    {"bookkeeping": "transformers"},
+    {"bookkeeping": "transformers", "early_stopping": True, "num_return_sequences": 4},
+    {"bookkeeping": "transformers", "early_stopping": "never", "length_penalty": 0.0},
+    {"bookkeeping": "live", "num_return_sequences": 2},
+    {"bookkeeping": "live", "no_immediate_repetition": True},
+    {"bookkeeping": "pool", "length_penalty": 0.0},
+    {"bookkeeping": "shrinking_finished", "num_return_sequences": 4},
+]
 bookkeepings = pytest.mark.parametrize("bookkeeping", ["live", "pool", "shrinking", "shrinking_finished"])
 
 
@@ -69,6 +78,32 @@ class SearchChecks(CaptionerCase):
         assert plain.shape[0] == IMAGES
         favoured = self.search(model, inputs, bookkeeping, logits_processor=[Favour(9)])
         assert (favoured.sequences == 9).sum() > (every.sequences == 9).sum()
+
+    @pytest.mark.parametrize("options", LEAVING, ids=lambda options: "-".join(map(str, options.values())))
+    def test_images_leave_when_their_captions_are_known(self, options):
+        """The same captions and scores as with all images until the end, in fewer rows."""
+        model, inputs, rows = self.make_model(), self.inputs("regions", images=6), []
+        model.register_forward_pre_hook(
+            lambda module, args, kwargs: rows.append(len(kwargs["decoder_input_ids"])), with_kwargs=True
+        )
+        ends = [*range(0, 12, 2), model.config.eos_token_id]  # several words end a caption, so that lengths differ
+        options = {"num_beams": BEAMS, "max_new_tokens": 16, "eos_token_id": ends} | options
+        options |= {"return_dict_in_generate": True, "output_scores": False}
+        whole = model.generate(**inputs, **options)
+        before, rows[:] = list(rows), []
+        left = model.generate(**inputs, **options, return_cache=False)
+        assert left.past_key_values is None and whole.past_key_values is not None
+        length = left.sequences.shape[1]
+        assert torch.equal(left.sequences, whole.sequences[:, :length])
+        assert (whole.sequences[:, length:] == model.config.pad_token_id).all()
+        assert_close(left.model_logprobs, whole.model_logprobs[:, : length - 1], atol=1e-4)
+        assert torch.equal(left.beam_indices, whole.beam_indices[:, : length - 1])
+        if whole.sequences_scores is not None:
+            assert_close(left.sequences_scores, whole.sequences_scores, atol=1e-4)
+        assert sum(rows) <= sum(before) and rows[0] == before[0]
+        if options["bookkeeping"] == "live" and not model.captions_depend_on_batch:
+            assert sum(rows) < sum(before)
+        assert torch.equal(model.generate(**inputs, **options | {"return_dict_in_generate": False}), left.sequences)
 
     def test_groups_of_beams(self, model):
         """Groups that do not avoid others find what a search with fewer beams finds; with diversity they differ."""

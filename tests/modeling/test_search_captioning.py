@@ -15,6 +15,7 @@ from hf_captioners.modeling.search_captioning import (
     CaptionBeams,
     GroupPoolBeams,
     Hypotheses,
+    NextTokens,
     NoBadEndings,
     NoImmediateRepetition,
     TrigramPenalty,
@@ -40,14 +41,7 @@ def search(
     kind: str, score: Scorer, images: int, beams: int, steps: int, length_penalty: float, **options: Any
 ) -> Hypotheses:
     """The loop of `generate()` around a bookkeeping."""
-    config = SimpleNamespace(
-        num_beams=beams,
-        length_penalty=length_penalty,
-        max_length=1 + steps,
-        _pad_token_tensor=torch.tensor(PAD),
-        _eos_token_tensor=torch.tensor([END]),
-        **(SEARCH_OPTIONS | options),
-    )
+    config = search_config(beams, steps, length_penalty, **options)
     if config.pool_groups == 1:
         held = BOOKKEEPINGS[kind](torch.full((images * beams, 1), BEGIN), config)
         advance(held, score, beams, steps)
@@ -58,6 +52,18 @@ def search(
         groups.append(GroupPoolBeams(torch.full((images * width, 1), BEGIN), config, list(groups)))
         advance(groups[-1], score, width, steps)
     return best_of_groups(groups, beams)
+
+
+def search_config(beams: int, steps: int, length_penalty: float, **options: Any) -> SimpleNamespace:
+    """Return what bookkeepings read of a generation configuration."""
+    return SimpleNamespace(
+        num_beams=beams,
+        length_penalty=length_penalty,
+        max_length=1 + steps,
+        _pad_token_tensor=torch.tensor(PAD),
+        _eos_token_tensor=torch.tensor([END]),
+        **(SEARCH_OPTIONS | {"num_return_sequences": beams, "early_stopping": False} | options),
+    )
 
 
 def advance(held: CaptionBeams, score: Scorer, beams: int, steps: int) -> None:
@@ -249,6 +255,51 @@ def test_groups_and_penalties_equal_plain_python(seed, end_bias, images, groups,
             assert (own[len(tokens) :] == 0).all()
         parents = found.parents[rows]
         assert ((parents == -1) | (parents // beams == image)).all(), "rows stay within their image"
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    kind=st.sampled_from(sorted(BOOKKEEPINGS)),
+    seed=st.integers(0, 10**6),
+    end_bias=st.floats(-1.0, 3.0),
+    images=st.integers(1, 4),
+    beams=st.integers(1, 3),
+    kept=st.integers(1, 3),
+    steps=st.integers(1, 8),
+    length_penalty=st.sampled_from([0.0, 1.0, 2.0, -1.0]),
+    early_stopping=st.sampled_from([False, True, "never"]),
+)
+def test_images_that_leave_change_nothing(
+    kind, seed, end_bias, images, beams, kept, steps, length_penalty, early_stopping
+):
+    """Captions, scores and ancestry are those of a search with all images until the end, from logits as well."""
+    score = random_scorer(seed, end_bias)
+    options = {"num_return_sequences": min(kept, beams), "early_stopping": early_stopping}
+    config = search_config(beams, steps, length_penalty, **options)
+    results = []
+    for leaving in (False, True):
+        held = BOOKKEEPINGS[kind](torch.full((images * beams, 1), BEGIN), config)
+        held.may_leave = leaving
+        for _ in range(steps):
+            numbers = held.images.repeat_interleave(beams).tolist()
+            rows = held.rows()[:, 1:].tolist()
+            scores = torch.from_numpy(np.stack([score(*one) for one in zip(numbers, map(tuple, rows), strict=True)]))
+            held.step(NextTokens(scores + 2, torch.full((len(rows), 1), 2.0)) if leaving else scores)
+            rows = held.candidate_rows()
+            held.end_rows((rows[:, -1] == END) | (rows.shape[1] == 1 + steps))
+            if held.is_done():
+                break
+            if leaving and bool((done := held.done_images()).any()):
+                held.let_go(done)
+        results.append(held.finish_all())
+    whole, left = results
+    length = left.parents.shape[1]
+    assert torch.equal(left.tokens, whole.tokens[:, : 1 + length]) and (whole.parents[:, length:] == -1).all()
+    assert torch.equal(left.parents, whole.parents[:, :length])
+    for name in ("scores", "token_logprobs", "model_logprobs"):
+        expected = getattr(whole, name)
+        expected = expected if name == "scores" else expected[:, :length]
+        torch.testing.assert_close(getattr(left, name), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_no_immediate_repetition():
