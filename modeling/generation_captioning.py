@@ -20,7 +20,7 @@ from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, Gene
 from transformers.utils import ModelOutput
 
 from .configuration_captioning import input_names, require_choice
-from .layers_packed import generating, pack, packed_as, unpack
+from .layers_attention import generating, pack, packed_as, unpack
 from .search_captioning import (
     BOOKKEEPINGS,
     CaptionBeams,
