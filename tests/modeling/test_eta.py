@@ -17,7 +17,6 @@ from tests.comparisons import assert_computed_alike
 from .common import CaptionerChecks
 from .common_case import FEATURE_SIZE, IMAGES, CaptionerCase, assert_close, disturb
 from .common_deployment import CompilerChecks
-from .common_export import ExportChecks
 from .common_forward import MaskChecks, OutputChecks
 from .common_generation import CacheChecks, EncoderOnceChecks
 from .word_parts import NOUNS, SPECIAL, VOCABULARY, tiny_word_tokenizer
@@ -65,9 +64,7 @@ class TestETA(ETACase, CaptionerChecks):
     """The common checks with detected attributes."""
 
 
-class TestETAWithGivenAttributes(
-    ETACase, OutputChecks, MaskChecks, EncoderOnceChecks, CacheChecks, CompilerChecks, ExportChecks
-):
+class TestETAWithGivenAttributes(ETACase, OutputChecks, MaskChecks, EncoderOnceChecks, CacheChecks, CompilerChecks):
     """The checks that read inputs, with attributes that are given: three images of three, one and no attribute."""
 
     def inputs(self, way_in, images=IMAGES, seed=0):
