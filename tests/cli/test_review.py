@@ -13,6 +13,7 @@ from PIL import Image
 from hf_captioners.cli import main
 
 
+@pytest.mark.slow
 def test_the_page_is_served_until_it_is_interrupted(tmp_path):
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     (tmp_path / "metadata.jsonl").write_text('{"file_name": "a.png", "captions": ["a dog"]}\n')

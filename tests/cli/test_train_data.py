@@ -128,7 +128,7 @@ def test_reports_are_generated_as_long_as_reports_are(scenes, parts, tmp_path):
                 "hf_captioners.training.running.train_captioner",
                 lambda *given, **options: given_arguments.append(given[2]),
             )
-            patch.setattr("hf_captioners.cli.train.summary", lambda result: "")
+            patch.setattr("hf_captioners.cli.train.summary", lambda *given: "")
             main(["train", *typed, *parts, "--use_cpu", *more, "--output_dir", output])
     assert [(one.generation_max_new_tokens, one.generation_num_beams) for one in given_arguments] == [(60, 3), (20, 3)]
 

@@ -126,6 +126,7 @@ class Eigenvalues(torch.nn.Module):
         return torch.linalg.eigvals(states @ states.mT).real
 
 
+@pytest.mark.slow
 def test_refused_operation():
     with pytest.raises(ValueError, match="has an operation that cannot be exported to ONNX: .*linalg_eig"):
         export_graph(Eigenvalues(), (torch.ones(2, 3),), ({},), ["states"], ["values"], 18)

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from transformers import GenerationMixin
 
 from hf_captioners.modeling.search_captioning import TRIGRAM_PENALTY
 from hf_captioners.training.scst_loss import chosen_logprobs, sample_baseline, self_critical_loss, token_entropy
@@ -258,7 +259,7 @@ def compare_beam_rewards(comparison: Comparison, figures: Figures, model, map_ke
     if "scbeam.seq" not in figures.expected:
         return
     length, scores = figures.config["max_length"], figures.inputs["sc.scores"]
-    with_graph = type(model).generate.__wrapped__
+    with_graph = GenerationMixin.generate.__wrapped__  # without its decorator, which switches gradients off
     out = with_graph(
         model,
         **image_inputs(figures),

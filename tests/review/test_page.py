@@ -62,7 +62,7 @@ def test_captions_are_corrected_kept_and_skipped_by_keyboard(table, address):
         wait_for(shown("a.png"))
         wait_for(lambda: part("image").get_property("naturalWidth") == 300)
         assert part("captions").get_property("value") == f"{HOSTILE} a.png"
-        assert browser.execute_script("return document.documentElement.scrollWidth") == 390
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390
         part("captions").send_keys(" and more", Keys.ENTER)
         wait_for(lambda: part("ask").get_property("open"))
         assert not table.path.exists()

@@ -111,6 +111,7 @@ def require_equal(first, second):
         assert torch.equal(weight, second[name]), name
 
 
+@SLOW
 def test_a_killed_run_goes_on_and_a_finished_one_ends(save_base, make_adapted):
     base = save_base()
     steps = {"save_strategy": "steps", "eval_strategy": "steps", "save_steps": 2, "eval_steps": 2}
@@ -156,6 +157,7 @@ def test_an_adapter_is_trained_further_as_it_is(save_base, make_adapted, tmp_pat
         CaptioningTrainer(model, first.args, train_dataset=scenes, processing_class=processor)
 
 
+@SLOW
 def test_self_critical_training_of_an_adapter(save_base, scenes, tmp_path):
     """With cross-entropy before it and the divergence from the start, killed after it and resumed."""
     base = save_base()

@@ -78,6 +78,7 @@ def state_of(trainer):
     return {name: weight.clone() for name, weight in trainer.model.state_dict().items()}
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_exactly(make_trainer, streams, tmp_path):
     def trainer(output, **fields):
         options = STEPS | {"captions_per_image": None, "load_best_model_at_end": False} | fields
