@@ -26,6 +26,7 @@ def drawn(split, count, seed=0):
     return [draw_example(seed, index, split, 64) for index in range(count)]
 
 
+@pytest.mark.slow
 def test_the_same_in_another_process():
     environment = {"PYTHONHASHSEED": "77", "HF_HUB_OFFLINE": "1", "PYTHONPATH": ":".join(filter(None, sys.path))}
     output = subprocess.run(

@@ -185,6 +185,7 @@ def test_a_captioner_that_fails_is_no_fault_of_the_client(caption, contents, cap
         assert ask(port, contents[0])[0] == 200
 
 
+@pytest.mark.slow
 def test_the_command_serves(fork_server, captioner, contents, tmp_path):
     """It listens at the loopback interface, says where, and writes no file."""
     command = ["-m", "hf_captioners.cli", "serve", captioner, "--port", "0", "--device", "cpu", "--num_beams", "1"]

@@ -135,6 +135,7 @@ def test_the_sweep(place, capsys):
     assert saved["srau_threshold"] == 0.1
 
 
+@pytest.mark.slow
 def test_the_language_model_example(place, fork_server):
     (command,) = [shlex.split(line) for block in blocks("bash") for line in block.splitlines() if "examples" in line]
     import gzip

@@ -55,7 +55,11 @@ def weights_equal(first, second):
 
 @pytest.mark.parametrize(
     ("part", "step", "found"),
-    [("cross_entropy", 3, "cross_entropy/checkpoint-2"), ("scst", 1, "start"), ("scst", 5, "checkpoint-4")],
+    [
+        pytest.param("cross_entropy", 3, "cross_entropy/checkpoint-2", marks=pytest.mark.slow),
+        pytest.param("scst", 1, "start", marks=pytest.mark.slow),
+        ("scst", 5, "checkpoint-4"),
+    ],
     ids=["in cross-entropy", "before the first checkpoint", "later"],
 )
 def test_same_curve_and_weights_after_a_kill(make_trainer, figures, tmp_path, part, step, found):
