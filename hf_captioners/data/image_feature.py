@@ -67,15 +67,16 @@ def with_allowed_formats(dataset: AnyDataset) -> AnyDataset:
         return dataset
     changed = copy.copy(dataset)
     changed._info = dataset.info.copy()
-    changed._info.features = Features({name: _allowed(feature) for name, feature in dataset.features.items()})
+    changed._info.features = Features({name: allowed_feature(feature) for name, feature in dataset.features.items()})
     return changed
 
 
-def _allowed(feature: Any) -> Any:
+def allowed_feature(feature: Any) -> Any:
+    """Return the feature of a column, with `AllowedImage` in place of `datasets.Image`."""
     if isinstance(feature, Image):
         return AllowedImage(mode=feature.mode, decode=feature.decode, id=feature.id)
     if isinstance(feature, List):
-        return List(_allowed(feature.feature), length=feature.length)
+        return List(allowed_feature(feature.feature), length=feature.length)
     if isinstance(feature, dict):
-        return {name: _allowed(part) for name, part in feature.items()}
+        return {name: allowed_feature(part) for name, part in feature.items()}
     return feature

@@ -7,6 +7,7 @@ import numpy as np
 from datasets import Dataset as ArrowDataset
 from torch.utils.data import Dataset, Sampler
 
+from hf_captioners.data.image_feature import with_allowed_formats
 from hf_captioners.data.schema import REGIONS, image_column
 from hf_captioners.features.region_rows import RELATIONS, RegionRows
 from hf_captioners.features.regions_column import region_source_of
@@ -49,7 +50,7 @@ class CaptionedImages(Dataset):
             )
         if not len(rows):
             raise ValueError("The data set has no rows.")
-        self.rows = rows.select_columns([self.image_column] if self.source is None else [])
+        self.rows = with_allowed_formats(rows.select_columns([self.image_column] if self.source is None else []))
         self.captions: list[list[str]] = list(rows["captions"])
         names = [name for name in declared_inputs or {} if name in rows.column_names]
         self.declared: dict[str, list[Any]] = {name: list(rows[name]) for name in names}

@@ -18,6 +18,7 @@ from datasets import Features, Image, List
 from datasets import IterableDataset as Stream
 from torch.utils.data import IterableDataset, get_worker_info
 
+from hf_captioners.data.image_feature import allowed_feature
 from hf_captioners.data.schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, image_column
 
 AT_ONCE = 16  # rows that are read together
@@ -57,7 +58,7 @@ class StreamedPairs(IterableDataset):
         features = require_columns(rows)
         self.stream = rows
         self.image_column = str(image_column(list(features)))
-        self.image_feature = features[self.image_column]
+        self.image_feature = allowed_feature(features[self.image_column])
         self.declared = [name for name in declared_inputs or {} if name in features]
         names = (self.image_column, CAPTIONS, IMAGE_ID, *self.declared)
         kept = undecoded(rows).select_columns([name for name in names if name in features])

@@ -19,6 +19,8 @@ from hf_captioners.pipelines import image_captioning
 from hf_captioners.processing import image_reading
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessorFast
 from hf_captioners.processing.image_reading import read_image
+from hf_captioners.training.images import CaptionedImages
+from hf_captioners.training.streams import StreamedPairs
 
 PROGRAMS = ("gs", "gswin64c", "djpeg", "cjpeg", "convert", "magick", "xv", "display", "identify")
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 50 50\n%%EndComments\nshowpage\n"
@@ -48,6 +50,11 @@ def rows_of(path):
     return with_allowed_formats(Dataset.from_dict({"image": [str(path)]}).cast_column("image", Image()))
 
 
+def captioned_rows(path):
+    """A data set that somebody made with `datasets` alone."""
+    return Dataset.from_dict({"image": [str(path)], "captions": [["a dog"]]}).cast_column("image", Image())
+
+
 READERS = {
     "path": lambda path: read_image(path),
     "bytes": lambda path: read_image(path.read_bytes()),
@@ -60,6 +67,8 @@ READERS = {
     "pipeline, opened image": lambda path: image_captioning.upright_rgb(PIL.Image.open(path)),
     "fast processor": lambda path: CaptioningImageProcessorFast()(str(path)),
     "row of a data set": lambda path: rows_of(path)[0]["image"],
+    "training": lambda path: CaptionedImages(captioned_rows(path))[0],
+    "streamed training": lambda path: next(iter(StreamedPairs(captioned_rows(path).to_iterable_dataset(), 0, 1))),
 }
 
 
