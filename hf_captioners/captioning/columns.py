@@ -85,6 +85,23 @@ class PreparedBatch(NamedTuple):
     errors: list[str | None]
 
 
+class TypedColumn(list[Any]):
+    """A list whose type in Arrow is known; `datasets.map` writes that of the first batch, which may have None only.
+
+    Args:
+        values: the values.
+        kind: their type.
+    """
+
+    def __init__(self, values: Sequence[Any], kind: pyarrow.DataType) -> None:
+        super().__init__(values)
+        self.kind = kind
+
+    def __arrow_array__(self, type: pyarrow.DataType | None = None) -> pyarrow.Array:  # noqa: A002
+        """Return the values as Arrow does that asks for them."""
+        return pyarrow.array(list(self), type or self.kind)
+
+
 class CaptionBatches:
     """Caption images that are a column of a batch; engines such as `datasets.map` and Ray Data call it.
 
@@ -161,8 +178,10 @@ class CaptionBatches:
         if self.column not in batch:
             raise KeyError(f"The batch has the columns {list(batch)}, expected the images in {self.column!r}.")
         result = copy.copy(batch)
+        several = (self.generate.get("num_return_sequences") or 1) > 1
         for name, values in self.caption(self.preparation()(undecoded(batch, self.column))).items():
-            result[name] = values
+            kind = pyarrow.float64() if name == "score" else pyarrow.string()
+            result[name] = TypedColumn(values, pyarrow.list_(kind) if several and name != "error" else kind)
         return result
 
     def preparation(self) -> "Preparation":

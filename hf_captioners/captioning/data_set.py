@@ -8,6 +8,7 @@ from datasets import Dataset
 from tqdm.auto import tqdm
 
 from hf_captioners.data import load_captions
+from hf_captioners.data.image_feature import with_allowed_formats
 from hf_captioners.data.readable import load_readable
 from hf_captioners.data.report import DataReport
 from hf_captioners.data.schema import IMAGE, IMAGES, REGIONS
@@ -84,6 +85,7 @@ def caption_data_set(
         ```
     """
     require_batch_size(batch_size)
+    rows = with_allowed_formats(rows)
     matched = MatchedCaptions([], [], [], [], [])
     with tqdm(total=len(rows), desc="captions", unit="image", disable=None) as progress:
         for first in range(0, len(rows), batch_size):

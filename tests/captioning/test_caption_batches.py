@@ -70,12 +70,19 @@ def test_several_captions_studies_and_no_images(pipeline, paths, columns):
         CaptionBatches(pipeline)({"photo": []})
 
 
-def test_a_data_set_with_a_damaged_image(captioner, paths, columns):
-    """Images stay as they are stored, and the damaged one, at which decoding would end, gets its reason."""
+@pytest.mark.parametrize("batch_size", [1, 10])
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_data_set_with_a_damaged_image(captioner, paths, columns, batch_size, order):
+    """Images stay as they are stored, and the damaged one, at which decoding would end, gets its reason.
+
+    It may be in the first batch, or in a later one than those that tell `datasets` the types of the new columns.
+    """
+    paths = paths[::order]
     rows = Dataset.from_dict({"image": paths, "name": paths}, Features({"image": Image(), "name": Value("string")}))
     caption = CaptionBatches(captioner, device="cpu", num_beams=1)
-    found = rows.map(caption, batched=True, batch_size=10)
-    assert found["caption"] == columns["caption"] and found["name"] == paths
+    found = rows.map(caption, batched=True, batch_size=batch_size)
+    assert found["caption"] == columns["caption"][::order] and found["name"] == paths
+    assert [error is None for error in found["error"]] == [text is not None for text in found["caption"]]
     assert found.features["image"] == Image()
     stored = found.cast_column("image", Image(decode=False))["image"]
     assert stored == rows.cast_column("image", Image(decode=False))["image"]

@@ -1,6 +1,7 @@
 """Attacks in forked processes, which are measured, stopped when they hang, and watched for what they start."""
 
 import faulthandler
+import gc
 import json
 import os
 import random
@@ -73,6 +74,7 @@ def attempt_in_child(attack: Attack, material: Any, seed: str, folder: Path) -> 
     child = os.fork()
     if not child:
         os.close(reading)
+        gc.freeze()  # what this process frees of its parent's would hide as much of what the attack takes
         try:
             os.write(writing, b"%d\n" % resident_bytes())
             _run_child(attack, material, seed, folder, writing)

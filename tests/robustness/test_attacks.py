@@ -1,6 +1,7 @@
 """The short form of `make attack`: some attacks of every class, and proof that the harness finds faults."""
 
 import collections
+import gc
 import os
 import random
 import subprocess
@@ -97,6 +98,21 @@ def test_the_harness_tells_permitted_outcomes_from_others(fault, material, tmp_p
     folder.mkdir()
     outcome = attempt_in_child(attempt(run), material, "1", folder)
     assert (outcome.kind, outcome.what) == (kind, "an attack") and said in outcome.reason, outcome
+
+
+def test_memory_counts_though_garbage_of_the_parent_could_be_freed(material, tmp_path):
+    folder = tmp_path / "attack"
+    folder.mkdir()
+    gc.disable()
+    try:
+        garbage = [bytearray(2**29)]
+        garbage.append(garbage)
+        del garbage
+        outcome = attempt_in_child(attempt(lambda: [gc.collect(), bytearray(2**29)]), material, "1", folder)
+    finally:
+        gc.enable()
+        gc.collect()
+    assert outcome.kind == FAILED and "MB" in outcome.reason, outcome
 
 
 def test_a_hang_is_stopped(material, tmp_path, monkeypatch):
