@@ -20,7 +20,7 @@ from huggingface_hub.utils import yaml_dump
 
 logger = logging.getLogger(__name__)
 
-FRONT_MATTER = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)(?:\r?\n)?---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+FRONT_MATTER = re.compile(r"\A\s*---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE)
 BEGIN = "<!-- hf-captioners: generated (%s %s); text outside the two marks is kept -->"
 END = "<!-- hf-captioners: end -->"
 MARKED = re.compile(

@@ -89,6 +89,13 @@ def test_the_empty_card_of_transformers_is_replaced():
     assert read_card(merged, "there").metadata["tags"] == ["mine", "image-captioning"]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_dashes_in_a_value_do_not_end_the_metadata(end):
+    card = read_card(end.join(["---", "license: a ---", "tags: [b]", "---", "text"]), "here")
+    assert card.metadata == {"license": "a ---", "tags": ["b"]} and card.before == "text"
+    assert read_card("---\n---\ntext", "here").before == "text"
+
+
 @pytest.mark.parametrize("broken", ["---\ntags: [a\n---\nText", "---\n- a\n---\n", "---\nmodel-index: 3\n---\n"])
 def test_broken_metadata_are_named(broken):
     with pytest.raises(ValueError, match="metadata of the card README.md of a/b cannot be read: .+Correct them"):
