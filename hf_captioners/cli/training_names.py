@@ -126,8 +126,12 @@ def _check_streaming(value_of: Callable[[str], Any], self_critical: bool) -> Non
     """Check the arguments that a stream needs, and those that it does not take."""
     if not value_of("streaming"):
         return
-    if self_critical:
-        raise ValueError("`--streaming` and `--scst` exclude each other: rewards need the references of all captions.")
+    after = [name for name in ("scst_after_epochs", "scst_after_patience") if value_of(name) is not None]
+    if self_critical and (after or value_of("model") is None):
+        raise ValueError(
+            "`--streaming` and `--scst` need a trained captioner, as a stream has no epochs to begin with: train with "
+            f"cross-entropy first, then `--model RUN`{f' without `--{after[0]}`' if after else ''}."
+        )
     if (value_of("max_steps") or -1) <= 0:
         raise ValueError("`--streaming` needs `--max_steps N`: a stream has no length.")
     for name in ("eval_strategy", "save_strategy"):

@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, Features
 from torch import Tensor
 
+from hf_captioners.data.image_feature import allowed_feature
 from hf_captioners.data.schema import IMAGE, IMAGE_COLUMNS, IMAGES
 from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.processing.image_reading import read_image
 
 from .rewards import Reward
+from .streams import decoded
 
 ALWAYS_GIVEN = ("completions", "references", "captions", "prompts", "row", "ended", "words")
 """Keywords that every reward gets besides the columns of the data set."""
@@ -65,12 +67,59 @@ class RewardRows:
 
     def images(self, rows: Sequence[int]) -> list[Any]:
         """Decode the images of N rows, each once: `PIL.Image`s, or lists of them for rows of several views."""
-        assert self._images is not None and self._image_column is not None
         decoded = {}
         for row in dict.fromkeys(rows):
-            value = self._images[row][self._image_column]
+            value = self._image(row)
             decoded[row] = [read_image(view) for view in value] if isinstance(value, list) else read_image(value)
         return [decoded[row] for row in rows]
+
+    def _image(self, row: int) -> Any:
+        assert self._images is not None and self._image_column is not None
+        return self._images[row][self._image_column]
+
+
+class StreamedRewardRows(RewardRows):
+    """Rows of a stream as rewards read them: those of the batch that is rewarded.
+
+    Args:
+        features: the columns of the stream, with `captions`, and `image` or `images`.
+
+    Attributes:
+        columns: names of the columns that rewards get.
+
+    Example:
+
+    ```python
+    from datasets import Features, List, Value
+
+    from hf_captioners.training.reward_sum import StreamedRewardRows
+
+    rows = StreamedRewardRows(Features({"captions": List(Value("string")), "topic": Value("string")}))
+    rows.present = {70: {"captions": ["a dog"], "topic": "x"}}
+    assert rows.read([70, 70])["topic"] == ["x", "x"] and rows.read([70])["references"] == [["a dog"]]
+    ```
+    """
+
+    def __init__(self, features: Features) -> None:
+        self.columns = [name for name in features if name not in (*IMAGE_COLUMNS, "captions")]
+        self._image_column = next((name for name in (IMAGE, IMAGES) if name in features), None)
+        self._image_feature = self._image_column and allowed_feature(features[self._image_column])
+        self.present: dict[int, dict[str, Any]] = {}
+        """Rows by their number, with undecoded images; set it for every batch."""
+
+    def read(self, rows: Sequence[int]) -> dict[str, Any]:
+        """Return the columns of N rows, which may be repeated; `references` are their `captions`."""
+        found = [self.present[row] for row in rows]
+        columns = {name: [one[name] for one in found] for name in (*self.columns, "captions")}
+        return {**columns, "references": columns["captions"]}
+
+    @property
+    def has_images(self) -> bool:
+        """Whether there are images to decode."""
+        return self._image_column is not None
+
+    def _image(self, row: int) -> Any:
+        return decoded(self.present[row][str(self._image_column)], self._image_feature)
 
 
 class RewardSum:

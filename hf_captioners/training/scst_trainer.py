@@ -22,7 +22,7 @@ from .diagnostics import visual_gate_means
 from .evaluation import caption_statistics
 from .images import CaptionedImages
 from .reward_references import TrainingReferences
-from .reward_sum import RewardRows, RewardSum
+from .reward_sum import RewardRows, RewardSum, StreamedRewardRows
 from .rewards import SELF_RETRIEVAL, Reward, named_reward
 from .scst_arguments import SCSTArguments
 from .scst_callbacks import CollapseWarning, InitialEvaluation, MovingAverage
@@ -37,6 +37,7 @@ from .scst_loss import (
 from .scst_sampling import CaptionSamples, CaptionSampling
 from .scst_start import START_FOLDER, check_is_of_scst, last_scst_checkpoint, phase_of, save_start
 from .self_retrieval import SelfRetrieval
+from .streams import StreamedImages, StreamedPairs, require_columns, rows_of_captions
 from .trainer import CaptioningTrainer
 
 
@@ -62,13 +63,18 @@ class NumberedImages(TorchDataset):
 
 
 class NumberedCollator(CaptionCollator):
-    """Collator that adds `row` `[B]` to batches of numbered images; other batches are those of `CaptionCollator`."""
+    """Collator that adds `row` `[B]` to batches of numbered images; other batches are those of `CaptionCollator`.
 
-    def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+    Batches of `StreamedImages` also get their `examples`, a list of B dictionaries.
+    """
+
+    def __call__(self, items: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return the model inputs of B images with their rows."""
-        batch = super().__call__(items)
+        batch: dict[str, Any] = super().__call__(items)
         if "row" in items[0] and "caption" not in items[0]:
             batch["row"] = torch.tensor([item["row"] for item in items])
+        if "example" in items[0]:
+            batch["examples"] = [item["example"] for item in items]
         return batch
 
 
@@ -128,12 +134,13 @@ class SCSTTrainer(CaptioningTrainer):
     """
 
     args: SCSTArguments
+    _streamed: type[StreamedPairs] = StreamedImages
 
     def __init__(
         self,
         model: PreTrainedModel,
         args: SCSTArguments,
-        train_dataset: Dataset,
+        train_dataset: Dataset | IterableDataset,
         eval_dataset: Dataset | dict[str, Dataset] | None = None,
         processing_class: Any = None,
         reward_funcs: Sequence[str | Reward] | None = None,
@@ -146,10 +153,11 @@ class SCSTTrainer(CaptioningTrainer):
                 "captions does not give their gradient. Load it with a setting that does not couple the batch: "
                 "`--model_config intensity_pool=mean` for ZoDIAC."
             )
-        if isinstance(train_dataset, IterableDataset):
+        if isinstance(train_dataset, IterableDataset) and args.begins_with_cross_entropy:
             raise ValueError(
-                "`train_dataset` is a stream, and rewards need the references of all captions: load "
-                "the data without `streaming`. Cross-entropy training (`CaptioningTrainer`) takes streams."
+                "`train_dataset` is a stream, which has no epochs to begin with: train with cross-entropy first "
+                "(`CaptioningTrainer`) and start from that captioner, without `scst_after_epochs` and "
+                "`scst_after_patience`."
             )
         super().__init__(model, args, train_dataset, eval_dataset, processing_class, callbacks, optimizers)
         self._rows, self._callbacks = train_dataset, list(callbacks or ())
@@ -176,17 +184,25 @@ class SCSTTrainer(CaptioningTrainer):
         return NumberedImages(CaptionedImages(rows, declared_inputs=self.encoder.declared_inputs))
 
     def _make_rewards(self, functions: Sequence[str | Reward]) -> RewardSum:
-        images = self.train_dataset.images
         names = [name_of(function) for function in functions]
         if repeated := {name for name in names if names.count(name) > 1}:
             raise ValueError(
                 f"Several rewards are called {', '.join(sorted(repeated))}, so the log could not distinguish them: "
                 "give each function a `__name__` of its own."
             )
-        prepared = TrainingReferences(images.captions, bool(self.args.end_token_in_reward), self.ptb_tokenizer)
+        captions, rows = self._captions_and_rows()
+        prepared = TrainingReferences(captions, bool(self.args.end_token_in_reward), self.ptb_tokenizer)
         made = {name_of(function): self._make_reward(function, prepared) for function in functions}
+        return RewardSum(made, self.args.reward_weights, rows)
+
+    def _captions_and_rows(self) -> tuple[Sequence[Sequence[str]], RewardRows]:
+        """Return the captions of each image, and the rows as rewards read them; a stream is read once."""
+        if isinstance(self._rows, IterableDataset):
+            captions = [texts for texts in rows_of_captions(self._rows) if texts]
+            return captions, StreamedRewardRows(require_columns(self._rows))
+        images = self.train_dataset.images
         rows = self._rows if images.source is None else self._rows.with_format(None)  # no reward reads regions
-        return RewardSum(made, self.args.reward_weights, RewardRows(rows, images.captions))
+        return images.captions, RewardRows(rows, images.captions)
 
     def _make_reward(self, function: str | Reward, prepared: TrainingReferences) -> Reward:
         if not isinstance(function, str):
@@ -274,7 +290,9 @@ class SCSTTrainer(CaptioningTrainer):
     ) -> Any:
         """Compute the self-critical loss of a batch of numbered images."""
         rows = inputs["row"].tolist()
-        images = {name: value for name, value in inputs.items() if name != "row"}
+        images = {name: value for name, value in inputs.items() if name not in ("row", "examples")}
+        if isinstance(self.rewards.rows, StreamedRewardRows):
+            self.rewards.rows.present = dict(zip(rows, inputs["examples"], strict=True))
         samples = self._draw(images)
         rewards = self._reward(samples, rows)
         greedy = None

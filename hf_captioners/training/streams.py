@@ -60,8 +60,7 @@ class StreamedPairs(IterableDataset):
         self.image_column = str(image_column(list(features)))
         self.image_feature = allowed_feature(features[self.image_column])
         self.declared = [name for name in declared_inputs or {} if name in features]
-        names = (self.image_column, CAPTIONS, IMAGE_ID, *self.declared)
-        kept = undecoded(rows).select_columns([name for name in names if name in features])
+        kept = undecoded(rows).select_columns(self._columns(list(features)))
         self.rows = kept.shuffle(seed=seed, buffer_size=1)  # the order of shards; rows are mixed as pairs
         self.seed, self.batch_size, self.captions_per_image = seed, batch_size, captions_per_image
         self.buffer_size, self.process, self.processes = buffer_size, process, processes
@@ -75,11 +74,13 @@ class StreamedPairs(IterableDataset):
             if batch % workers == number and position // self.batch_size == self.process:
                 yield {SKIPPED: True} if batch < self.skipped_batches else self._decoded(pair)
 
+    def _columns(self, present: list[str]) -> list[str]:
+        """Return the columns that are read."""
+        wanted = (self.image_column, CAPTIONS, IMAGE_ID, *self.declared)
+        return [name for name in wanted if name in present]
+
     def _decoded(self, pair: dict[str, Any]) -> dict[str, Any]:
-        stored, feature = pair[self.image_column], self.image_feature
-        views = getattr(feature, "feature", None)
-        read = feature.decode_example(stored) if views is None else [views.decode_example(one) for one in stored]
-        return {**pair, self.image_column: read}
+        return {**pair, self.image_column: decoded(pair[self.image_column], self.image_feature)}
 
     def sequence(self) -> Iterator[dict[str, Any]]:
         """Yield the pairs of all processes, pass after pass, with undecoded images.
@@ -99,15 +100,40 @@ class StreamedPairs(IterableDataset):
     def _pairs(self, number: int, generator: np.random.Generator) -> Iterator[dict[str, Any]]:
         self.rows.set_epoch(number)
         for position, row in enumerate(rows_of(self.rows)):
-            captions = row[CAPTIONS] or []
-            if self.captions_per_image is not None and len(captions) > self.captions_per_image:
-                chosen = generator.permutation(len(captions))[: self.captions_per_image]
-                captions = [captions[index] for index in chosen]
             item = {self.image_column: row[self.image_column], "row": position}
             if self.declared:
                 item["declared"] = {name: row[name] for name in self.declared}
-            for caption in captions:
-                yield {**item, "caption": caption}
+            for columns in self._items(row, generator):
+                yield {**item, **columns}
+
+    def _items(self, row: dict[str, Any], generator: np.random.Generator) -> Iterator[dict[str, Any]]:
+        """Yield what the items of an image have besides the image."""
+        captions = row[CAPTIONS] or []
+        if self.captions_per_image is not None and len(captions) > self.captions_per_image:
+            chosen = generator.permutation(len(captions))[: self.captions_per_image]
+            captions = [captions[index] for index in chosen]
+        for caption in captions:
+            yield {"caption": caption}
+
+
+class StreamedImages(StreamedPairs):
+    """Endless data set of images with captions, for rewards: `{"image": ..., "row": ..., "example": ...}`.
+
+    `row` counts the images from the beginning of the run; `example` has all columns of the image, the image itself
+    undecoded. Arguments are those of `StreamedPairs`, where a pair is an image with all its captions.
+    """
+
+    def sequence(self) -> Iterator[dict[str, Any]]:
+        """Yield the images of all processes, pass after pass, undecoded."""
+        for count, item in enumerate(super().sequence()):
+            yield {**item, "row": count}
+
+    def _columns(self, present: list[str]) -> list[str]:
+        return present
+
+    def _items(self, row: dict[str, Any], generator: np.random.Generator) -> Iterator[dict[str, Any]]:
+        if row[CAPTIONS]:
+            yield {"example": row}
 
 
 def require_columns(rows: Stream) -> Features:
@@ -133,6 +159,12 @@ def undecoded(rows: Stream) -> Stream:
         if name in rows.features and isinstance(getattr(rows.features[name], "feature", rows.features[name]), Image):
             rows = rows.cast_column(name, kind)
     return rows
+
+
+def decoded(stored: Any, feature: Any) -> Any:
+    """Decode a stored image, or the views of one, by the feature of their column."""
+    views = getattr(feature, "feature", None)
+    return feature.decode_example(stored) if views is None else [views.decode_example(one) for one in stored]
 
 
 def rows_of(rows: Stream) -> Iterator[dict[str, Any]]:

@@ -102,6 +102,7 @@ class CaptioningTrainer(HubTrainer):
 
     control: TrainerControl
     lr_scheduler: Any
+    _streamed: type[StreamedPairs] = StreamedPairs
 
     def __init__(
         self,
@@ -192,7 +193,7 @@ class CaptioningTrainer(HubTrainer):
         return self._make_items(rows)
 
     def _make_stream(self, rows: IterableDataset, args: Any) -> Any:
-        return StreamedPairs(
+        return self._streamed(
             rows,
             args.seed if args.data_seed is None else args.data_seed,
             args.per_device_train_batch_size,

@@ -33,9 +33,18 @@ def test_a_folder_is_streamed(folder, vision_model, tmp_path, capsys):
     assert main(["caption", str(folder / "train" / "scene_000.png"), "--model", str(output)]) == 0
 
 
-def test_a_captioner_is_trained_further_on_a_stream(folder, captioner, tmp_path):
-    arguments = ["train", "--train_dir", str(folder), "--model", captioner, *FAST, *STEPS, "--max_steps", "1"]
+@pytest.mark.parametrize("more", [[], ["--scst", "--num_samples", "2", "--stream_buffer_size", "2"]], ids=["", "scst"])
+def test_a_captioner_is_trained_further_on_a_stream(folder, captioner, tmp_path, more):
+    arguments = ["train", "--train_dir", str(folder), "--model", captioner, *FAST, *STEPS, "--max_steps", "1", *more]
     assert main([*arguments, "--output_dir", str(tmp_path / "run"), "--eval_strategy", "no"]) == 0
+
+
+def test_rewards_on_a_stream_need_a_trained_captioner(folder, captioner, language_model, capsys):
+    arguments = ["train", "--train_dir", str(folder), *STEPS, "--scst", "--output_dir", "run"]
+    assert main([*arguments, "--language_model", language_model, "--scst_after_epochs", "1"]) == 2
+    assert "no epochs to begin with" in capsys.readouterr().err
+    assert main([*arguments, "--model", captioner, "--scst_after_epochs", "1"]) == 2
+    assert "without `--scst_after_epochs`" in capsys.readouterr().err
 
 
 def test_a_stream_without_evaluation_images(images, language_model, vision_model, tmp_path, capsys):

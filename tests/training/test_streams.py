@@ -9,6 +9,8 @@ import torch
 from hf_captioners.data import load_captions
 from hf_captioners.training.streams import SKIPPED, StreamedPairs, in_memory, mixed
 
+from .scst_settings import log_of, scst_trainer
+
 STEPS = {"max_steps": 6, "eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
 IMAGES, CAPTIONS = 12, 5
 
@@ -152,3 +154,57 @@ def test_a_streamed_folder_is_the_stored_one(tmp_path, scenes):
     assert Counter(pair["caption"] for pair in pairs) == Counter(
         caption for captions in scenes["train"]["captions"] for caption in captions
     )
+
+
+REWARDED = {"max_steps": 4, "eval_strategy": "no", "save_strategy": "steps", "save_steps": 2, "stream_buffer_size": 5}
+
+
+@pytest.fixture
+def make_rewarded(make_captioner, processor, scenes, tmp_path):
+    """Build a self-critical trainer on streams with a further column, and a list of what its reward saw."""
+
+    def make(output, **fields):
+        seen = []
+
+        def first_letter(completions, references, images, topic, **columns):
+            seen.extend(zip((image.tobytes() for image in images), references, topic, strict=True))
+            return [
+                float(text < min(texts)) + len(text) / 100 for text, texts in zip(completions, references, strict=True)
+            ]
+
+        named = {
+            name: rows.add_column("topic", [texts[0] for texts in rows["captions"]]) for name, rows in scenes.items()
+        }
+        streams = {name: rows.to_iterable_dataset(num_shards=3) for name, rows in named.items()}
+        options = {"save_only_model": False, "load_best_model_at_end": False} | REWARDED | fields
+        return scst_trainer(make_captioner(), processor, streams, tmp_path / output, [first_letter], **options), seen
+
+    return make
+
+
+def test_rewards_of_a_stream_see_the_columns_of_their_image(make_rewarded, scenes):
+    trainer, seen = make_rewarded("run")
+    trainer.train()
+    known = {row["image"].tobytes(): row["captions"] for row in scenes["train"]}
+    assert len(seen) == 4 * 4 * 3, "four steps of four images with three captions"
+    assert all(known[image] == references and topic == references[0] for image, references, topic in seen)
+    assert {image for image, _, _ in seen[:36]} == set(known), "every image once in the first pass"
+    assert len(log_of(trainer, "reward")) == 4
+
+
+@pytest.mark.slow
+def test_rewards_of_a_stream_go_on_after_a_kill(make_rewarded):
+    whole, seen = make_rewarded("whole", gradient_accumulation_steps=2)
+    whole.train()
+    make_rewarded("killed", gradient_accumulation_steps=2, max_steps=2)[0].train()
+    again, later = make_rewarded("killed", gradient_accumulation_steps=2)
+    again.train(resume_from_checkpoint=True)
+    assert later == seen[len(seen) // 2 :]
+    assert log_of(again, "reward") == pytest.approx(log_of(whole, "reward"), abs=1e-6)
+    for name, weight in state_of(whole).items():
+        assert torch.allclose(weight, again.model.state_dict()[name], atol=1e-6), name
+
+
+def test_a_stream_has_no_epochs_before_rewards(make_rewarded):
+    with pytest.raises(ValueError, match="no epochs to begin with.*CaptioningTrainer"):
+        make_rewarded("run", scst_after_epochs=1)
