@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
     folder = Path(args.output_dir)
     require_writable_folder(folder)
-    verdicts = run_demo(folder, args.seed, args.quick)
-    for text, holds in verdicts:
+    claims = run_demo(folder, args.seed, args.quick)
+    for text, holds in claims:
         print(f"{'holds' if holds else 'DOES NOT HOLD'}: {text}")
-    return 0 if args.quick or all(holds for _, holds in verdicts) else 1
+    return 0 if args.quick or all(holds for _, holds in claims) else 1

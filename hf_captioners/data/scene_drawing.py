@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import PIL.Image
 import PIL.ImageDraw
@@ -41,6 +43,19 @@ RELATION_BOXES = {
 }
 
 
+@dataclass(frozen=True)
+class DrawnObject:
+    """Object of a drawing.
+
+    Attributes:
+        group: index of its group in the scene.
+        box: x1, y1, x2, y2 as shares of the image's side.
+    """
+
+    group: int
+    box: Box
+
+
 def draw_scene(scene: Scene, rng: random.Random, image_size: int) -> PIL.Image.Image:
     """Draw a scene.
 
@@ -52,30 +67,38 @@ def draw_scene(scene: Scene, rng: random.Random, image_size: int) -> PIL.Image.I
     Returns:
         An RGB image `image_size` x `image_size`.
     """
+    return draw_objects(scene, rng, image_size)[0]
+
+
+def draw_objects(scene: Scene, rng: random.Random, image_size: int) -> tuple[PIL.Image.Image, list[DrawnObject]]:
+    """Draw a scene as `draw_scene` does, and return the image with its objects."""
     side = image_size * FINER
     level = PAINT[scene.background][0] + rng.randint(-8, 8)
     image = PIL.Image.new("RGB", (side, side), (level, level, level))
     pen = PIL.ImageDraw.Draw(image)
+    drawn = []
+    for index, centre, diameter in _placed(scene, rng):
+        _draw_object(pen, scene.groups[index], centre, diameter, side, rng)
+        (x, y), radius = centre, diameter / 2
+        drawn.append(DrawnObject(index, (x - radius, y - radius, x + radius, y + radius)))
+    return image.resize((image_size, image_size), PIL.Image.Resampling.BOX), drawn
+
+
+def _placed(scene: Scene, rng: random.Random) -> Iterator[tuple[int, tuple[float, float], float]]:
+    """Yield group, centre and diameter of each object; the caller uses the same generator between them."""
     if scene.where == "inside":
-        inner, outer = scene.groups
         x, y = (rng.uniform(0.3, 0.7) for _ in range(2))
-        _draw_object(pen, outer, (x, y), OUTER, side, rng)
-        _draw_object(pen, inner, (x, y), DIAMETER["small"], side, rng)
-    else:
-        boxes = RELATION_BOXES[scene.where] if len(scene.groups) == 2 else (PLACE_BOXES[scene.where],)
-        for group, box in zip(scene.groups, boxes, strict=True):
-            _draw_group(pen, group, box, side, rng)
-    return image.resize((image_size, image_size), PIL.Image.Resampling.BOX)
-
-
-def _draw_group(pen: PIL.ImageDraw.ImageDraw, group: Group, box: Box, side: int, rng: random.Random) -> None:
-    """Draw a group into a box: one object per cell, at a random position in it."""
-    for left, top, right, bottom in _cells(box, group.count, rng):
-        room = min(right - left, bottom - top)
-        diameter = min(DIAMETER[group.size] * rng.uniform(0.94, 1.06), room)
-        x = rng.uniform(left + diameter / 2, right - diameter / 2)
-        y = rng.uniform(top + diameter / 2, bottom - diameter / 2)
-        _draw_object(pen, group, (x, y), diameter, side, rng)
+        yield 1, (x, y), OUTER
+        yield 0, (x, y), DIAMETER["small"]
+        return
+    boxes = RELATION_BOXES[scene.where] if len(scene.groups) == 2 else (PLACE_BOXES[scene.where],)
+    for index, (group, box) in enumerate(zip(scene.groups, boxes, strict=True)):
+        for left, top, right, bottom in _cells(box, group.count, rng):  # one object per cell, at a random position
+            room = min(right - left, bottom - top)
+            diameter = min(DIAMETER[group.size] * rng.uniform(0.94, 1.06), room)
+            x = rng.uniform(left + diameter / 2, right - diameter / 2)
+            y = rng.uniform(top + diameter / 2, bottom - diameter / 2)
+            yield index, (x, y), diameter
 
 
 def _cells(box: Box, count: int, rng: random.Random) -> list[Box]:

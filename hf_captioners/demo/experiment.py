@@ -4,8 +4,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-SHUFFLED_LIMIT = 0.5  # the shuffled control must score below this share of the CIDEr-D of the captions
-
 
 @dataclass(frozen=True)
 class Scale:
@@ -170,25 +168,6 @@ def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: P
 def mean(values: list[float]) -> float:
     """Compute the arithmetic mean."""
     return sum(values) / len(values)
-
-
-def check_claims(runs: list[Run]) -> list[tuple[str, bool]]:
-    """Return the claims of the demonstration, and whether each holds."""
-    pretrained = mean([run.cider_d for run in runs if run.pretrained])
-    random = mean([run.cider_d for run in runs if not run.pretrained])
-    shuffled = mean([run.shuffled for run in runs if run.pretrained])
-    return [
-        (
-            f"starting from the language model helps: CIDEr-D {pretrained:.3f} against {random:.3f} from random "
-            "weights",
-            pretrained > random,
-        ),
-        (
-            f"the captions describe their own images: CIDEr-D {pretrained:.3f}, and less than half of it for the "
-            f"shuffled control, {shuffled:.3f}",
-            shuffled < SHUFFLED_LIMIT * pretrained,
-        ),
-    ]
 
 
 def say(text: str) -> None:

@@ -11,32 +11,38 @@ import jinja2
 
 from hf_captioners.explain.explanation import explain_caption
 from hf_captioners.explain.page import render_page
+from hf_captioners.hub.cards import LEAST_SPREAD_OF_SCORES
 from hf_captioners.output_files import write_text
 from hf_captioners.word_values import word_means
 
-from .experiment import Parts, Run, Scale, check_claims, mean
+from .claims import best_run, count_right, facts_of_run
+from .experiment import Parts, Run, Scale, mean
 from .facts import FACTS, interval, right_facts
 
 SHOWN = 12
-RIGHT_LIMIT = 0.6  # share of the best run's captions that are to be entirely right
 ATTENTION = "attention.html"
 CURVE_WIDTH, CURVE_HEIGHT, MARGIN = 640, 260, 46
 
 
-def write_page(path: Path, parts: Parts, runs: list[Run], scale: Scale, seconds: float) -> Path:
+def write_page(
+    path: Path, parts: Parts, runs: list[Run], claims: list[tuple[str, bool]], scale: Scale, seconds: float
+) -> Path:
     """Render the template `hub_cards/demo_page.html` to a file, and the attention of its captions to one beside it.
 
     Args:
         path: file to write.
         parts: the pretrained parts and the data.
         runs: the fine-tunings.
+        claims: see `check_claims`.
         scale: sizes of data sets and lengths of training.
         seconds: duration of the demonstration.
 
     Returns:
         The path.
     """
-    best = max((run for run in runs if run.pretrained), key=lambda run: run.cider_d)
+    best = best_run(runs)
+    shown = examples(best, parts)
+    scores = [word["score"] for example in shown for word in example["words"]] or [0.0]
     template = files("hf_captioners.hub_cards").joinpath("demo_page.html").read_text(encoding="utf-8")
     page = jinja2.Environment(autoescape=True).from_string(template)
     text = page.render(
@@ -44,15 +50,16 @@ def write_page(path: Path, parts: Parts, runs: list[Run], scale: Scale, seconds:
         scale=scale,
         minutes=seconds / 60,
         rows=table_rows(runs, parts.unseen["scene"]),
-        verdicts=[*check_claims(runs), right_claim(best, parts.unseen["scene"])],
+        claims=claims,
         attention=ATTENTION,
         curves=curve_lines(runs),
         width=CURVE_WIDTH,
         height=CURVE_HEIGHT,
         margin=MARGIN,
         ticks=curve_ticks(runs),
-        examples=examples(best, parts),
-        best=best,
+        examples=shown,
+        gates=(min(scores), max(scores)),
+        show_gates=max(scores) - min(scores) >= LEAST_SPREAD_OF_SCORES,
         threshold=best.model.config.srau_threshold,
     )
     write_text(path, text)
@@ -69,23 +76,6 @@ def attention_page(run: Run, parts: Parts) -> str:
     return render_page(shown, "The captioner of the demonstration")
 
 
-def right_claim(run: Run, scenes: list[str]) -> tuple[str, bool]:
-    """Return the claim that most captions of a run are entirely right, and whether it holds."""
-    right = sum(len(one) == len(FACTS) for one in facts_of_run(run, scenes))
-    low, high = interval(right, len(run.captions))
-    count = len(run.captions)
-    return (
-        f"at least {RIGHT_LIMIT:.0%} of the captions of the best run are entirely right: {right} of {count} "
-        f"({right / count:.0%}, 95 % interval {low:.0%} to {high:.0%})",
-        right >= RIGHT_LIMIT * count,
-    )
-
-
-def facts_of_run(run: Run, scenes: list[str]) -> list[set[str]]:
-    """Return the facts that each caption of a run states as they are drawn."""
-    return [right_facts(caption, scene) for caption, scene in zip(run.captions, scenes, strict=True)]
-
-
 def table_rows(runs: list[Run], scenes: list[str]) -> list[dict[str, Any]]:
     """Return one row per initialisation: the metrics of all seeds and their means, and counts of right captions.
 
@@ -98,7 +88,7 @@ def table_rows(runs: list[Run], scenes: list[str]) -> list[dict[str, Any]]:
         side = [run for run in runs if run.pretrained == pretrained]
         values = [run.cider_d for run in side]
         facts = [found for run in side for found in facts_of_run(run, scenes)]
-        right = sum(len(found) == len(FACTS) for found in facts)
+        right = count_right(facts)
         rows.append(
             {
                 "name": name,

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import transformers
 
-from .experiment import QUICK, Scale, check_claims, fine_tune, prepare, say
+from .claims import check_claims
+from .experiment import QUICK, Scale, fine_tune, prepare, say
 from .page import write_page
 
 
@@ -28,6 +29,7 @@ def run_demo(folder: Path, seed: int = 0, quick: bool = False) -> list[tuple[str
         for pretrained in (True, False)
         for which in range(scale.runs)
     ]
-    page = write_page(folder / "index.html", parts, runs, scale, time.time() - started)
+    claims = check_claims(runs, parts.unseen["scene"])
+    page = write_page(folder / "index.html", parts, runs, claims, scale, time.time() - started)
     say(f"Wrote {page} after {time.time() - started:.0f} s.")
-    return check_claims(runs)
+    return claims

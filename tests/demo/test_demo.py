@@ -1,6 +1,7 @@
 """The demonstration: its claims, its page, and the exit status when a claim does not hold."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -8,32 +9,42 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from hf_captioners.cli import main
 from hf_captioners.demo import page as demo_page
 from hf_captioners.demo import running
-from hf_captioners.demo.experiment import QUICK, Parts, Run, check_claims
+from hf_captioners.demo.claims import check_claims, right_claim
+from hf_captioners.demo.experiment import QUICK, Parts, Run
+
+SCENE = "1 small red star left on white"
+RIGHT = ["a red star on the left"] * 10
+WRONG = ["a blue star on the left"] * 10
+FIGURES = [
+    ((1.0, 0.8, 0.3), RIGHT, [True, True, True]),
+    ((0.8, 1.0, 0.3), RIGHT, [True, False, True]),
+    ((1.0, 0.8, 0.6), RIGHT, [True, True, False]),
+    ((1.0, 0.8, 0.3), WRONG, [False, True, True]),
+]
 
 
-def runs_of(pretrained: float, random: float, shuffled: float, model=None) -> list[Run]:
+def runs_of(pretrained: float, random: float, shuffled: float, model=None, captions=WRONG) -> list[Run]:
     return [
-        Run(side, seed, ["a star"] * 10, value + 0.01 * seed, 0.2, shuffled, [(0.5, value / 2), (1.0, value)], model)
+        Run(side, seed, captions, value + 0.01 * seed, 0.2, shuffled, [(0.5, value / 2), (1.0, value)], model)
         for side, value in ((True, pretrained), (False, random))
         for seed in (0, 1)
     ]
 
 
-@pytest.mark.parametrize(
-    ("figures", "held"),
-    [((1.0, 0.8, 0.3), [True, True]), ((0.8, 1.0, 0.3), [False, True]), ((1.0, 0.8, 0.6), [True, False])],
-)
-def test_claims(figures, held):
-    assert [holds for _, holds in check_claims(runs_of(*figures))] == held
-
-
-@pytest.mark.parametrize(("figures", "status"), [((1.0, 0.8, 0.3), 0), ((0.8, 1.0, 0.3), 1), ((1.0, 0.8, 0.6), 1)])
-def test_exit_status(figures, status, monkeypatch, tmp_path):
-    prepared = iter(runs_of(*figures))
-    monkeypatch.setattr(running, "prepare", lambda scale, seed: None)
+@pytest.mark.parametrize(("figures", "captions", "held"), FIGURES)
+def test_exit_status_and_page_have_the_same_claims(figures, captions, held, monkeypatch, tmp_path, capsys):
+    """The command ends with 0 only if every claim holds that the page shows, and prints them."""
+    runs, shown = runs_of(*figures, captions=captions), []
+    assert [holds for _, holds in check_claims(runs, [SCENE] * 10)] == held
+    prepared = iter(runs)
+    parts = SimpleNamespace(unseen={"scene": [SCENE] * 10})
+    monkeypatch.setattr(running, "prepare", lambda scale, seed: parts)
     monkeypatch.setattr(running, "fine_tune", lambda *arguments: next(prepared))
-    monkeypatch.setattr(running, "write_page", lambda path, *arguments: path)
-    assert main(["demo", "--output_dir", str(tmp_path)]) == status
+    monkeypatch.setattr(running, "write_page", lambda path, parts, runs, claims, *rest: shown.extend(claims))
+    assert main(["demo", "--output_dir", str(tmp_path)]) == int(not all(held))
+    assert [holds for _, holds in shown] == held
+    printed = capsys.readouterr().out
+    assert all(f"{'holds' if holds else 'DOES NOT HOLD'}: {text}" in printed for text, holds in shown)
 
 
 def test_page(captioner, scenes, tmp_path):
@@ -41,7 +52,9 @@ def test_page(captioner, scenes, tmp_path):
     model, processor = (auto.from_pretrained(captioner) for auto in (AutoModelForImageTextToText, AutoProcessor))
     parts = Parts(None, 3.2, None, {"colour": 0.9, "shape": 0.8}, processor, scenes, scenes)
     runs = runs_of(1.0, 0.8, 0.3, model)
-    page = demo_page.write_page(tmp_path / "index.html", parts, runs, QUICK, 120.0).read_text(encoding="utf-8")
+    claims = check_claims(runs, parts.unseen["scene"])
+    path = demo_page.write_page(tmp_path / "index.html", parts, runs, claims, QUICK, 120.0)
+    page = path.read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == len(scenes)
     assert page.count("<polyline") == 4
     assert page.count("<b>0</b> of 20") == 2 and "0 to 16 %" in page, "no caption is right"
@@ -59,11 +72,11 @@ def test_right_captions_are_counted(scenes):
     """References are entirely right, so the claim holds for them; of half of them it does not."""
     references = [captions[0] for captions in scenes["captions"]]
     run = Run(True, 0, references, 1.0, 0.5, 0.2)
-    assert demo_page.right_claim(run, scenes["scene"])[1]
+    assert right_claim(run, scenes["scene"])[1]
     (row, _) = demo_page.table_rows([run, Run(False, 0, references, 1.0, 0.5, 0.2)], scenes["scene"])
     assert row["right"] == row["captions"] == len(scenes) and set(row["facts"].values()) == {1.0}
     run.captions = references[:5] + ["a star"] * 5
-    text, holds = demo_page.right_claim(run, scenes["scene"])
+    text, holds = right_claim(run, scenes["scene"])
     assert not holds and "5 of 10 (50%, 95 % interval 24% to 76%)" in text
 
 

@@ -1,0 +1,60 @@
+"""The claims of the demonstration, each with its figures and whether it holds: for its page and its exit status."""
+
+from collections.abc import Sequence
+
+from .experiment import Run, mean
+from .facts import FACTS, interval, right_facts
+
+RIGHT_LIMIT = 0.6  # share of the best run's captions that are to be entirely right
+SHUFFLED_LIMIT = 0.5  # the shuffled control must score below this share of the CIDEr-D of the captions
+
+
+def check_claims(runs: Sequence[Run], scenes: Sequence[str]) -> list[tuple[str, bool]]:
+    """Return all claims, and whether each holds.
+
+    Args:
+        runs: the fine-tunings.
+        scenes: descriptions of the evaluation images, see `Scene.describe`.
+    """
+    pretrained = mean([run.cider_d for run in runs if run.pretrained])
+    random = mean([run.cider_d for run in runs if not run.pretrained])
+    shuffled = mean([run.shuffled for run in runs if run.pretrained])
+    return [
+        right_claim(best_run(runs), scenes),
+        (
+            f"starting from the language model helps: CIDEr-D {pretrained:.3f} against {random:.3f} from random "
+            "weights",
+            pretrained > random,
+        ),
+        (
+            f"the captions describe their own images: CIDEr-D {pretrained:.3f}, and less than half of it for the "
+            f"shuffled control, {shuffled:.3f}",
+            shuffled < SHUFFLED_LIMIT * pretrained,
+        ),
+    ]
+
+
+def right_claim(run: Run, scenes: Sequence[str]) -> tuple[str, bool]:
+    """Return the claim that most captions of a run are entirely right, and whether it holds."""
+    right, count = count_right(facts_of_run(run, scenes)), len(run.captions)
+    low, high = interval(right, count)
+    return (
+        f"at least {RIGHT_LIMIT:.0%} of the captions of the best run are entirely right: {right} of {count} "
+        f"({right / count:.0%}, 95 % interval {low:.0%} to {high:.0%})",
+        right >= RIGHT_LIMIT * count,
+    )
+
+
+def best_run(runs: Sequence[Run]) -> Run:
+    """Return the run from the language model with the highest CIDEr-D."""
+    return max((run for run in runs if run.pretrained), key=lambda run: run.cider_d)
+
+
+def facts_of_run(run: Run, scenes: Sequence[str]) -> list[set[str]]:
+    """Return the facts that each caption of a run states as they are drawn."""
+    return [right_facts(caption, scene) for caption, scene in zip(run.captions, scenes, strict=True)]
+
+
+def count_right(facts: Sequence[set[str]]) -> int:
+    """Return how many captions are entirely right."""
+    return sum(len(found) == len(FACTS) for found in facts)
