@@ -16,8 +16,10 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
+from hf_captioners.architectures import ARCHITECTURES, Architecture
 from hf_captioners.default_model import default_model, is_default
 from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
+from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalGeneration
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 
 logger = logging.getLogger(__name__)
@@ -114,10 +116,10 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
 
 
 def _config_file(source: str, revision: str | None) -> Path | None:
-    return _file_of(source, revision, CONFIG_NAME)
+    return checkpoint_file(source, revision, CONFIG_NAME)
 
 
-def _file_of(source: str, revision: str | None, name: str) -> Path | None:
+def checkpoint_file(source: str, revision: str | None, name: str) -> Path | None:
     """Return the path of a file of a checkpoint, locally or downloaded; None if there is none."""
     path = Path(source, name)
     if Path(source).is_dir():
@@ -298,7 +300,7 @@ def adapter_settings(source: str, revision: str | None = None) -> dict[str, Any]
     Raises:
         ValueError: the file is damaged.
     """
-    path = _file_of(source, revision, ADAPTER_CONFIG)
+    path = checkpoint_file(source, revision, ADAPTER_CONFIG)
     if path is None:
         return None
     content = _read_json(path)
@@ -363,7 +365,7 @@ def _load_adapted(source: str, settings: dict[str, Any], options: dict[str, Any]
     if wrong or found.mismatched_keys:
         raise ValueError(f"{source} is an adapter of another captioner than {model.name_or_path}: {wrong[:3]} ...")
     _require_finite(model, source)
-    if any(_file_of(source, revision, name) for name in ("processor_config.json", "preprocessor_config.json")):
+    if any(checkpoint_file(source, revision, name) for name in ("processor_config.json", "preprocessor_config.json")):
         with reading(source, revision):
             processor = load_processor(source, options.get("trust_remote_code", False))
     return model.eval(), processor
@@ -393,6 +395,35 @@ def merge_adapter(source: str, **options: Any) -> tuple[Any, Any]:
     with reading(source, options.get("revision")), quiet_peft():
         adapted = PeftModel.from_pretrained(model, source, revision=options.get("revision"))
     return adapted.merge_and_unload(), processor  # type: ignore[operator]
+
+
+def require_merged(model: Any) -> None:
+    """Check that a captioner has no adapter apart from its weights.
+
+    Raises:
+        ValueError: it has one.
+    """
+    if getattr(model, "peft_config", None) or getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError(
+            "The captioner has an adapter apart from its weights. Merge it first: "
+            "`model, processor = hf_captioners.loading.merge_adapter(ADAPTER)`, and save both with "
+            "`save_pretrained(DIR)`; or push the whole captioner: `hf-captioners push ADAPTER REPO --merge_adapter`."
+        )
+
+
+def architecture_of(model: Any) -> Architecture:
+    """Return the architecture of a captioner of this library.
+
+    Raises:
+        ValueError: it is a model of another library.
+    """
+    found = [one for one in ARCHITECTURES.values() if one.model_type == model.config.model_type]
+    if not found or not isinstance(model, CaptioningForConditionalGeneration):
+        raise ValueError(
+            f"{type(model).__name__} ({model.config.model_type}) is code that is not of this library, expected a "
+            f"captioner of {', '.join(ARCHITECTURES)}, as `hf-captioners train` and `convert` write them."
+        )
+    return found[0]
 
 
 # Other number formats (8 bits and less) belong to quantised weights, and have no infinity or no test for it.

@@ -61,6 +61,36 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         file.write(text)
 
 
+def require_new_folder(folder: Path) -> None:
+    """Raise a `FileExistsError` if a folder has files, or a file has its name."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise FileExistsError(f"{folder} has files already. Pass a new folder, or remove it first.")
+
+
+@contextmanager
+def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a folder to fill, which appears under its name only when the block ends without an error.
+
+    Args:
+        folder: its name; missing or empty.
+
+    Raises:
+        FileExistsError: it has files.
+    """
+    target = Path(folder)
+    require_new_folder(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        partial.mkdir()
+        yield partial
+        if target.is_dir():
+            target.rmdir()
+        partial.replace(target)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
 def as_json(value: Any) -> str:
     """Return indented JSON; nan, which JSON does not have, becomes null."""
 

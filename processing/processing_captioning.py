@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import string
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -318,6 +318,10 @@ class CaptioningProcessor(ProcessorMixin):
         for index, row in enumerate(rows):
             labels[index, : len(row)] = row
         return labels
+
+    def tokens_of_captions(self, captions: Iterable[str]) -> set[int]:
+        """Return the ids of the tokens that captions consist of, without begin and end tokens."""
+        return {token for caption in captions for token in self._tokens_of(self.normalise_caption(caption))}
 
     def normalise_caption(self, caption: str) -> str:
         """Normalise whitespace, case and punctuation of a caption by this processor's settings."""

@@ -10,7 +10,7 @@ tokens are ordinary word pieces. Source: Vision-CAIR/VisualGPT, `data/field.py` 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,14 @@ class GPT2CaptioningProcessor(CaptioningProcessor):
         for index, row in enumerate(rows):
             labels[index, : len(row)] = row
         return np.where(labels == tokenizer.pad_token_id, IGNORED_LABEL, labels)
+
+    def tokens_of_captions(self, captions: Iterable[str]) -> set[int]:
+        """Return the ids of the tokens that captions consist of, see `CaptioningProcessor.tokens_of_captions`."""
+        if not self.released_text:
+            return super().tokens_of_captions(captions)
+        ids = [getattr(self.tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")]
+        rows, _ = released_rows(list(captions), self.tokenizer, *ids)
+        return set().union(*rows)
 
     def caption_of(self, tokens: Sequence[int], **kwargs: Any) -> str:
         """Decode tokens that follow a begin token, see `CaptioningProcessor.caption_of`."""

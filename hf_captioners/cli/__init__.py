@@ -33,6 +33,7 @@ COMMANDS = {
     "push": "push",
     "convert": "convert",
     "export": "export",
+    "trim-vocabulary": "trim_vocabulary",
     "reproduce": "reproduce",
     "demo": "demo",
     "env": "env",

@@ -135,6 +135,7 @@ class TrainingFacts:
         started_from: names of the pretrained models.
         adapter: what kind of adapter was trained, in words; None: the captioner itself was trained.
         converted_from: file of the authors' program that the weights were converted from.
+        vocabulary: which tokens were kept, if the vocabulary was trimmed, in words.
         licence: licence of the weights.
         language: language code of the captions, e.g. `en`.
     """
@@ -153,6 +154,7 @@ class TrainingFacts:
     started_from: list[str] = field(default_factory=list)
     adapter: str | None = None
     converted_from: str | None = None
+    vocabulary: str | None = None
     licence: str | None = None
     language: str | None = None
 

@@ -234,6 +234,7 @@ def _table(checkpoint: CheckpointFacts, training: TrainingFacts | None) -> dict[
         "default generation settings": _settings(checkpoint.generation),
         "started from": ", ".join(map(code_span, training.started_from)),
         "converted from": inert_text(training.converted_from, links=True),
+        "vocabulary": inert_text(training.vocabulary),
         "language": inert_text(training.language),
         "licence of the weights": inert_text(training.licence),
     }

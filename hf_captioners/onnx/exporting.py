@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
@@ -16,12 +15,11 @@ import torch
 from huggingface_hub import ModelCard
 
 from hf_captioners._version import __version__
-from hf_captioners.architectures import ARCHITECTURES, Architecture
+from hf_captioners.architectures import Architecture
 from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.inert_text import inert_text
-from hf_captioners.loading import load_captioner
-from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalGeneration
-from hf_captioners.output_files import as_json, write_text
+from hf_captioners.loading import architecture_of, load_captioner, require_merged
+from hf_captioners.output_files import as_json, new_folder, require_new_folder, write_text
 from hf_captioners.processing.image_processing_captioning import _ImageSteps
 
 from . import onnx_captioner
@@ -110,20 +108,12 @@ def export_captioner(
     model = model.to(device="cpu", dtype=torch.float32).eval()
     facts = captioner_facts(model, processor, architecture, weights)
     graphs = make_graphs(model, image_size_of(facts["image"]), opset, untied=weights == "int8")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    working = target.with_name(f".{target.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        working.mkdir()
-        facts |= {"opset": opset, "reads_all_tokens": graphs.reads_all_tokens}
-        write_folder(working, graphs, facts, model, processor, source)
+    facts |= {"opset": opset, "reads_all_tokens": graphs.reads_all_tokens}
+    with new_folder(target) as folder:
+        write_folder(folder, graphs, facts, model, processor, source)
         from .checking import compare_with_captioner
 
-        difference = compare_with_captioner(working, model, processor)
-        if target.exists():
-            target.rmdir()
-        os.replace(working, target)
-    finally:
-        shutil.rmtree(working, ignore_errors=True)
+        difference = compare_with_captioner(folder, model, processor)
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     return ExportedCaptioner(target, size, difference)
 
@@ -144,12 +134,6 @@ def require_opset(opset: int) -> None:
         )
 
 
-def require_new_folder(folder: Path) -> None:
-    """Raise a `FileExistsError` if a folder has files, or a file has its name."""
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise FileExistsError(f"{folder} has files already. Pass a new folder, or remove it first.")
-
-
 def require_exportable(model: Any, processor: Any) -> Architecture:
     """Return the architecture of a captioner that can be exported.
 
@@ -157,17 +141,8 @@ def require_exportable(model: Any, processor: Any) -> Architecture:
         ValueError: it is no captioner of this library, has an adapter, or decodes in a way that an exported captioner
             does not.
     """
-    if getattr(model, "peft_config", None) or getattr(model, "_hf_peft_config_loaded", False):
-        raise ValueError(
-            "The captioner has an adapter, which is exported only as part of the weights. Merge it: "
-            "PeftModel.from_pretrained(captioner, adapter).merge_and_unload().save_pretrained(DIR), and export DIR."
-        )
-    found = [one for one in ARCHITECTURES.values() if one.model_type == model.config.model_type]
-    if not found or not isinstance(model, CaptioningForConditionalGeneration):
-        raise ValueError(
-            f"{type(model).__name__} ({model.config.model_type}) is code that is not of this library, expected a "
-            f"captioner of {', '.join(ARCHITECTURES)}. Models of transformers are exported by its own exporters."
-        )
+    require_merged(model)
+    architecture = architecture_of(model)
     if model.captions_depend_on_batch:
         raise ValueError(
             "A caption of this captioner depends on the other images of its batch (the pool 'released'), which has "
@@ -182,7 +157,7 @@ def require_exportable(model: Any, processor: Any) -> Architecture:
             f"The images are prepared by {type(processor.image_processor).__name__}, expected a "
             "`CaptioningImageProcessor`, whose preparation is a few numbers."
         )
-    return found[0]
+    return architecture
 
 
 def captioner_facts(model: Any, processor: Any, architecture: Architecture, weights: str) -> dict[str, Any]:

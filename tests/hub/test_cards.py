@@ -79,6 +79,7 @@ TRAINING = {
     "started_from": ["distilgpt2"],
     "adapter": "LoRA of rank 4",
     "converted_from": "best.pth (SHA-256 00)",
+    "vocabulary": "9 of 99 tokens",
     "licence": "apache-2.0",
     "language": "en",
 }

@@ -4,8 +4,6 @@ To add an architecture, add a file `{name}.py` to this folder that defines `conv
 """
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ from hf_captioners.architectures import ARCHITECTURES, get_architecture
 from hf_captioners.hub.card_facts import TrainingFacts
 from hf_captioners.hub.cards import write_card
 from hf_captioners.hub.safe_unpickling import UnsafePickleError
-from hf_captioners.output_files import as_json, require_writable_folder, write_text
+from hf_captioners.output_files import as_json, new_folder, require_new_folder, require_writable_folder, write_text
 
 from .parity_report import parity_report, sha256_of
 from .released import Released
@@ -87,7 +85,7 @@ def convert_checkpoint(
         raise FileNotFoundError(f"There is no file {expected}.")
     if report:
         require_writable_folder(Path(report).parent)
-    require_new(Path(output))
+    require_new_folder(Path(output))
     released = read_released(architecture, checkpoint, settings or {})
     model = build_captioner(released, checkpoint)
     source = None if vocabulary is None else os.fspath(vocabulary)
@@ -187,32 +185,12 @@ def save_captioner(
     Raises:
         FileExistsError: the directory is not empty.
     """
-    target = Path(output)
-    require_new(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
-    try:
-        model.save_pretrained(partial)
+    with new_folder(output) as folder:
+        model.save_pretrained(folder)
         if processor is not None:
-            processor.save_pretrained(partial)
-        TrainingFacts(converted_from=f"{Path(checkpoint).name} (SHA-256 {sha256_of(checkpoint)})").save(partial)
-        write_card(partial, target.resolve().name)
-        partial.chmod(0o755)
-        if target.is_dir():
-            target.rmdir()
-        partial.replace(target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def require_new(target: Path) -> None:
-    """Check that a directory is missing or empty.
-
-    Raises:
-        FileExistsError: it is not.
-    """
-    if target.exists() and not (target.is_dir() and not any(target.iterdir())):
-        raise FileExistsError(f"{target} is not empty. Choose a different output directory.")
+            processor.save_pretrained(folder)
+        TrainingFacts(converted_from=f"{Path(checkpoint).name} (SHA-256 {sha256_of(checkpoint)})").save(folder)
+        write_card(folder, Path(output).resolve().name)
 
 
 def _shorten(keys: list[str]) -> str:
