@@ -338,8 +338,10 @@ print("registered")
     "module",
     [
         "hf_captioners.data",
-        "hf_captioners.hub.bundling",
-        "hf_captioners.modeling.modeling_visualgpt",
+        "hf_captioners.explain.explanation",
+        "hf_captioners.hub.pushing",
+        "hf_captioners.loading",
+        "hf_captioners.modeling.modeling_captioning",
         "hf_captioners.pipelines.image_captioning",
         "hf_captioners.processing.processing_visualgpt",
         "hf_captioners.training.trainer",

@@ -78,11 +78,23 @@ def test_python(place, capsys):
     assert (place / "my_merged_captioner" / "model.safetensors").is_file()
 
 
-def test_commands(place, capsys):
+def commands():
+    return [shlex.split(line) for block in blocks("bash") for line in block.replace("\\\n", " ").splitlines()]
+
+
+def test_the_first_commands(place):
+    first, caption, *_ = commands()
+    assert main([*first[1:], "--num_train_epochs", "1", *FAST]) == 0
+    assert main(caption[1:]) == 0
+
+
+@pytest.mark.slow
+def test_all_commands(place, capsys):
     recipe = blocks("yaml")[0]
     (place / "recipe.yaml").write_text(recipe)
-    lines = [shlex.split(line) for block in blocks("bash") for line in block.replace("\\\n", " ").splitlines()]
-    first, caption, with_recipe, recurrent, explain, transformer, graph, aoanet, rewarded, *adapted, pretrain = lines
+    first, caption, with_recipe, recurrent, explain, transformer, graph, aoanet, rewarded, *adapted, pretrain = (
+        commands()
+    )
     assert main([*first[1:], "--num_train_epochs", "1", *FAST]) == 0
     assert main(caption[1:]) == 0
     assert main([*with_recipe[1:], "--output_dir", "my_captioner", "--resume", *FAST]) == 2

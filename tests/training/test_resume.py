@@ -34,7 +34,9 @@ def curve(trainer):
     return [(entry["step"], entry["loss"]) for entry in trainer.state.log_history if "loss" in entry]
 
 
-@pytest.mark.parametrize("saved_at", [2, 3, 5], ids=["mid-epoch", "mid-second-epoch", "later"])
+@pytest.mark.parametrize(
+    "saved_at", [2, pytest.param(3, marks=pytest.mark.slow), 5], ids=["mid-epoch", "mid-second-epoch", "later"]
+)
 def test_same_curve_and_weights_after_a_kill(make_trainer, make_captioner, tmp_path, saved_at):
     """3 epochs of 3 steps with dropout, 2 of 5 captions drawn for each image; killed one step after a checkpoint."""
     fields = {

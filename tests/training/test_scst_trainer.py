@@ -156,7 +156,7 @@ def test_samples_end_at_their_first_end_token():
     assert samples.ended.tolist() == [True, True, False]
 
 
-@KINDS
+@pytest.mark.parametrize("kind", ["visualgpt", *(pytest.param(kind, marks=pytest.mark.slow) for kind in FOREIGN)])
 def test_the_reward_rises(make_trainer, kind, tmp_path):
     """Its mean over the last tenth of the steps exceeds that over the first by more than the standard deviations."""
     trainer = make_trainer(

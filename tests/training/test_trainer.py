@@ -222,7 +222,7 @@ def test_stops_when_nothing_improves(make_trainer, scores):
     assert trainer.state.best_metric == 0.5
 
 
-@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize("frozen", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_bf16_learns(make_trainer, make_captioner, scores, frozen):
     trainer = make_trainer(make_captioner(freeze_vision=not frozen), bf16=True, num_train_epochs=8, learning_rate=5e-3)
     trainer.train()
