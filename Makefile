@@ -48,7 +48,7 @@ demo: $(STAMP)  ## train on drawn images and write demo/index.html (about 5 minu
 docs: $(STAMP)  ## build the site: build/site/index.html
 	$(PY) -m uv pip install --quiet --python $(PY) -e ".[docs]" || $(PY) -m pip install --quiet -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
-	@echo "Wrote build/site/index.html."
+	@echo "Wrote build/site/index.html. Its search needs a server: $(PY) -m http.server --directory build/site"
 
 test: $(STAMP)  ## run the fast tests
 	$(PY) $(PYTEST)

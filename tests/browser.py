@@ -34,3 +34,42 @@ def open_browser(width=1200, height=900):
         yield browser
     finally:
         browser.quit()
+
+
+LOADED = """
+const [ended] = arguments, wait = (image) => image.decode().then(() => null, () => image.alt || image.src);
+const nested = [...document.querySelectorAll("svg image")].map((one) => {
+  const image = new Image();
+  image.src = one.href.baseVal;
+  return image;
+});
+Promise.all([...document.images, ...nested].map(wait)).then((found) => ended(found.filter((one) => one !== null)));
+"""
+TOO_WIDE = """
+const width = document.documentElement.clientWidth;
+if (document.documentElement.scrollWidth <= width) return [];
+const scrolls = (one) => one && (getComputedStyle(one).overflowX !== "visible" || scrolls(one.parentElement));
+const wide = [...document.body.querySelectorAll("*")].filter((one) => one.getBoundingClientRect().right > width + 1);
+return wide.filter((one) => !scrolls(one)).slice(0, 5).map((one) => one.outerHTML.slice(0, 100));
+"""
+
+
+def look_at(browser, address):
+    """Open a page and check what a person relies on: it fits the window, its images load, and nothing fails.
+
+    Args:
+        browser: see `open_browser`.
+        address: URL of the page, or a path.
+
+    Returns:
+        The visible text of the page.
+    """
+    browser.get(address.absolute().as_uri() if hasattr(address, "as_uri") else address)
+    assert browser.execute_script("return document.readyState") == "complete"
+    broken = browser.execute_async_script(LOADED)
+    assert not broken, f"images of {address} do not load: {[one[:100] for one in broken]}"
+    wide = browser.execute_script(TOO_WIDE)
+    assert not wide, f"{address} is wider than the window: {wide}"
+    faults = [entry["message"] for entry in browser.get_log("browser") if "favicon" not in entry["message"]]
+    assert not faults, f"messages of {address}: {faults}"
+    return browser.execute_script("return document.body.innerText")

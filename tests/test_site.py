@@ -1,21 +1,32 @@
 """The site of `make docs`: its pages, the parts that are made from other files, and its links."""
 
+import functools
 import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 import yaml
 
 from hf_captioners.architectures import ARCHITECTURES as REGISTERED
+from tests.browser import look_at, open_browser
 
 ARCHITECTURES = {name: one for name, one in REGISTERED.items() if name != "toy"}  # of other tests
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    """Serves files without a line for each request."""
+
+    def log_message(self, *arguments):
+        """Print nothing."""
 
 
 def module(path):
@@ -79,15 +90,46 @@ def test_an_unknown_section_is_refused():
         SITE.on_page_markdown("<!-- section paper_index.md: No paper -->")
 
 
-def test_the_site_is_built_without_a_warning(tmp_path):
-    """Links, anchors and references of every page; the first page is the README, and no page needs another host."""
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The folder of the site."""
     pytest.importorskip("mkdocs", reason="the extra docs is not installed")
     pytest.importorskip("mkdocstrings", reason="the extra docs is not installed")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
-    first = (tmp_path / "index.html").read_text(encoding="utf-8")
+    return folder
+
+
+def test_the_site_is_built_without_a_warning(site):
+    """Links, anchors and references of every page; the first page is the README, and no page needs another host."""
+    first = (site / "index.html").read_text(encoding="utf-8")
     assert "Fine-tune a captioner on your own images" in first and 'href="training.html"' in first
     assert not re.search(r'<(script|link)[^>]+(src|href)="https?://(?!hf_captioners)', first)
-    assert "self-resurrecting" in (tmp_path / "architectures" / "visualgpt.html").read_text(encoding="utf-8")
+    assert "self-resurrecting" in (site / "architectures" / "visualgpt.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def served(site):
+    """The folder of the site, and its address: the search of pages that are opened as files does not work."""
+    handler = functools.partial(QuietHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield site, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.mark.slow
+def test_every_page_in_a_browser(served):
+    """Nothing is cut off, figures load, and every page has its heading."""
+    folder, address = served
+    pages = sorted(str(path.relative_to(folder)) for path in folder.rglob("*.html") if path.name != "404.html")
+    assert len(pages) > 30
+    for width, shown in ((390, pages), (1200, ["index.html", "results.html", "architectures/visualgpt.html"])):
+        with open_browser(width) as browser:
+            for page in shown:
+                text = look_at(browser, f"{address}/{page}")
+                assert browser.execute_script("return document.querySelectorAll('article h1').length") == 1, page
+                assert len(text) > 300, page

@@ -21,7 +21,7 @@ from .facts import FACTS, interval, right_facts
 
 SHOWN = 12
 ATTENTION = "attention.html"
-CURVE_WIDTH, CURVE_HEIGHT, MARGIN = 640, 260, 46
+CURVE_WIDTH, CURVE_HEIGHT, MARGIN = 420, 230, 40
 
 
 def write_page(

@@ -62,6 +62,7 @@ def describe(name: str, explanation: Explanation) -> dict[str, Any]:
             for bar, _, (low, high), colour in word_bars(explanation)
         ],
         "panels": [panel_of(explanation, word, top) for word in range(-1, len(explanation.words))] if regions else [],
+        "scale": bool(regions and explanation.words),
         "attributes": None if explanation.attributes is None else table_of(explanation.words, explanation.attributes),
         "graph": None if explanation.graph is None else graph_address(explanation),
     }

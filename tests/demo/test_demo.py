@@ -11,6 +11,7 @@ from hf_captioners.demo import page as demo_page
 from hf_captioners.demo import running
 from hf_captioners.demo.claims import check_claims, right_claim
 from hf_captioners.demo.experiment import QUICK, Parts, Run
+from tests.browser import look_at, open_browser
 
 SCENE = "1 small red star left on white"
 RIGHT = ["a red star on the left"] * 10
@@ -47,25 +48,41 @@ def test_exit_status_and_page_have_the_same_claims(figures, captions, held, monk
     assert all(f"{'holds' if holds else 'DOES NOT HOLD'}: {text}" in printed for text, holds in shown)
 
 
-def test_page(captioner, scenes, tmp_path):
-    """Images inside the file, a word for every word of a caption, both sides of the comparison."""
+@pytest.fixture(scope="module")
+def shown(captioner, scenes, tmp_path_factory):
+    """The parts, the runs and the page of an untrained captioner."""
     model, processor = (auto.from_pretrained(captioner) for auto in (AutoModelForImageTextToText, AutoProcessor))
     parts = Parts(None, 3.2, None, {"colour": 0.9, "shape": 0.8}, processor, scenes, scenes)
-    runs = runs_of(1.0, 0.8, 0.3, model)
-    claims = check_claims(runs, parts.unseen["scene"])
-    path = demo_page.write_page(tmp_path / "index.html", parts, runs, claims, QUICK, 120.0)
+    runs = runs_of(1.0, 0.8, 0.3, model, ["a star"] * 10)
+    claims, path = check_claims(runs, scenes["scene"]), tmp_path_factory.mktemp("demo") / "index.html"
+    return parts, runs, demo_page.write_page(path, parts, runs, claims, QUICK, 120.0)
+
+
+def test_page(shown, scenes):
+    """Images inside the file, a word for every word of a caption, both sides of the comparison."""
+    parts, runs, path = shown
     page = path.read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == len(scenes)
     assert page.count("<polyline") == 4
     assert page.count("<b>0</b> of 20") == 2 and "0 to 16 %" in page, "no caption is right"
     assert "Does not hold: at least 60% of the captions of the best run are entirely right: 0 of 10" in page
-    attention = (tmp_path / "attention.html").read_text(encoding="utf-8")
+    attention = path.with_name("attention.html").read_text(encoding="utf-8")
     assert attention.count("<section>") == len(scenes) and 'href="attention.html"' in page
     assert "1.005" in page and "0.805" in page, "means of the two seeds"
     words = [[word for word, _ in demo_page.word_scores(runs[0], parts, index)] for index in range(len(scenes))]
     assert len(re.findall(r'class="word"', page)) == sum(len(row) for row in words)
     assert scenes[0]["captions"][0].rstrip(".") in page
     assert not re.search(r'(src|href)="http', page), "the page must be one file"
+
+
+def test_pages_fit_a_phone(shown):
+    """The page and the attention of its captions: nothing is cut off, images load, and the verdicts can be read."""
+    with open_browser(width=390, height=844) as browser:
+        text = look_at(browser, shown[2])
+        assert "Does not hold: at least 60% of the captions" in text and "Holds: starting from" in text
+        assert text.count("right: nothing") == 10 and "of these captions, and such small differences" in text
+        browser.find_element("link text", "Attention of each word over the image").click()
+        assert "The captioner of the demonstration captioned 10 images" in look_at(browser, browser.current_url)
 
 
 def test_right_captions_are_counted(scenes):
