@@ -413,6 +413,20 @@ def attention_on_objects(figures: dict) -> list[str]:
     ]
 
 
+def browser_captions(figures: dict) -> list[str]:
+    """Return the section on captions in the browser."""
+    return [
+        "## Captions in the browser",
+        "",
+        f"The page [`examples/browser_captioner`](onnx.md#in-the-browser) with the exported AoANet in headless "
+        f"Chromium {figures['chromium'].partition('.')[0]} (onnxruntime-web {figures['onnxruntime_web']}, one thread, "
+        f"{figures['options']['num_beams']} beams): {figures['equal']} of {figures['images']} photographs of Flickr8k "
+        "have the captions of `OnnxCaptioner`. The page loaded files from "
+        f"{' and '.join(figures['hosts'])} only. `python benchmarks/browser_captions.py` repeats the measurement.",
+        "",
+    ]
+
+
 def commands(figures: dict) -> list[str]:
     """Return the shell commands of a result as lines."""
     return (figures["commands"] or "").strip().splitlines()
@@ -442,6 +456,7 @@ def page() -> str:
         ("decoding_m2_transformer", decoding_m2_transformer),
         ("recurrent_decoding", recurrent_decoding),
         ("recurrent_decoding_image_transformer", recurrent_decoding_image_transformer),
+        ("browser_captions", browser_captions),
         ("vision", vision),
         ("scst", scst),
     )

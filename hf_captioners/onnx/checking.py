@@ -1,6 +1,5 @@
 """Comparison of an exported captioner with the captioner that it was exported from."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,9 @@ import torch
 from .graphs import SIZES, make_example
 from .onnx_captioner import DecoderStates, OnnxCaptioner, prepare_image
 
-TOLERANCE = 1e-4  # of logits, relative to the largest one if that is above 1
+# Largest differences of logits, relative to the largest logit if that is above 1. Measured on trained captioners:
+# 5e-7 and 7e-7 in float32, 0.013 (AoANet) and 0.011 (ZoDIAC) with 8-bit weights.
+TOLERANCES = {"float32": 1e-4, "int8": 0.1}
 STEPS = 4
 IMAGE_SIZES = ((50, 35), (31, 64), (40, 40))  # width and height of images whose preparation is compared
 
@@ -35,13 +36,26 @@ def compare_with_captioner(folder: Path, model: Any, processor: Any) -> float:
         compare_preparation(captioner, processor)
     compare_texts(captioner, model, processor)
     difference = max(logits_difference(captioner, model, images) for images in (1, 3))
-    limit = TOLERANCE if captioner.facts["weights"] == "float32" else math.inf
-    if math.isnan(difference) or difference > limit:
-        raise ValueError(
-            f"The exported captioner computes other logits: they differ by {difference:.2g}, expected at most "
-            f"{limit:g}. Please report this with the configuration of the captioner."
-        )
+    require_small(difference, captioner.facts["weights"])
     return difference
+
+
+def require_small(difference: float, weights: str) -> None:
+    """Raise a `ValueError` if logits differ by more than they may.
+
+    Args:
+        difference: see `logits_difference`.
+        weights: kind of the exported weights.
+    """
+    limit = TOLERANCES[weights]
+    if not difference <= limit:  # also if it is not a number
+        advice = "Please report this with the configuration of the captioner."
+        if weights != "float32":
+            advice = "Pass `--weights float32`, or train the captioner further: its weights do not fit 8 bits."
+        raise ValueError(
+            f"The exported captioner computes other logits: they differ by {difference:.2g} of the largest one, "
+            f"expected at most {limit:g}. {advice}"
+        )
 
 
 def logits_difference(captioner: OnnxCaptioner, model: Any, images: int) -> float:

@@ -13,6 +13,7 @@ from transformers import BlipConfig, BlipForConditionalGeneration
 
 from hf_captioners.cli import main
 from hf_captioners.onnx.cache_tensors import cache_of_tensors, cache_tensors
+from hf_captioners.onnx.checking import require_small
 from hf_captioners.onnx.exporting import export_captioner, generation_defaults, require_exportable, require_opset
 from hf_captioners.onnx.graphs import export_graph
 from hf_captioners.onnx.onnx_captioner import DecoderStates, OnnxCaptioner
@@ -61,13 +62,23 @@ def test_int8_weights(exported, tmp_path):
         quantize_graph(tmp_path / "broken.onnx")
 
 
+def test_differences_that_are_refused():
+    require_small(9e-5, "float32")
+    require_small(0.09, "int8")
+    for difference, weights, advice in ((2e-4, "float32", "report"), (0.2, "int8", "--weights float32")):
+        for value in (difference, float("nan")):
+            with pytest.raises(ValueError, match=f"differ by {value:.2g} .*{advice}"):
+                require_small(value, weights)
+
+
 @pytest.mark.slow
 def test_export_with_int8_weights(tmp_path):
     """A captioner whose head and embedding share a matrix."""
     case = case_of("visualgpt")
     model = case.make_model()
     assert model.lm_head.weight is model.get_input_embeddings().weight
-    export_captioner(model, tmp_path / "exported", case.make_processor(), weights="int8")
+    found = export_captioner(model, tmp_path / "exported", case.make_processor(), weights="int8")
+    assert 1e-4 < found.largest_difference < 0.1
     assert (tmp_path / "exported" / "onnx" / "decoder_model_merged_int8.onnx").is_file()
     generator = np.random.default_rng(0)
     image = PIL.Image.fromarray(generator.integers(0, 256, (40, 40, 3), np.uint8))
