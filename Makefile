@@ -15,7 +15,7 @@ NEWEST_PY := $(subst $(VENV),$(NEWEST),$(PY))
 BARE := .venv-bare
 BARE_PY := $(subst $(VENV),$(BARE),$(PY))
 TRANSFORMERS ?= transformers
-EXTRAS := app docs export heif metrics-data peft ray regions serve
+EXTRAS := app docs export heif metrics-data peft ray regions serve space
 TESTS_app := tests/review tests/cli/test_review.py
 TESTS_docs := tests/test_site.py
 TESTS_export := tests/onnx
@@ -25,6 +25,7 @@ TESTS_peft := tests/hub/test_adapters.py
 TESTS_ray := tests/captioning/test_ray.py
 TESTS_regions := tests/features/test_regions.py
 TESTS_serve := tests/server
+TESTS_space := tests/hub/test_space_page.py
 PYTEST := -m pytest -n $(JOBS) --dist worksteal
 STAMP := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
@@ -78,7 +79,7 @@ test-extra-%:
 	$(PYTHON) -m venv --clear .venv-extra-$*
 	$(subst $(VENV),.venv-extra-$*,$(PY)) -m pip install --quiet --disable-pip-version-check uv
 	$(subst $(VENV),.venv-extra-$*,$(PY)) -m uv pip install --quiet --python $(subst $(VENV),.venv-extra-$*,$(PY)) \
-		-e ".[$*]" "pytest>=9" "hypothesis>=6.150"
+		-e ".[$*]" "pytest>=9" "hypothesis>=6.150" "selenium>=4.51"
 	$(subst $(VENV),.venv-extra-$*,$(PY)) -m pytest -m "" $(TESTS_$*)
 
 test-without-torch: $(STAMP)  ## run an exported captioner in an environment without torch and transformers

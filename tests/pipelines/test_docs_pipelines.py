@@ -29,6 +29,8 @@ def test_code_blocks_run(tmp_path, monkeypatch):
     blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.M | re.S)
     names: dict = {}
     for block in blocks:
+        if "import gradio" in block:
+            continue  # tests/hub/test_space_page.py runs it, where Gradio is installed
         exec(compile(block, str(PAGE), "exec"), names)
     assert len(blocks) >= 10
     assert names["record"]["generated_text"] and len(names["record"]["tokens"]) == len(names["record"]["token_scores"])
