@@ -18,6 +18,7 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
 from hf_captioners.architectures import ARCHITECTURES, Architecture
 from hf_captioners.default_model import default_model, is_default
+from hf_captioners.modeling.configuration_captioning import DETECTORS
 from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
 from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalGeneration
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
@@ -46,19 +47,21 @@ def load_vision_part(source: str, image_size: int | None = None) -> tuple[Any, C
 
     Args:
         source: name or directory of a vision model, or `timm:ARCHITECTURE[:FILE]`.
-        image_size: side of the images in pixels: the shorter side is resized to it, the central square cropped.
-            Default: the preparation of the vision model.
+        image_size: side of the images in pixels: the shorter side is resized to it, the central square cropped; for a
+            detector, the whole image is stretched to the square. Default: the preparation of the vision model.
 
     Raises:
         ValueError: `source` is not a vision model.
         FileNotFoundError: it cannot be read.
     """
     settings: dict[str, Any] = {}
-    if image_size is not None:
-        square = {"height": image_size, "width": image_size}
-        settings = {"size": {"shortest_edge": image_size}, "do_center_crop": True, "crop_size": square}
     with reading(source):
         vision = load_vision_model(source)
+        if image_size is not None:
+            square = {"height": image_size, "width": image_size}
+            settings = {"size": {"shortest_edge": image_size}, "do_center_crop": True, "crop_size": square}
+            if vision.config.model_type in DETECTORS:  # an object at the edge is an object too
+                settings = {"size": square, "do_pad": False, "size_divisor": None}
         return vision, CaptioningImageProcessor.from_backbone(image_settings_source(source, vision), **settings)
 
 

@@ -1,6 +1,9 @@
 """Base configurations: of all captioners, of those with a GPT-2 decoder, and of those with an attention LSTM."""
 
-from collections.abc import Mapping
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, ClassVar, Literal
 
 from transformers import AutoConfig, PreTrainedConfig
@@ -10,9 +13,26 @@ TokenMaskRule = Literal["explicit", "pad_id", "after_end"]
 LabelSmoothingOver = Literal["other_words", "all_words"]
 LossReduction = Literal["token_mean", "caption_mean", "sum"]
 
-
+# Names without effect on a captioner that callers pass along: `transformers` asks for outputs by this one.
+IGNORED_NAMES = ("return_dict",)
 # Layouts of declared inputs, see `CaptioningConfig.encoder_inputs`.
 INPUT_LAYOUTS = ("ids", "region", "relation", "vector", "image", "text")
+
+
+# Detectors of transformers whose queries can be regions, by model type: the field with the number of queries.
+DETECTORS = {
+    **dict.fromkeys(("detr", "conditional_detr", "dab-detr", "deformable_detr", "table-transformer"), "num_queries"),
+    **dict.fromkeys(("rt_detr", "rt_detr_v2", "d_fine", "deimv2", "lw_detr", "rf_detr"), "num_queries"),
+    "yolos": "num_detection_tokens",
+}
+# Regions of an image that a captioner takes from a detector unless its configuration says otherwise.
+MAX_REGIONS = 50
+
+
+def queries_field(config: Any) -> str:
+    """Return the field of a detector's configuration that has its number of queries."""
+    field = DETECTORS[config.model_type]
+    return "two_stage_num_proposals" if getattr(config, "two_stage", False) else field
 
 
 def mask_name(name: str) -> str:
@@ -27,6 +47,54 @@ def input_names(inputs: Mapping[str, str]) -> tuple[str, ...]:
         for name, layout in inputs.items()
         for keyword in ((name, mask_name(name)) if layout == "ids" else (name,))
     )
+
+
+def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
+    """Return a forward method whose signature names further inputs, which it receives in its `**inputs`.
+
+    `generate()` and the Trainer of transformers read the signature of `forward` to find out which inputs a model has.
+
+    Args:
+        function: a method with a parameter `**inputs`.
+        names: keyword arguments to add to its signature, each with the default None.
+    """
+
+    @functools.wraps(function)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    signature = inspect.signature(function)
+    *listed, rest = signature.parameters.values()
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Tensor | None")
+        for name in names
+        if name not in signature.parameters
+    ]
+    forward.__signature__ = signature.replace(parameters=[*listed, *added, rest])  # type: ignore[attr-defined]
+    return forward
+
+
+def read_inputs(given: Mapping[str, Any], declared: Mapping[str, str], owner: Any) -> dict[str, Any]:
+    """Return the declared inputs among the keyword arguments that a forward method got.
+
+    Args:
+        given: keyword arguments that are not in the method's own signature.
+        declared: names and layouts, as in `CaptioningConfig.encoder_inputs`.
+        owner: the module that was called, for the message.
+
+    Raises:
+        TypeError: a name is unknown and its value is not None; the message has the nearest name.
+    """
+    names = input_names(declared)
+    unknown = [
+        name for name, value in given.items() if name not in names and name not in IGNORED_NAMES and value is not None
+    ]
+    if unknown:
+        known = [name for name in inspect.signature(owner.forward).parameters if name != "inputs"]
+        nearest = get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean `{nearest[0]}`?" if nearest else f"it reads {', '.join(f'`{name}`' for name in known)}."
+        raise TypeError(f"`{unknown[0]}` is not an input of {type(owner).__name__}; {hint}")
+    return {name: given[name] for name in names if given.get(name) is not None}
 
 
 def require_choice(field: str, value: Any, choices: tuple[Any, ...]) -> None:
@@ -79,13 +147,21 @@ class CaptioningConfig(PreTrainedConfig):
     Args:
         vision_config (`PreTrainedConfig` or `dict`, *optional*): the backbone that computes region features from
             images: any vision model of transformers, or a timm model as `{"model_type": "timm_wrapper",
-                "architecture": ...}`.
+                "architecture": ...}`; or a detector of transformers (`DETECTORS`), whose best queries are the regions.
             None: the captioner reads region features only.
         vision_feature_layer (`int`, defaults to -1): output of the backbone that the regions are taken from: -1 is
             its last hidden state, any other number indexes its `hidden_states` (stages of a CNN, layers of a ViT).
         vision_grid_size (`int` or `list[int]`, *optional*): average-pool the backbone's map adaptively to n x n cells;
             a list pools to several scales (`[1, 2, 4]`: 1 + 4 + 16 nested cells, in this order); None keeps the
-            backbone's own grid.
+            backbone's own grid. With a detector: cells of its encoder's map, which follow its queries; None: no cells.
+        vision_max_regions (`int`, *optional*): with a detector, the queries with the best scores that are regions; at
+            most as many as the detector has. Default: 50, or all if it has fewer. Bottom-up features have 100.
+        vision_min_regions (`int`, defaults to 1): regions that an image has at least, whatever their scores. Bottom-up
+            features have 10.
+        vision_score_threshold (`float`, defaults to 0.0): beyond `vision_min_regions`, only queries with at least this
+            score are regions, the others are masked. Bottom-up features have 0.2.
+        vision_nms_threshold (`float`, *optional*): a query whose box overlaps that of a better one by more than this
+            intersection over union is no region (non-maximum suppression, classes together). None: all remain.
         freeze_vision (`bool`, defaults to True): keep the backbone in evaluation mode and without gradients, so that
             its features can be computed once per image and stored. False trains it with fixed normalisation
             statistics.
@@ -134,7 +210,9 @@ class CaptioningConfig(PreTrainedConfig):
     #   "vector"    `[B, D]`
     #   "image"     what the image processor returns beside `pixel_values`
     #   "text"      one entry per token, `[B * K, T]`, or a tuple of these
-    vision_inputs: ClassVar[Mapping[str, str]] = {}
+    # `pixel_mask` `[B, H, W]` is 1 at the pixels of an image and 0 at its padding, below and to the right of it; a
+    # detector reads it.
+    vision_inputs: ClassVar[Mapping[str, str]] = {"pixel_mask": "image"}
     encoder_inputs: ClassVar[Mapping[str, str]] = {}
     decoder_inputs: ClassVar[Mapping[str, str]] = {}
 
@@ -157,6 +235,10 @@ class CaptioningConfig(PreTrainedConfig):
     vision_config: PreTrainedConfig | dict | None = None
     vision_feature_layer: int = -1
     vision_grid_size: int | list[int] | None = None
+    vision_max_regions: int | None = None
+    vision_min_regions: int = 1
+    vision_score_threshold: float | int = 0.0
+    vision_nms_threshold: float | int | None = None
     freeze_vision: bool = True
     region_feature_size: int = 2048
     region_extractor: dict | None = None
@@ -186,7 +268,45 @@ class CaptioningConfig(PreTrainedConfig):
             self.decoder_start_token_id = self.bos_token_id
         self._check_declared_fields()
         require_grid_size(self.vision_grid_size)
+        self._check_choice_of_regions()
         super().__post_init__(**kwargs)
+
+    @property
+    def has_detector(self) -> bool:
+        """Whether the regions of images are queries of a detector."""
+        return self.vision_config is not None and self.vision_config.model_type in DETECTORS
+
+    def _check_choice_of_regions(self) -> None:
+        """Check the fields that choose among the queries of a detector, and resolve the largest number of regions."""
+        names = ("vision_max_regions", "vision_min_regions", "vision_score_threshold", "vision_nms_threshold")
+        if not self.has_detector:
+            given = [name for name in names if getattr(self, name) != getattr(CaptioningConfig, name)]
+            if given and self.vision_config is not None:
+                raise ValueError(
+                    f"`{given[0]}` is {getattr(self, given[0])}, and a {self.vision_config.model_type!r} vision model "
+                    f"has no queries to choose from. Leave it out, or pass a detector: {', '.join(DETECTORS)}."
+                )
+            return
+        field = queries_field(self.vision_config)
+        queries = getattr(self.vision_config, field)
+        if self.vision_max_regions is None:
+            self.vision_max_regions = min(MAX_REGIONS, queries)
+        require_minimum("vision_min_regions", self.vision_min_regions, 1)
+        require_minimum("vision_max_regions", self.vision_max_regions, self.vision_min_regions)
+        if self.vision_max_regions > queries:
+            raise ValueError(
+                f"`vision_max_regions` is {self.vision_max_regions}, and the {self.vision_config.model_type!r} "
+                f"detector has {queries} queries (`{field}`): expected at most {queries}."
+            )
+        require_range("vision_score_threshold", self.vision_score_threshold, 0.0, 1.0)
+        if self.vision_nms_threshold is not None:
+            require_range("vision_nms_threshold", self.vision_nms_threshold, 0.0, 1.0)
+        if self.vision_feature_layer != -1:
+            raise ValueError(
+                f"`vision_feature_layer` is {self.vision_feature_layer}, and the regions of a "
+                f"{self.vision_config.model_type!r} detector are its queries: leave it out. For cells of its encoder "
+                "beside them, pass `vision_grid_size`."
+            )
 
     def _check_declared_fields(self) -> None:
         for field, choices in self._declared("field_choices").items():

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from .configuration_captioning import AttentionLSTMConfig, require_choice
+from .configuration_captioning import AttentionLSTMConfig, build_sub_config, require_choice
 
 CHILD, NEIGHBOUR, PARENT = "child", "neighbour", "parent"
 # What a number in `region_relations` says of the column's region, seen from the row's; 0: the two are not related.
@@ -70,8 +70,8 @@ class ImageTransformerConfig(AttentionLSTMConfig):
         encoder_dropout (`float`, defaults to 0.1): rate on attention weights and sub-layers of the encoder, and on
             attention weights of the decoder (code: 0.1).
         aoa_dropout (`float`, defaults to 0.3): rate inside of the encoder's attention on attention (code: 0.3).
-        vision_grid_size (`int` or `list[int]`, defaults to `[1, 2, 4]`): the cells of one grid are all neighbours;
-            those of several scales contain each other.
+        vision_grid_size (`int` or `list[int]`, defaults to `[1, 2, 4]`, with a detector to None): the cells of one
+            grid are all neighbours; those of several scales contain each other.
 
     Raises:
         ValueError: if a value is out of range.
@@ -108,8 +108,9 @@ class ImageTransformerConfig(AttentionLSTMConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         """Resolve the lists, and check the graph and widths."""
-        if isinstance(self.vision_grid_size, tuple):
-            self.vision_grid_size = list(self.vision_grid_size)
+        if isinstance(self.vision_grid_size, tuple):  # the default: cells where there are no objects
+            self.vision_config = build_sub_config(self.vision_config)
+            self.vision_grid_size = None if self.has_detector else list(self.vision_grid_size)
         super().__post_init__(**kwargs)
         if self.spatial_layers is None:
             self.spatial_layers = list(range(self.encoder_layers))

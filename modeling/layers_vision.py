@@ -1,39 +1,38 @@
-"""Inputs of captioners, regions and declared ones, with their checks, and what sees them: backbones, attributes.
+"""Inputs of captioners, regions and declared ones, with their checks, and what sees them: backbones, detectors."""
 
-Attributes are words that an image shows: scored in every region and joined by noisy-OR multiple-instance learning
-(Fang et al., CVPR 2015, "From Captions to Visual Concepts and Back", section 3). The Entangled Transformer takes its
-attributes from such a detector.
-"""
-
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, TimmWrapperConfig
-from transformers import initialization as init
+from transformers import (
+    AutoBackbone,
+    AutoConfig,
+    AutoModel,
+    AutoModelForObjectDetection,
+    PreTrainedConfig,
+    PreTrainedModel,
+    TimmWrapperConfig,
+)
 from transformers.utils import ModelOutput
 
-from .configuration_captioning import CaptioningConfig, input_names, mask_name
+from .configuration_captioning import DETECTORS, CaptioningConfig, mask_name, queries_field
 
 NORMALISATIONS = (nn.modules.batchnorm._BatchNorm,)
 TIMM_PREFIX = "timm:"
 # How far a box may lie outside of the image before it is an error; smaller excess is rounding and is clamped.
 BOX_TOLERANCE = 0.01
-# Names without effect on a captioner that callers pass along: `transformers` asks for outputs by this one.
-IGNORED_NAMES = ("return_dict",)
 # Images that a vision model computes at once on a CPU: the maps of more leave its caches, which costs more than the
 # larger matrix products gain.
 IMAGES_AT_ONCE = 4
-# Below, softplus(z) equals its series e^z - e^2z / 2 up to rounding, and its logarithm has a series too.
-SMALL_LOGIT = -15.0
-# Below, 1 - e^-u equals u (1 - u / 2 + u^2 / 6) up to rounding.
-SMALL_HAZARD = 1e-4
-LOG_2 = 0.6931471805599453
+# Parts of detectors that the states of queries do not depend on: heads of classes and boxes, what proposes and scores
+# queries (boxes are passed on between layers without gradients), and what training alone adds. In every family.
+DETECTION_HEADS = (
+    *("class_embed", "bbox_embed", "class_labels_classifier", "bbox_predictor", "pre_bbox_head", "lqe_layers"),
+    *("enc_output", "enc_output_norm", "enc_score_head", "enc_bbox_head", "enc_out_class_embed", "enc_out_bbox_embed"),
+    *("denoising_class_embed", "mask_token"),
+)
 
 
 @dataclass
@@ -55,52 +54,17 @@ class RegionFeatures(ModelOutput):
     region_views: Tensor | None = None
 
 
-def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    """Return a forward method whose signature names further inputs, which it receives in its `**inputs`.
-
-    `generate()` and the Trainer of transformers read the signature of `forward` to find out which inputs a model has.
-
-    Args:
-        function: a method with a parameter `**inputs`.
-        names: keyword arguments to add to its signature, each with the default None.
-    """
-
-    @functools.wraps(function)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    signature = inspect.signature(function)
-    *listed, rest = signature.parameters.values()
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Tensor | None)
-        for name in names
-        if name not in signature.parameters
-    ]
-    forward.__signature__ = signature.replace(parameters=[*listed, *added, rest])  # type: ignore[attr-defined]
-    return forward
-
-
-def read_inputs(given: Mapping[str, Any], declared: Mapping[str, str], owner: Any) -> dict[str, Any]:
-    """Return the declared inputs among the keyword arguments that a forward method got.
+@dataclass
+class DetectedRegions(RegionFeatures):
+    """Region features of B images from a detector, with what it detected; cells of a grid follow its queries.
 
     Args:
-        given: keyword arguments that are not in the method's own signature.
-        declared: names and layouts, as in `CaptioningConfig.encoder_inputs`.
-        owner: the module that was called, for the message.
-
-    Raises:
-        TypeError: a name is unknown and its value is not None; the message has the nearest name.
+        region_scores: `[B, R]` float32, the probability of the most probable class; 0 for cells.
+        region_labels: `[B, R]` int64, that class, whose name is in `id2label` of the detector; -1 for cells.
     """
-    names = input_names(declared)
-    unknown = [
-        name for name, value in given.items() if name not in names and name not in IGNORED_NAMES and value is not None
-    ]
-    if unknown:
-        known = [name for name in inspect.signature(owner.forward).parameters if name != "inputs"]
-        nearest = get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean `{nearest[0]}`?" if nearest else f"it reads {', '.join(f'`{name}`' for name in known)}."
-        raise TypeError(f"`{unknown[0]}` is not an input of {type(owner).__name__}; {hint}")
-    return {name: given[name] for name in names if given.get(name) is not None}
+
+    region_scores: Tensor | None = None
+    region_labels: Tensor | None = None
 
 
 def check_inputs(inputs: Mapping[str, Tensor], declared: Mapping[str, str], regions: RegionFeatures) -> None:
@@ -298,6 +262,23 @@ def supported_attention(model_class: Any, requested: Any) -> Any:
     return requested if flag is None or getattr(model_class, flag, False) else "eager"
 
 
+def supported_attentions(auto_class: Any, config: PreTrainedConfig, requested: Any) -> Any:
+    """Return the attention implementation of a vision model by its configuration, and of its backbone if it has one.
+
+    Args:
+        auto_class: the Auto class that builds it.
+        config: its configuration.
+        requested: see `supported_attention`.
+    """
+    own = supported_attention(auto_class._model_mapping[type(config)], requested)
+    backbone = getattr(config, "backbone_config", None)
+    if backbone is None:
+        return own
+    known = type(backbone) in AutoBackbone._model_mapping
+    inner = supported_attention(AutoBackbone._model_mapping[type(backbone)], requested) if known else "eager"
+    return {"": own, "backbone_config": inner}
+
+
 class VisionBackbone(nn.Module):
     """Vision model that computes region features.
 
@@ -308,15 +289,16 @@ class VisionBackbone(nn.Module):
             `freeze_vision`.
     """
 
+    auto_class: Any = AutoModel
+
     def __init__(self, config: Any) -> None:
         super().__init__()
         self.feature_layer = config.vision_feature_layer
         self.grid_size = config.vision_grid_size
         self.frozen = config.freeze_vision
         tower = vision_tower_config(config.vision_config)
-        model_class = AutoModel._model_mapping[type(tower)]
-        tower._attn_implementation = supported_attention(model_class, tower._attn_implementation)
-        self.model = AutoModel.from_config(tower)
+        tower._attn_implementation = supported_attentions(self.auto_class, tower, tower._attn_implementation)
+        self.model = self.auto_class.from_config(tower)
         if self.frozen:
             self.model.requires_grad_(False)
 
@@ -368,18 +350,242 @@ class VisionBackbone(nn.Module):
             return [pixel_values]
         return pixel_values.split(IMAGES_AT_ONCE)
 
-    def forward(self, pixel_values: Tensor) -> RegionFeatures:
-        """Return the cells of a grid over images `[B, C, H, W]`, row by row, scale after scale."""
+    def forward(self, pixel_values: Tensor, pixel_mask: Tensor | None = None) -> RegionFeatures:
+        """Return the cells of a grid over images `[B, C, H, W]`, row by row, scale after scale.
+
+        Raises:
+            ValueError: a `pixel_mask` is given.
+        """
+        if pixel_mask is not None:
+            raise ValueError(
+                f"`pixel_mask` has the shape {tuple(pixel_mask.shape)}, and a grid covers the whole image: it is read "
+                "by detectors only. Prepare the images with the processor of the captioner."
+            )
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             pieces = [self.pooled(self.feature_map(piece)) for piece in self.pieces(pixel_values)]
             maps = pieces[0] if len(pieces) == 1 else [torch.cat(scale) for scale in zip(*pieces, strict=True)]
-        features = torch.cat([scale.flatten(2).transpose(1, 2) for scale in maps], dim=1)  # [B, R, D]
-        boxes = torch.cat([grid_boxes(*scale.shape[-2:], features.device) for scale in maps])  # [R, 4]
-        return RegionFeatures(
-            region_features=features,
-            region_boxes=boxes.expand(features.shape[0], -1, -1),
-            region_mask=torch.ones(features.shape[:2], dtype=torch.bool, device=features.device),
+        return cells_of_maps(maps)
+
+
+class VisionDetector(VisionBackbone):
+    """Detector of transformers whose best queries are the regions: states, boxes and scores.
+
+    It stays in evaluation mode in training too: groups of queries, queries with noise and dropout belong to the loss
+    of detection. Gradients reach its states; heads that the states do not depend on stay frozen.
+
+    Args:
+        config: a captioner's configuration with a detector as `vision_config`, `vision_max_regions`,
+            `vision_min_regions`, `vision_score_threshold`, `vision_nms_threshold`, `vision_grid_size` and
+            `freeze_vision`.
+    """
+
+    auto_class = AutoModelForObjectDetection
+    _no_split_modules = ("VisionDetector",)  # `post_init` of the captioner collects it, as it does the tied weights
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        tied = self.model.all_tied_weights_keys  # heads of several layers
+        self.all_tied_weights_keys = {f"model.{name}": f"model.{source}" for name, source in tied.items()}
+        self.queries = getattr(config.vision_config, queries_field(config.vision_config))
+        self.most, self.least = config.vision_max_regions, config.vision_min_regions
+        self.score_threshold, self.nms_threshold = config.vision_score_threshold, config.vision_nms_threshold
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> "VisionDetector":
+        """Set training mode of the gradients; the detector itself stays in evaluation mode."""
+        super().train(mode)
+        self.model.eval()
+        for name, parameter in self.model.named_parameters():
+            if any(part in DETECTION_HEADS for part in name.split(".")):
+                parameter.requires_grad_(False)
+        return self
+
+    def forward(self, pixel_values: Tensor, pixel_mask: Tensor | None = None) -> RegionFeatures:
+        """Return the regions of images `[B, C, H, W]`, see `detect`."""
+        found = self.detect(pixel_values, pixel_mask)
+        names = ("region_features", "region_boxes", "region_mask")
+        return RegionFeatures(**{name: found[name] for name in names})
+
+    def detect(self, pixel_values: Tensor, pixel_mask: Tensor | None = None) -> DetectedRegions:
+        """Return the queries with the best scores, the best first, and cells of a grid if the configuration asks.
+
+        Every image is computed without its padding, with those of its size, so that its regions do not depend on the
+        rest of the batch, and boxes relate to the image.
+
+        Args:
+            pixel_values: `[B, C, H, W]`.
+            pixel_mask: `[B, H, W]`, 1 at the pixels of the image, 0 at the padding below and to the right of it; None:
+                there is no padding. An image without pixels (padding of a batch of views) counts as a whole one.
+
+        Raises:
+            ValueError: the mask has another shape, or padding is to be exported.
+        """
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            rows, found = [], []
+            for of_size, images in self.by_size(pixel_values, pixel_mask):
+                rows.append(of_size)
+                found += [self.regions(piece) for piece in self.pieces(images)]
+            if len(found) == 1:
+                return found[0]
+            joined = {name: torch.cat([part[name] for part in found]) for name in found[0]}
+        order = torch.cat(rows).argsort()
+        return DetectedRegions(**{name: values[order] for name, values in joined.items()})
+
+    def by_size(self, pixel_values: Tensor, pixel_mask: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+        """Return rows of the batch and their images `[N, C, h, w]` without padding, for each size of images."""
+        every = torch.arange(pixel_values.shape[0], device=pixel_values.device)
+        if pixel_mask is None:
+            return [(every, pixel_values)]
+        expected = (pixel_values.shape[0], *pixel_values.shape[-2:])
+        if tuple(pixel_mask.shape) != expected:
+            raise ValueError(
+                f"`pixel_mask` has the shape {tuple(pixel_mask.shape)}, expected {expected} (images, height, width of "
+                "`pixel_values`)."
+            )
+        if torch.compiler.is_exporting() or torch.jit.is_tracing():
+            raise ValueError(
+                "Images with a `pixel_mask` have different sizes, which one exported graph cannot compute. Prepare "
+                'squares without padding: processor.image_processor.size = {"height": 640, "width": 640} and '
+                "processor.image_processor.do_pad = False."
+            )
+        sizes = torch.stack([pixel_mask.bool().any(axis).sum(1) for axis in (2, 1)], dim=1)  # [B, 2]
+        whole = sizes.new_tensor(pixel_values.shape[-2:])
+        sizes = torch.where(sizes.prod(1, keepdim=True) > 0, sizes, whole)
+        found = []
+        for height, width in sizes.unique(dim=0).tolist():
+            of_size = every[(sizes[:, 0] == height) & (sizes[:, 1] == width)]
+            found.append((of_size, pixel_values[of_size, :, :height, :width]))
+        return found
+
+    def regions(self, pixel_values: Tensor) -> DetectedRegions:
+        """Return the regions of images `[B, C, H, W]` without padding."""
+        outputs = self.model(pixel_values=pixel_values)
+        states = outputs.last_hidden_state[:, -self.queries :]  # [B, Q, D]; YOLOS has patches before the queries
+        scores, labels = class_scores(outputs.logits.detach(), self.model.config.num_labels).max(-1)  # [B, Q]
+        boxes = corners(outputs.pred_boxes.detach().float())  # [B, Q, 4]
+        ranked = scores
+        if self.nms_threshold is not None:
+            order = scores.argsort(dim=1, descending=True)
+            kept = not_suppressed(boxes.gather(1, order[..., None].expand_as(boxes)), self.nms_threshold)
+            ranked = scores.masked_fill(~kept.gather(1, order.argsort(dim=1)), -1.0)
+        best, chosen = ranked.topk(self.most, dim=1)  # [B, R]
+        rank = torch.arange(self.most, device=best.device)
+        mask = (best >= 0) & ((best >= self.score_threshold) | (rank < self.least))
+        regions = DetectedRegions(
+            region_features=states.gather(1, chosen[..., None].expand(-1, -1, states.shape[-1])),
+            region_boxes=boxes.clamp(0.0, 1.0).gather(1, chosen[..., None].expand(-1, -1, 4)),
+            region_mask=mask,
+            region_scores=best.clamp(min=0.0),
+            region_labels=labels.gather(1, chosen),
         )
+        return regions if self.grid_size is None else self.with_cells(regions, self.encoder_map(outputs, pixel_values))
+
+    def with_cells(self, regions: DetectedRegions, features: Tensor) -> DetectedRegions:
+        """Return the regions, then the cells of the map `[B, D, h, w]` at every scale of the configuration."""
+        grid = cells_of_maps(self.pooled(features))
+        shape = grid.region_features.shape[:2]
+        cells = DetectedRegions(
+            **dict(grid.items()),
+            region_scores=regions.region_scores.new_zeros(shape),
+            region_labels=regions.region_labels.new_full(shape, -1),
+        )
+        return DetectedRegions(**{name: torch.cat((values, cells[name]), dim=1) for name, values in regions.items()})
+
+    def encoder_map(self, outputs: ModelOutput, pixel_values: Tensor) -> Tensor:
+        """Return the encoder's map `[B, D, h, w]`, that of the finest level.
+
+        Raises:
+            ValueError: the detector returns none.
+        """
+        if self.model.config.model_type == "yolos":
+            return tokens_to_map(outputs.last_hidden_state[:, : -self.queries], pixel_values, self.patch_size)
+        states = outputs.get("encoder_last_hidden_state")
+        if states is None:
+            raise ValueError(
+                f"`vision_grid_size` is {self.grid_size}, and a {self.model.config.model_type!r} detector returns no "
+                "map beside its queries: leave it out."
+            )
+        if isinstance(states, (list, tuple)):
+            return states[0]
+        rows, columns = finest_level(states.shape[1], *pixel_values.shape[-2:])
+        return states[:, : rows * columns].transpose(1, 2).unflatten(2, (rows, columns))
+
+
+def finest_level(tokens: int, height: int, width: int) -> tuple[int, int]:
+    """Return rows and columns of the finest map of an encoder, whose tokens are those of one or several maps.
+
+    A map halves image or map before it, with the odd line kept.
+
+    Args:
+        tokens: tokens of all maps.
+        height, width: of the image in pixels.
+
+    Raises:
+        ValueError: no such maps have this number of tokens.
+    """
+    for halvings in range(2, 7):
+        first = -(-height // 2**halvings), -(-width // 2**halvings)
+        total, (rows, columns) = 0, first
+        for _ in range(5):
+            total += rows * columns
+            if total == tokens:
+                return first
+            rows, columns = -(-rows // 2), -(-columns // 2)
+    raise ValueError(f"{tokens} tokens of the detector's encoder do not fit an image of {height} x {width} pixels.")
+
+
+def class_scores(logits: Tensor, num_labels: int) -> Tensor:
+    """Return the probability `[B, Q, classes]` of every class of each query, without "no object", in float32.
+
+    Args:
+        logits: `[B, Q, classes]`; one class more than labels stands for "no object", with a softmax over all classes.
+        num_labels: labels of the detector.
+    """
+    if logits.shape[-1] == num_labels + 1:
+        return logits.float().softmax(-1)[..., :-1]
+    return logits.float().sigmoid()
+
+
+def corners(boxes: Tensor) -> Tensor:
+    """Return boxes `[..., 4]`, given as centre and size, as x1, y1, x2, y2."""
+    centre, size = boxes[..., :2], boxes[..., 2:]
+    return torch.cat((centre - size / 2, centre + size / 2), dim=-1)
+
+
+def not_suppressed(boxes: Tensor, threshold: float) -> Tensor:
+    """Return which boxes greedy non-maximum suppression keeps, `[B, Q]` bool.
+
+    Args:
+        boxes: `[B, Q, 4]`, corners, the best first.
+        threshold: a kept box suppresses those after it whose intersection over union with it is larger.
+    """
+    low = torch.maximum(boxes[:, :, None, :2], boxes[:, None, :, :2])
+    high = torch.minimum(boxes[:, :, None, 2:], boxes[:, None, :, 2:])
+    shared = (high - low).clamp(min=0).prod(-1)  # [B, Q, Q]
+    areas = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
+    union = areas[:, :, None] + areas[:, None] - shared
+    overlaps = shared > threshold * union
+    kept = torch.ones_like(areas, dtype=torch.bool)
+    later = torch.arange(boxes.shape[1], device=boxes.device)
+    for index in range(boxes.shape[1]):
+        kept = kept & ~(overlaps[:, index] & kept[:, index : index + 1] & (later > index))
+    return kept
+
+
+def cells_of_maps(maps: Sequence[Tensor]) -> RegionFeatures:
+    """Return the cells of maps `[B, D, h, w]`, row by row, map after map."""
+    features = torch.cat([one.flatten(2).transpose(1, 2) for one in maps], dim=1)  # [B, R, D]
+    boxes = torch.cat([grid_boxes(*one.shape[-2:], features.device) for one in maps])  # [R, 4]
+    return RegionFeatures(
+        region_features=features,
+        region_boxes=boxes.expand(features.shape[0], -1, -1),
+        region_mask=torch.ones(features.shape[:2], dtype=torch.bool, device=features.device),
+    )
+
+
+def vision_part_of(config: Any) -> VisionBackbone:
+    """Return the vision part of a captioner's configuration, with random weights."""
+    return VisionDetector(config) if config.has_detector else VisionBackbone(config)
 
 
 def regions_of_images(
@@ -448,21 +654,67 @@ def load_vision_model(source: Any) -> PreTrainedModel:
             two-tower model is used); `"timm:ARCHITECTURE"` for the weights of timm; or `"timm:ARCHITECTURE:FILE"` for
             weights in a file.
 
+    Returns:
+        The model; of a detector, the whole with its heads.
+
     Raises:
-        ValueError: if the checkpoint is not a vision model.
+        ValueError: if the checkpoint is not a vision model, or a detector that lacks queries or heads.
     """
     if isinstance(source, PreTrainedModel):
+        if source.config.model_type in DETECTORS:
+            return require_detection_heads(source)
         tower = getattr(source, "vision_model", source)
         trunk = getattr(tower, "base_model", tower)  # without a classification head
         return trunk if isinstance(trunk, PreTrainedModel) else tower
     if str(source).startswith(TIMM_PREFIX):
         return load_timm_model(str(source).removeprefix(TIMM_PREFIX))
     config = vision_tower_config(AutoConfig.from_pretrained(source))
+    if type(config) in AutoModelForObjectDetection._model_mapping:
+        return load_detector_model(source, config.model_type)
     model = AutoModel.from_pretrained(source, config=config, dtype=torch.float32)
     if model.main_input_name != "pixel_values":
         raise ValueError(
             f"`{source}` holds a {config.model_type!r} model, which reads `{model.main_input_name}`; a vision model "
             "reads `pixel_values`."
+        )
+    return model
+
+
+def load_detector_model(source: Any, model_type: str) -> PreTrainedModel:
+    """Load a detector of transformers with its heads.
+
+    Args:
+        source: name or directory.
+        model_type: its type.
+
+    Raises:
+        ValueError: its family has no queries with states, or its checkpoint lacks weights.
+    """
+    if model_type not in DETECTORS:
+        raise ValueError(
+            f"`{source}` is a {model_type!r} model, which has no queries with states and boxes that could be regions; "
+            f"expected one of {', '.join(DETECTORS)}."
+        )
+    model, loading = AutoModelForObjectDetection.from_pretrained(source, dtype=torch.float32, output_loading_info=True)
+    if missing := sorted(loading["missing_keys"]):
+        raise ValueError(
+            f"`{source}` lacks {len(missing)} weights of a {model_type!r} detector, such as {missing[0]}: expected a "
+            "checkpoint that detects objects, with heads for classes and boxes."
+        )
+    return model
+
+
+def require_detection_heads(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a detector after checking that it has its heads.
+
+    Raises:
+        ValueError: it is a trunk without heads, or has other heads.
+    """
+    expected = AutoModelForObjectDetection._model_mapping[type(model.config)]
+    if not isinstance(model, expected):
+        raise ValueError(
+            f"The vision model is a {type(model).__name__}, which returns no boxes and scores; expected a "
+            f"{expected.__name__}."
         )
     return model
 
@@ -484,6 +736,28 @@ def load_timm_model(specification: str) -> PreTrainedModel:
     return model.eval()
 
 
+def region_size_of(model: PreTrainedModel, fields: Mapping[str, Any]) -> int:
+    """Return the number of features per region that a vision model gives.
+
+    Args:
+        model: the vision model.
+        fields: `vision_feature_layer` and `vision_grid_size` of the captioner, if they are given.
+    """
+    config = model.config
+    if config.model_type in DETECTORS:
+        return getattr(config, "d_model", None) or config.hidden_size
+    # The number depends on the layer and on the kind of backbone, so it is measured with a zero image.
+    probe_config = CaptioningConfig(
+        vision_config=config,
+        vision_feature_layer=fields.get("vision_feature_layer", -1),
+        vision_grid_size=fields.get("vision_grid_size"),
+    )
+    probe = VisionBackbone(probe_config)
+    with torch.no_grad():
+        regions = probe.eval()(torch.zeros(1, 3, *native_image_size(model)))
+    return regions.region_features.shape[-1]
+
+
 def load_vision_model_for(source: Any, config_fields: dict[str, Any]) -> tuple[PreTrainedModel | None, dict[str, Any]]:
     """Load the vision model of a new captioner.
 
@@ -501,157 +775,10 @@ def load_vision_model_for(source: Any, config_fields: dict[str, Any]) -> tuple[P
         return None, config_fields
     loaded = load_vision_model(source)
     fields = {**config_fields, "vision_config": loaded.config}
-    # The number of features depends on the layer and on the kind of backbone, so it is measured with a zero image.
-    probe_config = CaptioningConfig(
-        vision_config=loaded.config,
-        vision_feature_layer=fields.get("vision_feature_layer", -1),
-        vision_grid_size=fields.get("vision_grid_size"),
-    )
-    probe = VisionBackbone(probe_config)
-    with torch.no_grad():
-        regions = probe.eval()(torch.zeros(1, 3, *native_image_size(loaded)))
-    found = regions.region_features.shape[-1]
+    found = region_size_of(loaded, fields)
     if fields.setdefault("region_feature_size", found) != found:
         raise ValueError(
             f"`region_feature_size={fields['region_feature_size']}`, but the vision model gives {found} features "
             "per region. Omit the field: it is measured."
         )
     return loaded, fields
-
-
-class Presence(NamedTuple):
-    """Probabilities of words being in images, in log space: products of many factors lose all their digits.
-
-    Args:
-        log_present: log p, `[B, W]`.
-        log_absent: log (1 - p), `[B, W]`.
-    """
-
-    log_present: Tensor
-    log_absent: Tensor
-
-    @property
-    def probabilities(self) -> Tensor:
-        """Return p, `[B, W]`."""
-        return -torch.expm1(self.log_absent)
-
-
-def log_softplus(logits: Tensor) -> Tensor:
-    """Return log(log(1 + e^z)), which is about z for very negative logits."""
-    small = logits - logits.clamp(max=SMALL_LOGIT).exp() / 2
-    usual = (-nn.functional.logsigmoid(-logits.clamp(min=SMALL_LOGIT))).log()
-    return torch.where(logits < SMALL_LOGIT, small, usual)
-
-
-def noisy_or(logits: Tensor, mask: Tensor | None = None) -> Presence:
-    """Join scores of regions: a word is absent if no region shows it, `p = 1 - prod_j (1 - sigmoid(z_j))`.
-
-    With u = -log(1 - p) = sum_j softplus(z_j), values and gradients stay finite also where p itself would round to 0
-    or 1: log p is computed from log u where u is small.
-
-    Args:
-        logits: `[B, R, W]`, scores z of W words in R regions.
-        mask: `[B, R]`, True = a real region; None: all are.
-
-    Returns:
-        log p and log (1 - p), `[B, W]`, in float32 or float64.
-    """
-    logits = logits if logits.dtype == torch.float64 else logits.float()
-    if mask is not None:
-        logits = logits.masked_fill(~mask[..., None], -torch.inf)
-    hazard = -nn.functional.logsigmoid(-logits).sum(1)  # u, [B, W]
-    log_hazard = torch.logsumexp(log_softplus(logits), dim=1)  # log u, [B, W]
-    small = log_hazard - hazard / 2 + hazard.square() / 24
-    usual = hazard.clamp(min=SMALL_HAZARD)
-    # Each form is exact on its side of log 2 (Maechler, 2012, "Accurately Computing log(1 - exp(-|a|))").
-    usual = torch.where(usual < LOG_2, (-torch.expm1(-usual.clamp(max=1.0))).log(), torch.log1p(-torch.exp(-usual)))
-    return Presence(torch.where(hazard < SMALL_HAZARD, small, usual), -hazard)
-
-
-def attribute_nll(presence: Presence, labels: Tensor) -> Tensor:
-    """Return the negative log-likelihood of each word `[B, W]`.
-
-    Args:
-        presence: see `noisy_or`.
-        labels: `[B, W]`, 1 where a caption of the image has the word, 0 elsewhere.
-    """
-    return -torch.where(labels.bool(), presence.log_present, presence.log_absent)
-
-
-class WordScores(nn.Linear):
-    """Linear scores of words.
-
-    Args:
-        size: width of the regions.
-        words: W.
-        initial_bias: first bias of every word.
-    """
-
-    def __init__(self, size: int, words: int, initial_bias: float) -> None:
-        super().__init__(size, words)
-        self.initial_bias = initial_bias
-
-    def reset_parameters(self) -> None:
-        """Initialise the weights by Xavier, and the biases to a value at which words are improbable."""
-        init.xavier_uniform_(self.weight)
-        init.constant_(self.bias, getattr(self, "initial_bias", 0.0))  # nn.Linear calls this before it is set
-
-
-class AttributeNetwork(nn.Module):
-    """Scores of words in every region: rectified layers and a linear one, applied to each region alone.
-
-    On a grid of a CNN this is what fully connected layers compute when they are run as convolutions.
-
-    Args:
-        config: read are `region_feature_size`, `words`, `hidden_sizes`, `dropout` and `initial_bias`.
-    """
-
-    def __init__(self, config: Any) -> None:
-        super().__init__()
-        sizes = [config.region_feature_size, *config.hidden_sizes]
-        self.hidden = nn.ModuleList([nn.Linear(*pair) for pair in zip(sizes, sizes[1:], strict=False)])
-        self.dropout = nn.Dropout(config.dropout)
-        self.score = WordScores(sizes[-1], len(config.words), config.initial_bias)
-
-    def forward(self, regions: Tensor) -> Tensor:
-        """Return logits `[B, R, W]` of regions `[B, R, D]`.
-
-        Raises:
-            ValueError: the regions have another width than those that the network was made for.
-        """
-        expected = (self.hidden[0] if self.hidden else self.score).in_features
-        if regions.shape[-1] != expected:
-            raise ValueError(
-                f"The regions have {regions.shape[-1]} features, the attribute detector was trained on {expected} "
-                "(`detector_config.region_feature_size`). Use a detector that was trained on the features of the "
-                "captioner: `hf-captioners attributes train`."
-            )
-        for layer in self.hidden:
-            regions = self.dropout(layer(regions).relu())
-        return self.score(regions)
-
-
-class Attributes(NamedTuple):
-    """Attributes of B images, the most probable first.
-
-    Args:
-        ids: `[B, N]` int64, numbers of words.
-        mask: `[B, N]`, True = an attribute.
-        probabilities: `[B, N]`.
-    """
-
-    ids: Tensor
-    mask: Tensor
-    probabilities: Tensor
-
-
-def top_attributes(probabilities: Tensor, number: int, threshold: float) -> Attributes:
-    """Choose the most probable words of each image.
-
-    Args:
-        probabilities: `[B, W]`; a negative number excludes a word.
-        number: at most this many, N = min(number, W).
-        threshold: least probability.
-    """
-    chosen, ids = probabilities.topk(min(number, probabilities.shape[-1]), dim=-1)
-    return Attributes(ids, chosen >= max(threshold, 0.0), chosen)

@@ -9,7 +9,8 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_attribute_detector import AttributeDetectorConfig
-from .layers_vision import AttributeNetwork, WordScores, attribute_nll, load_vision_model_for, noisy_or
+from .layers_attributes import AttributeNetwork, WordScores, attribute_nll, noisy_or
+from .layers_vision import load_vision_model_for
 from .modeling_captioning import CaptioningEncoder, CaptioningPreTrainedModel
 
 
@@ -100,6 +101,7 @@ class AttributeDetectorModel(AttributeDetectorPreTrainedModel, CaptioningEncoder
         view_mask: Tensor | None = None,
         region_views: Tensor | None = None,
         labels: Tensor | None = None,
+        pixel_mask: Tensor | None = None,
     ) -> AttributeDetectorOutput:
         """Return the probability of each word.
 
@@ -107,12 +109,14 @@ class AttributeDetectorModel(AttributeDetectorPreTrainedModel, CaptioningEncoder
             pixel_values, region_features, region_boxes, region_mask, view_mask, region_views: see
                 `CaptioningEncoder.get_region_features`.
             labels: `[B, W]`, 1 where a caption of the image has the word, 0 elsewhere.
+            pixel_mask: `[B, H, W]`, see `VisionDetector`.
 
         Raises:
             ValueError: see `CaptioningEncoder.get_region_features`; or the labels have another shape.
         """
+        padding = {} if pixel_mask is None else {"pixel_mask": pixel_mask}
         regions = self.get_region_features(
-            pixel_values, region_features, region_boxes, region_mask, view_mask, region_views
+            pixel_values, region_features, region_boxes, region_mask, view_mask, region_views, **padding
         )
         assert regions.region_features is not None
         logits = self.network(regions.region_features)

@@ -12,18 +12,17 @@ from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import ModelOutput, can_return_tuple, logging
 
-from .configuration_captioning import CaptioningConfig, input_names
+from .configuration_captioning import CaptioningConfig, declare_inputs, input_names, read_inputs
 from .generation_captioning import SEARCH_OPTIONS, CaptionGenerationMixin
 from .layers_vision import (
     RegionFeatures,
     VisionBackbone,
     check_inputs,
     check_regions,
-    declare_inputs,
     load_vision_model_for,
-    read_inputs,
     regions_of_images,
-    supported_attention,
+    supported_attentions,
+    vision_part_of,
     without_padding,
 )
 
@@ -218,7 +217,8 @@ class CaptioningPreTrainedModel(PreTrainedModel):
                 getattr(self.config, name)._attn_implementation_internal = requested[name] = attn_implementation
             backbone = next((part for part in self.modules() if isinstance(part, VisionBackbone)), None)
             if backbone is not None:
-                requested["vision_config"] = supported_attention(type(backbone.model), attn_implementation)
+                tower = backbone.model.config
+                requested["vision_config"] = supported_attentions(backbone.auto_class, tower, attn_implementation)
             attn_implementation = requested
         super().set_attn_implementation(attn_implementation, **kwargs)
 
@@ -241,7 +241,7 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
 
     def __init__(self, config: CaptioningConfig) -> None:
         super().__init__(config)
-        self.vision = VisionBackbone(config) if config.vision_config is not None else None
+        self.vision = vision_part_of(config) if config.vision_config is not None else None
 
     @property
     def input_dtype(self) -> torch.dtype:
@@ -288,9 +288,15 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
             )
         else:
             if self.vision is None:
+                stored = self.config.region_extractor
+                attach = (
+                    f" It reads features of {stored['name']}, which `attach_extractor` makes its part."
+                    if stored
+                    else ""
+                )
                 raise ValueError(
                     "This captioner has no vision model (`config.vision_config` is None): pass `region_features`, or "
-                    "build it with `from_pretrained_parts(vision_model=...)`."
+                    f"build it with `from_pretrained_parts(vision_model=...)`.{attach}"
                 )
             regions = regions_of_images(self.vision, pixel_values, view_mask, vision_inputs, self.input_dtype)
         if self.config.region_mask_rule == "explicit":

@@ -20,6 +20,7 @@ from transformers.utils import can_return_tuple, logging
 
 from .configuration_eta import ETAConfig
 from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention
+from .layers_attributes import AttributeNetwork, Attributes, WordScores, noisy_or, top_attributes
 from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,
@@ -32,14 +33,7 @@ from .layers_transformer import (
     encode_levels,
     sinusoids,
 )
-from .layers_vision import (
-    AttributeNetwork,
-    Attributes,
-    RegionFeatures,
-    WordScores,
-    noisy_or,
-    top_attributes,
-)
+from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     CaptioningDecoderOutput,
     CaptioningEncoder,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 import torch
-from transformers import AutoImageProcessor
+from transformers import AutoImageProcessor, BatchFeature
 from transformers.image_processing_backends import PilBackend, TorchvisionBackend
 from transformers.image_processing_utils import BaseImageProcessor
 from transformers.image_transforms import get_size_with_aspect_ratio
@@ -24,6 +24,7 @@ from transformers.image_utils import (
     SizeDict,
     get_image_size_for_max_height_width,
 )
+from transformers.processing_utils import ImagesKwargs
 
 from .image_reading import open_image, read_image, turn_of
 
@@ -51,6 +52,12 @@ BACKBONE_STEPS = ("resize", "center_crop", "rescale", "normalize", "process_imag
 # Processors with steps of their own that equal the settings above (for images, not for segmentation maps).
 PLAIN_PROCESSORS = ("BeitImageProcessor", "MobileNetV2ImageProcessor", "SegformerImageProcessor")
 CROP_FRACTION_PROCESSORS = ("ConvNextImageProcessor",)
+# Processors of detectors, with what their sizes are multiples of: proportions are kept, and batches padded.
+DETECTOR_PROCESSORS: dict[str, int | None] = {
+    **dict.fromkeys(("DetrImageProcessor", "ConditionalDetrImageProcessor", "DeformableDetrImageProcessor")),
+    **dict.fromkeys(("RTDetrImageProcessor", "RfDetrImageProcessor")),
+    "YolosImageProcessor": 16,
+}
 # Keys of saved settings that do not concern images.
 LOADED_KEYS = {"auto_map", "feature_extractor_type", "image_processor_type", "processor_class"}
 TIMM_RESAMPLING = {
@@ -92,6 +99,8 @@ def _settings_of_transformers(processor: Any) -> dict[str, Any]:
     }
     if name in CROP_FRACTION_PROCESSORS:
         settings.update(_crop_of_fraction(settings["size"], processor.crop_pct))
+    elif name in DETECTOR_PROCESSORS:
+        settings.update(_padding_of_detector(settings["size"], processor.pad_size, DETECTOR_PROCESSORS[name]))
     elif name not in PLAIN_PROCESSORS and not isinstance(processor, _ImageSteps):
         base = TorchvisionBackend if isinstance(processor, TorchvisionBackend) else PilBackend
         own_steps = [step for step in BACKBONE_STEPS if getattr(type(processor), step, None) != getattr(base, step)]
@@ -111,6 +120,17 @@ def _crop_of_fraction(size: Mapping[str, int], fraction: float) -> dict[str, Any
     if edge >= 384:
         return {"size": square}
     return {"size": {"shortest_edge": int(edge / fraction)}, "do_center_crop": True, "crop_size": square}
+
+
+def _padding_of_detector(
+    size: Mapping[str, int | None], pad_size: Any, multiple: int | None
+) -> dict[str, dict[str, int] | bool | int | None]:
+    """Return the padding that gives all images one size: none if they are resized to one."""
+    edge = size.get("longest_edge")
+    if edge is None:
+        return {}
+    canvas = {"height": edge, "width": edge} if pad_size is None else dict(pad_size)
+    return {"do_pad": True, "pad_size": canvas, "size_divisor": multiple}
 
 
 def _settings_of_timm(data_config: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,10 +165,21 @@ def _settings_of_timm(data_config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+class CaptioningImagesKwargs(ImagesKwargs, total=False):
+    """Settings of transformers' image processors, and those of this library.
+
+    size_divisor (`int`, *optional*):
+        Resize to multiples of this number of pixels, rounded down (YOLOS: 16).
+    """
+
+    size_divisor: int | None
+
+
 class _ImageSteps:
     """Inputs and settings that both processors share."""
 
-    valid_kwargs: Any
+    valid_kwargs: Any = CaptioningImagesKwargs
+    size_divisor: int | None = None
     do_convert_rgb = True
     do_resize = True
     size = {"height": 224, "width": 224}
@@ -186,6 +217,36 @@ class _ImageSteps:
         """Return images unchanged; `process_image` reads them with mode, orientation and name."""
         return images
 
+    def _preprocess(
+        self,
+        images: list[Any],
+        do_pad: bool | None = None,
+        pad_size: SizeDict | None = None,
+        size_divisor: int | None = None,
+        return_tensors: Any = None,
+        **settings: Any,
+    ) -> BatchFeature:
+        """Prepare images; those that are padded come with a `pixel_mask`, so that their padding is known."""
+        if size_divisor and settings["do_resize"]:
+            images = [
+                self._at_multiples(image, settings["size"], settings["resample"], size_divisor) for image in images
+            ]
+            settings["do_resize"] = False
+        last = {} if do_pad else {"return_tensors": return_tensors}
+        settings |= {"do_pad": False, "pad_size": None, "return_tensors": None} | last
+        prepared = super()._preprocess(images, **settings)  # type: ignore[misc]
+        if not do_pad:
+            return prepared
+        padded, masks = self.pad(prepared["pixel_values"], pad_size=pad_size, return_mask=True)  # type: ignore[attr-defined]
+        return BatchFeature({"pixel_values": padded, "pixel_mask": masks}, tensor_type=return_tensors)
+
+    def _at_multiples(self, image: Any, size: SizeDict, resample: Any, divisor: int) -> Any:
+        """Resize `[3, H, W]` to the multiples of a number that are at most the size."""
+        height, width = (side - side % divisor for side in _resized(image.shape[-2:], size))
+        target, is_tensor = SizeDict(height=height, width=width), isinstance(image, torch.Tensor)
+        resized = self.resize(image[None] if is_tensor else image, size=target, resample=resample)  # type: ignore[attr-defined]
+        return resized[0] if is_tensor else resized
+
     def _prepare_images_structure(self, images: Any, expected_ndims: int = 3) -> list[Any]:
         if isinstance(images, (list, tuple)):
             return [image for nested in images for image in self._prepare_images_structure(nested)]
@@ -206,6 +267,9 @@ class _ImageSteps:
 class CaptioningImageProcessor(_ImageSteps, PilBackend):
     """Image processor that returns `pixel_values` `[B, 3, H, W]`; the exact path, in PIL.
 
+    With `do_pad`, images lie in the upper left corner of a canvas of `pad_size`, and `pixel_mask` `[B, H, W]` is 1 at
+    their pixels. Detectors that keep proportions need it.
+
     It accepts everything that `read_image` reads: paths, URLs, PIL images of any mode, arrays and tensors, single, in
     lists, or as arrays `[B, ...]`. Arrays of floats are read as fractions or as levels by their values, so
     `do_rescale` applies to them too.
@@ -217,6 +281,8 @@ class CaptioningImageProcessor(_ImageSteps, PilBackend):
         do_center_crop, crop_size: crop the centre afterwards. Default off.
         do_rescale, rescale_factor: multiply levels by 1/255.
         do_normalize, image_mean, image_std: per channel; default ImageNet's.
+        do_pad, pad_size: pad with zeros below and on the right, to `{"height", "width"}`. Default off.
+        size_divisor: resize to multiples of this number, rounded down. Default None.
 
     The result is always RGB. You can pass all settings for a single call too. `from_backbone` copies them from a
     vision model. With a timm configuration the crop may differ by one pixel: if the margin is odd, timm rounds half of

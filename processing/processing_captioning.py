@@ -179,7 +179,9 @@ class CaptioningProcessor(ProcessorMixin):
         """Names that `__call__` may return."""
         regions = ["region_features", "region_boxes", "region_mask", "region_views", *self.declared_inputs]
         regions += [f"{n.removesuffix('_ids')}_mask" for n, layout in self.declared_inputs.items() if layout == "ids"]
-        return ["pixel_values", "view_mask", *regions, "decoder_input_ids", "decoder_attention_mask", "labels"]
+        padding = ["pixel_mask"] if getattr(self.image_processor, "do_pad", None) else []
+        names = ["pixel_values", *padding, "view_mask", *regions]
+        return [*names, "decoder_input_ids", "decoder_attention_mask", "labels"]
 
     def __call__(
         self,
@@ -210,7 +212,8 @@ class CaptioningProcessor(ProcessorMixin):
 
         Returns:
             From `images`: `pixel_values` `[B, C, H, W]`; if a study has several views, `[B, V, C, H, W]`, padded with
-            zeros, and `view_mask` `[B, V]` bool, True at real views. From `regions`: `region_features`, `region_mask`
+            zeros, and `view_mask` `[B, V]` bool, True at real views; if the image processor pads images, `pixel_mask`
+            `[B, H, W]` or `[B, V, H, W]`, 1 at their pixels. From `regions`: `region_features`, `region_mask`
             and perhaps `region_boxes` and `region_views`. From `text`: `decoder_input_ids` `[B, T]`, begin token and
             prompt without end token, and, if prompts differ in length, padding on the left with
             `decoder_attention_mask` `[B, T]`. From `text_target`: `labels` `[B, T]`, caption and end token, padded
@@ -273,13 +276,16 @@ class CaptioningProcessor(ProcessorMixin):
             images = list(itertools.chain.from_iterable(studies))
         if studies is None or len(images) == len(studies):
             prepared = self.image_processor(images, return_tensors=return_tensors, **options)
-            return {"pixel_values": prepared["pixel_values"]}
-        pixels = self.image_processor(images, return_tensors="pt", **options)["pixel_values"]  # [all views, C, H, W]
+            return {name: prepared[name] for name in ("pixel_values", "pixel_mask") if name in prepared}
+        prepared = self.image_processor(images, return_tensors="pt", **options)  # [all views, C, H, W]
         counts = torch.tensor([len(views) for views in studies])
         view_mask = torch.arange(int(counts.max())) < counts[:, None]
-        pixel_values = pixels.new_zeros(*view_mask.shape, *pixels.shape[1:])
-        pixel_values[view_mask.to(pixels.device)] = pixels
-        data = {"pixel_values": pixel_values, "view_mask": view_mask}
+        data = {"view_mask": view_mask}
+        for name in ("pixel_values", "pixel_mask"):
+            if name in prepared:
+                rows = prepared[name]
+                data[name] = rows.new_zeros(*view_mask.shape, *rows.shape[1:])
+                data[name][view_mask.to(rows.device)] = rows
         return data if return_tensors == "pt" else {name: values.cpu().numpy() for name, values in data.items()}
 
     def encode_prompts(self, prompts: Sequence[str], max_length: int | None = None) -> dict[str, np.ndarray]:

@@ -17,7 +17,7 @@ from hf_captioners.features.extraction import UNRELATED, weights_digest
 from hf_captioners.features.feature_store import FeatureStore
 from hf_captioners.features.region_source import RegionSource
 from hf_captioners.loading import reading
-from hf_captioners.modeling.layers_vision import top_attributes
+from hf_captioners.modeling.layers_attributes import top_attributes
 from hf_captioners.processing.processing_captioning import batch_regions
 
 from .batches import UnreadableImage, read_images, require_batch_size

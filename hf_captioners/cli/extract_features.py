@@ -37,38 +37,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--vision_model", "--vision-model", help="grid features of a vision model (name, directory, timm:ARCHITECTURE)"
     )
     models.add_argument("--detector", help="queries of a detector of the DETR family (name or directory)")
-    grid = parser.add_argument_group("with --vision_model, as in training")
-    grid.add_argument("--vision_feature_layer", "--vision-feature-layer", type=int, default=-1, metavar="N")
+    grid = parser.add_argument_group("with both, as in training")
+    grid.add_argument(
+        "--vision_feature_layer",
+        "--vision-feature-layer",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="layer of --vision_model; default: the last",
+    )
     grid.add_argument(
         "--vision_grid_size",
         "--vision-grid-size",
         type=int,
         nargs="+",
         metavar="N",
-        help="pool to N x N cells; several values give several scales",
+        help="pool to N x N cells, with a detector beside its queries; several values give several scales",
     )
     grid.add_argument(
         "--image_size",
         "--image-size",
         type=int,
         metavar="PIXELS",
-        help="side of the centre crop",
+        help="side of the centre crop, of a detector of the whole image",
     )
     queries = parser.add_argument_group("with --detector")
     queries.add_argument(
         "--top_k",
         "--top-k",
         type=int,
-        default=50,
         metavar="N",
-        help="detections per image; default: 50",
+        help="most detections per image; default: 50, or all if the detector has fewer",
+    )
+    queries.add_argument(
+        "--min_regions", "--min-regions", type=int, default=1, metavar="N", help="least detections; default: 1"
     )
     queries.add_argument(
         "--score_threshold",
         "--score-threshold",
         type=float,
         default=0.0,
-        help="lowest score that is kept; default: 0",
+        help="lowest score that is kept beyond --min_regions; default: 0",
+    )
+    queries.add_argument(
+        "--nms_threshold",
+        "--nms-threshold",
+        type=float,
+        metavar="IOU",
+        help="leave out detections that overlap a better one by more than this; default: none",
     )
     parser.add_argument(
         "--kind", choices=("float32", "float16", "int8"), default="float16", help="data type; default: float16"
@@ -152,12 +168,20 @@ def _report(skipped: list[str], allow_skipped: bool) -> int:
 def _extractor(args: argparse.Namespace, device: Any) -> "RegionExtractor":
     from hf_captioners.features.extraction import DetectorExtractor, GridExtractor
 
-    if args.detector is not None:
-        detector = DetectorExtractor.from_detector(args.detector, args.top_k, args.score_threshold)
-        detector.model.to(device)
-        return detector
     scales = args.vision_grid_size
     scales = scales[0] if scales is not None and len(scales) == 1 else scales
+    if args.detector is not None:
+        detector = DetectorExtractor.from_detector(
+            args.detector,
+            scales,
+            args.image_size,
+            max_regions=args.top_k,
+            min_regions=args.min_regions,
+            score_threshold=args.score_threshold,
+            nms_threshold=args.nms_threshold,
+        )
+        detector.backbone.to(device)
+        return detector
     grid = GridExtractor.from_vision_model(args.vision_model, args.vision_feature_layer, scales, args.image_size)
     grid.backbone.to(device)
     return grid

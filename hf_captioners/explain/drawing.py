@@ -86,7 +86,8 @@ def draw_word(axes: Axes, explanation: Explanation, word: int, top: float) -> No
     axes.imshow(shade, extent=frame, aspect="auto", interpolation="nearest")
     corners = explanation.boxes * np.array([image.width, image.height] * 2)
     for index in reversed(strongest(weights)):
-        outline(axes, corners[index], percent(float(weights[index])))
+        name = explanation.region_names[index] if explanation.region_names else ""
+        outline(axes, corners[index], f"{percent(float(weights[index]))} {name}".rstrip())
 
 
 def outline(axes: Axes, corners: NDArray[Any], text: str, colour: str = OUTLINE) -> None:

@@ -53,13 +53,14 @@ class Explanation:
         maps: `[W, R]`, attention weights over the regions; a word of several tokens has the mean of theirs. No
             regions (R = 0) where the captioner attends to attributes alone.
         boxes: `[R, 4]`, boxes of the regions, normalised xyxy.
-        image: the image as the captioner receives it: resized and cropped by its processor.
+        image: the image as the captioner receives it: resized and cropped by its processor, without padding.
         gates: by their names, gates of the last decoder layer for each word, `[W]` between 0 and 1, averaged over
             features; none where the captioner has no gates. See `token_gates` of the model.
         graph: relations between the regions; None where the captioner has none.
         intensities: `[W]`, pooled intensity (rho, ZoDIAC's Eq. 7) of the last layer's attention to the regions, mean
             over heads; the attended vectors are multiplied by zeta + phi(rho). None where there is none.
         attributes: attributes and the attention to them; None where the captioner reads none.
+        region_names: what a detector calls the R regions, `""` where it has no name; None without a detector.
     """
 
     words: list[str]
@@ -70,6 +71,7 @@ class Explanation:
     graph: RegionGraph | None = None
     intensities: NDArray[np.floating[Any]] | None = None
     attributes: AttributeWeights | None = None
+    region_names: list[str] | None = None
 
     @property
     def caption(self) -> str:
@@ -153,22 +155,41 @@ def explain_caption(
         """Return values of tokens `[T, ...]` as values of words."""
         return np.array(word_means(processor, tokens, values.float().numpy())[1])
 
-    boxes = model.get_region_features(**views).region_boxes[0]
+    regions = model.get_region_features(**views)
+    real = regions.region_mask[0].numpy()
+    boxes = regions.region_boxes[0].numpy()[real]
     words = word_means(processor, tokens, [0.0] * (len(tokens) - 1))[0]
     has_map = getattr(model.config, "reads_regions", True)
-    maps = of_words(model.attention_maps(sequence, **inputs)[0]) if has_map else np.zeros((len(words), 0))
+    maps = of_words(model.attention_maps(sequence, **inputs)[0][:, real]) if has_map else np.zeros((len(words), 0))
     outputs = model(**inputs, decoder_input_ids=sequence[:, :-1], output_attentions=True, output_gates=True)
     intensities = intensity_of_tokens(model.config, outputs)
     return Explanation(
         words,
         maps.reshape(len(words), -1 if len(words) else len(boxes)),
-        boxes.numpy(),
-        image_of(inputs["pixel_values"][0], processor.image_processor),
+        boxes,
+        image_of(inputs["pixel_values"][0], processor.image_processor, inputs.get("pixel_mask")),
         {name: of_words(gate[0]) for name, gate in model.token_gates(outputs).items()},
-        graph_of(model.config, outputs),
+        graph_of(model.config, outputs, real),
         None if intensities is None else of_words(intensities),
         attributes_of(model, processor, sequence, inputs, of_words) if reads_attributes else None,
+        names_of_regions(model, views),
     )
+
+
+def names_of_regions(model: Any, views: Mapping[str, Tensor]) -> list[str] | None:
+    """Return what the captioner's detector calls the real regions of an image; None where it has no names.
+
+    Args:
+        model: the captioner.
+        views: `pixel_values` and perhaps `pixel_mask` of one image.
+    """
+    if not model.config.has_detector:
+        return None
+    found = model.get_encoder().vision.detect(**views)
+    names = model.config.vision_config.id2label
+    if all(name == f"LABEL_{number}" for number, name in names.items()):  # those of a configuration without names
+        return None
+    return [names.get(label, "") for label in found.region_labels[0][found.region_mask[0]].tolist()]
 
 
 def intensity_of_tokens(config: Any, outputs: Any) -> Tensor | None:
@@ -194,27 +215,39 @@ def attributes_of(
     return AttributeWeights(words, weights[:, order], None if scores is None else scores[0, order].float().numpy())
 
 
-def graph_of(config: Any, outputs: Any) -> RegionGraph | None:
-    """Return the graph of the first image of the outputs of a captioner; None where it has no relations."""
+def graph_of(config: Any, outputs: Any, real: NDArray[np.bool_]) -> RegionGraph | None:
+    """Return the graph of the first image of the outputs of a captioner; None where it has no relations.
+
+    Args:
+        config: its configuration.
+        outputs: with relations and the encoder's attentions.
+        real: `[R]`, True = a real region.
+    """
     relations, numbers = outputs.get("encoder_relations"), getattr(config, "relation_numbers", {})
     weights = [one for one in outputs.encoder_attentions or () if one is not None and one.ndim == 5]
     if relations is None or not weights:
         return None
     of_last = weights[-1][0].mean(1)  # [B, S, H, R, R] to [S, R, R]
     maps = {
-        name: (one * torch.isin(relations[0], torch.tensor(found))).float().numpy()
+        name: (one * torch.isin(relations[0], torch.tensor(found))).float().numpy()[real][:, real]
         for (name, found), one in zip(numbers.items(), of_last, strict=True)
     }
-    return RegionGraph((relations[0] == config.parent_number).numpy(), maps)
+    return RegionGraph((relations[0] == config.parent_number).numpy()[real][:, real], maps)
 
 
-def image_of(pixel_values: Tensor, image_processor: Any) -> Image.Image:
+def image_of(pixel_values: Tensor, image_processor: Any, pixel_mask: Tensor | None = None) -> Image.Image:
     """Convert pixel values `[3, H, W]` back to an image.
 
     Args:
         pixel_values: normalised pixel values.
         image_processor: the image processor, for its mean and standard deviation.
+        pixel_mask: `[1, H, W]`, 0 at padding, which the image is without.
     """
-    mean, std = (np.array(getattr(image_processor, name)) for name in ("image_mean", "image_std"))
-    pixels = pixel_values.float().permute(1, 2, 0).numpy() * std + mean
+    pixels = pixel_values.float().permute(1, 2, 0).numpy()
+    if pixel_mask is not None:
+        height, width = (int(pixel_mask[0].any(axis).sum()) for axis in (1, 0))
+        pixels = pixels[:height, :width]
+    if image_processor.do_normalize:
+        mean, std = (np.array(getattr(image_processor, name)) for name in ("image_mean", "image_std"))
+        pixels = pixels * std + mean
     return Image.fromarray((pixels.clip(0, 1) * 255).round().astype(np.uint8))

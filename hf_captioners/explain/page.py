@@ -82,6 +82,7 @@ def panel_of(explanation: Explanation, word: int, top: float) -> dict[str, Any]:
             "w": round(float(right - left), 2),
             "h": round(float(lower - upper), 2),
             "weight": percent(float(weights[index])),
+            "name": explanation.region_names[index] if explanation.region_names else "",
         }
         for index, (left, upper, right, lower) in enumerate(corners)
     ]

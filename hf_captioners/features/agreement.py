@@ -5,6 +5,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from .cache import vision_part
+from .extraction import GridExtractor
 from .feature_store import FeatureStore, OtherExtractorError
 from .region_source import Regions, RegionSource
 
@@ -53,6 +54,53 @@ def require_own_features(model: PreTrainedModel, processor: Any, source: RegionS
         )
     if found is not None:
         config.region_extractor = {"name": found.extractor, "revision": found.revision}
+
+
+def attach_extractor(model: Any, processor: Any, extractor: GridExtractor) -> Any:
+    """Return a captioner of stored features with the vision part that made them, which captions images.
+
+    Args:
+        model: a captioner of this library without a vision part, which was trained on a feature store.
+        processor: its processor, which receives the image preparation of the extractor.
+        extractor: `DetectorExtractor.from_detector(...)` or `GridExtractor.from_vision_model(...)` with the choices of
+            the store.
+
+    Returns:
+        The captioner, in evaluation mode.
+
+    Raises:
+        OtherExtractorError: the captioner was trained on features of a different or an unknown extractor.
+        ValueError: it has a vision part already.
+
+    Example:
+        ```python
+        from hf_captioners.features.agreement import attach_extractor
+        from hf_captioners.features.extraction import DetectorExtractor
+        from hf_captioners.loading import load_captioner
+
+        model, processor = load_captioner("on_detections")
+        extractor = DetectorExtractor.from_detector("facebook/detr-resnet-50", max_regions=50, score_threshold=0.1)
+        model = attach_extractor(model, processor, extractor)
+        model.save_pretrained("captioner")
+        processor.save_pretrained("captioner")
+        ```
+    """
+    config = model.config
+    if config.vision_config is not None:
+        raise ValueError(f"The captioner has a {config.vision_config.model_type!r} vision part already.")
+    trained_on = config.region_extractor or {"name": "an unknown extractor", "revision": "unknown"}
+    if trained_on["revision"] != extractor.digest:
+        raise OtherExtractorError(
+            f"The captioner was trained on features of {trained_on['name']} (revision {trained_on['revision'][:16]}), "
+            f"and this extractor has the revision {extractor.digest[:16]}. Load the same vision model with the same "
+            "choice of regions and image size."
+        )
+    attached = type(model)(type(config).from_dict(config.to_dict() | extractor.config_fields))
+    weights = {f"model.encoder.vision.{name}": one for name, one in extractor.backbone.state_dict().items()}
+    attached.load_state_dict(model.state_dict() | weights)
+    attached.generation_config = model.generation_config
+    processor.image_processor = extractor.image_processor
+    return attached.to(model.device, model.dtype).eval()
 
 
 def has_boxes_or_relations(config: Any, regions: Regions) -> bool:

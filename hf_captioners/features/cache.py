@@ -15,7 +15,7 @@ from datasets import Dataset, Image, List
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from .extraction import GridExtractor
+from .extraction import GridExtractor, extractor_of
 from .feature_store import STORE_FILE, FeatureStore, StoredKind
 from .feature_store_writer import FeatureStoreWriter
 from .region_rows import RegionRows, require_stored_rows
@@ -37,7 +37,8 @@ def can_cache(model: PreTrainedModel) -> bool:
 
 def vision_part(model: PreTrainedModel, processor: Any) -> GridExtractor:
     """Return the vision part of a captioner of this library, with its image preparation."""
-    return GridExtractor(model.model.encoder.vision, processor.image_processor, model.config.vision_config.model_type)
+    vision = model.model.encoder.vision
+    return extractor_of(vision, processor.image_processor, model.config.vision_config.model_type)
 
 
 def image_keys(rows: Dataset) -> list[str]:

@@ -11,12 +11,10 @@ from typing import Any, Protocol
 import PIL.Image
 import torch
 from torch import Tensor, nn
-from transformers import AutoImageProcessor, AutoModelForObjectDetection
 
-from hf_captioners.loading import load_vision_part, reading
-from hf_captioners.modeling.configuration_captioning import CaptioningConfig
-from hf_captioners.modeling.layers_vision import VisionBackbone
-from hf_captioners.processing.image_reading import read_image
+from hf_captioners.loading import load_vision_part
+from hf_captioners.modeling.configuration_captioning import DETECTORS, CaptioningConfig
+from hf_captioners.modeling.layers_vision import VisionBackbone, VisionDetector, region_size_of
 
 from .feature_store import StoreDescription, StoredKind
 from .region_source import Regions
@@ -62,6 +60,7 @@ def image_settings(image_processor: Any) -> dict[str, Any]:
         name: value
         for name, value in image_processor.to_dict().items()
         if name not in ("auto_map", "processor_class", "feature_extractor_type")
+        and (name, value) != ("size_divisor", None)  # stores of earlier versions do not know it
     }
 
 
@@ -105,6 +104,11 @@ class GridExtractor:
             image_size: side in pixels, as in `load_vision_part`.
         """
         model, image_processor = load_vision_part(source, image_size)
+        if model.config.model_type in DETECTORS:
+            raise ValueError(
+                f"{source} is a {model.config.model_type!r} detector, whose tokens are no cells of a grid. Pass "
+                "`--detector` for its queries."
+            )
         config = CaptioningConfig(
             vision_config=model.config, vision_feature_layer=feature_layer, vision_grid_size=grid_size
         )
@@ -113,8 +117,8 @@ class GridExtractor:
         return cls(backbone, image_processor, source)
 
     def prepare(self, images: list[PIL.Image.Image]) -> dict[str, Tensor]:
-        """Return `pixel_values` `[B, 3, H, W]`."""
-        return {"pixel_values": self.image_processor(images, return_tensors="pt")["pixel_values"]}
+        """Return `pixel_values` `[B, 3, H, W]`, and `pixel_mask` `[B, H, W]` if images are padded."""
+        return dict(self.image_processor(images, return_tensors="pt"))
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
@@ -123,6 +127,13 @@ class GridExtractor:
         found = self.backbone(inputs["pixel_values"].to(parameter.device, parameter.dtype))
         features, boxes = found.region_features.float().cpu().numpy(), found.region_boxes.float().cpu().numpy()
         return [Regions(*arrays) for arrays in zip(features, boxes, strict=True)]
+
+    @property
+    def config_fields(self) -> dict[str, Any]:
+        """Fields of a captioner's configuration with this vision part."""
+        part = self.backbone
+        fields = {"vision_config": part.model.config, "vision_grid_size": part.grid_size}
+        return fields | {"vision_feature_layer": part.feature_layer}
 
     @cached_property
     def digest(self) -> str:
@@ -143,94 +154,101 @@ class GridExtractor:
         return StoreDescription(name, self.digest, _feature_size(self), kind)
 
 
-class DetectorExtractor:
-    """Extractor of the best queries of a detector of the DETR family: their states, boxes and scores.
+class DetectorExtractor(GridExtractor):
+    """Extractor of the best queries of a detector, equal to the vision part of a captioner: states, boxes and scores.
 
     Args:
-        model: an object detector of transformers with one state and one box per query.
+        backbone: the vision part.
         image_processor: its image processor.
         name: name of the detector.
-        top_k: keep at most this many regions per image, those with the best scores.
-        score_threshold: keep regions with at least this score, and always the best one.
-
-    Raises:
-        ValueError: a number is outside of its range.
     """
 
-    def __init__(
-        self, model: Any, image_processor: Any, name: str, top_k: int = 50, score_threshold: float = 0.0
-    ) -> None:
-        if top_k < 1 or not 0 <= score_threshold <= 1:
-            raise ValueError(f"`top_k` is {top_k} and `score_threshold` {score_threshold}; expected >= 1 and 0..1.")
-        self.model, self.image_processor, self.name = model.eval(), image_processor, name
-        self.top_k, self.score_threshold = top_k, score_threshold
+    backbone: VisionDetector
 
     @classmethod
-    def from_detector(cls, source: str, top_k: int = 50, score_threshold: float = 0.0) -> DetectorExtractor:
-        """Load a detector of transformers by name or directory."""
-        with reading(source):
-            model = AutoModelForObjectDetection.from_pretrained(source, dtype=torch.float32)
-            image_processor = AutoImageProcessor.from_pretrained(source)
-        return cls(model, image_processor, source, top_k, score_threshold)
+    def from_detector(
+        cls, source: str, grid_size: int | list[int] | None = None, image_size: int | None = None, **choice: Any
+    ) -> DetectorExtractor:
+        """Load a detector of transformers.
 
-    def prepare(self, images: list[PIL.Image.Image]) -> dict[str, Tensor]:
-        """Return `pixel_values`, and `pixel_mask` if images are padded."""
-        return dict(self.image_processor([read_image(image) for image in images], return_tensors="pt"))
+        Args:
+            source: name or directory.
+            grid_size: cells of its encoder beside the queries, see `CaptioningConfig`.
+            image_size: side in pixels of the square that images are stretched to. Default: its own preparation.
+            **choice: `max_regions`, `min_regions`, `score_threshold` and `nms_threshold`: `vision_max_regions` and so
+                on of a captioner.
+
+        Raises:
+            ValueError: the model is no detector whose queries can be regions, or a number is outside of its range.
+        """
+        model, image_processor = load_vision_part(source, image_size)
+        if model.config.model_type not in DETECTORS:
+            raise ValueError(
+                f"{source} is a {model.config.model_type!r} model, expected a detector: one of "
+                f"{', '.join(DETECTORS)}. For the grid of a vision model pass `--vision_model`."
+            )
+        fields = {f"vision_{name}": value for name, value in choice.items() if value is not None}
+        backbone = VisionDetector(CaptioningConfig(vision_config=model.config, vision_grid_size=grid_size, **fields))
+        backbone.model.load_state_dict(model.state_dict())
+        return cls(backbone, image_processor, source)
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
-        """Return states `[R, D]`, boxes `[R, 4]` in normalised xyxy and scores `[R]` of every image, best first.
-
-        Raises:
-            ValueError: the model returns no boxes or no states.
-        """
-        device = self.model.device
-        outputs = self.model(**{name: values.to(device) for name, values in inputs.items()})
-        boxes, states = getattr(outputs, "pred_boxes", None), getattr(outputs, "last_hidden_state", None)
-        if boxes is None or states is None:
-            raise ValueError(
-                f"{self.name} ({type(self.model).__name__}) returns no query states with boxes; expected a "
-                "detector of the DETR family."
-            )
-        states = states[:, -boxes.shape[1] :]  # [B, Q, D]; YOLOS has patches before the queries
-        scores = object_scores(outputs.logits, self.model.config.num_labels)
+        """Return states `[R, D]`, boxes `[R, 4]` and scores `[R]` of the real regions of every image, best first."""
+        parameter = next(self.backbone.parameters())
+        moved = {name: values.to(parameter.device) for name, values in inputs.items()}
+        moved["pixel_values"] = moved["pixel_values"].to(parameter.dtype)
+        found = self.backbone.detect(**moved)
+        arrays = [found[f"region_{name}"].cpu() for name in ("features", "boxes", "scores", "mask")]
         return [
-            self._regions(*(values.float().cpu() for values in image))
-            for image in zip(states, corners(boxes), scores, strict=True)
+            Regions(features[mask].float().numpy(), boxes[mask].numpy(), scores=scores[mask].numpy())
+            for features, boxes, scores, mask in zip(*arrays, strict=True)
         ]
 
-    def _regions(self, states: Tensor, boxes: Tensor, scores: Tensor) -> Regions:
-        best = scores.argsort(descending=True, stable=True)[: self.top_k]
-        kept = best[: max(1, int((scores[best] >= self.score_threshold).sum()))]
-        return Regions(states[kept].numpy(), boxes[kept].numpy(), scores=scores[kept].numpy())
+    @property
+    def config_fields(self) -> dict[str, Any]:
+        """Fields of a captioner's configuration with this vision part."""
+        part = self.backbone
+        numbers = {"vision_max_regions": part.most, "vision_min_regions": part.least}
+        thresholds = {"vision_score_threshold": part.score_threshold, "vision_nms_threshold": part.nms_threshold}
+        return super().config_fields | numbers | thresholds
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of weights, choice of the queries and image preparation."""
+        part = self.backbone
+        choice = (part.most, part.least, float(part.score_threshold), part.nms_threshold, part.grid_size)
+        config = without_unrelated(part.model.config.to_dict())
+        return weights_digest(part.model, choice, config, image_settings(self.image_processor))
 
     def description(self, kind: StoredKind) -> StoreDescription:
-        """Return detector and choice of queries; the revision is a digest of weights, choice and preparation."""
-        name = f"{self.name}, best {self.top_k} queries of score >= {self.score_threshold:g}"
-        config = {name: value for name, value in self.model.config.to_dict().items() if name not in UNRELATED}
-        digest = weights_digest(
-            self.model, self.top_k, self.score_threshold, config, image_settings(self.image_processor)
-        )
-        return StoreDescription(name, digest, _feature_size(self), kind, scores=True)
+        """Return a description with detector and choice of queries; the revision is the digest."""
+        part = self.backbone
+        kept = f"best {part.most} queries" if part.least == 1 else f"best {part.least} to {part.most} queries"
+        others = "" if part.nms_threshold is None else f", overlaps <= {part.nms_threshold:g}"
+        others += "" if part.grid_size is None else f", cells {part.grid_size}"
+        name = f"{self.name}, {kept} of score >= {part.score_threshold:g}{others}"
+        return StoreDescription(name, self.digest, region_size_of(part.model, {}), kind, scores=True)
 
 
-def object_scores(logits: Tensor, num_labels: int) -> Tensor:
-    """Return the probability `[B, Q]` of the most probable class of each query.
+def without_unrelated(config: Any) -> Any:
+    """Return a configuration as a dictionary without what does not change features, in its parts too."""
+    if not isinstance(config, dict):
+        return config
+    return {name: without_unrelated(value) for name, value in config.items() if name not in UNRELATED}
+
+
+def extractor_of(backbone: VisionBackbone, image_processor: Any, name: str) -> GridExtractor:
+    """Return the extractor that is a vision part with its image preparation.
 
     Args:
-        logits: `[B, Q, classes]`; one class more than labels stands for "no object", with a softmax over all classes.
-        num_labels: labels of the detector.
+        backbone: the vision part of a captioner.
+        image_processor: its image processor.
+        name: name of the vision model.
     """
-    if logits.shape[-1] == num_labels + 1:
-        return logits.softmax(-1)[..., :-1].amax(-1)
-    return logits.sigmoid().amax(-1)
+    kind = DetectorExtractor if isinstance(backbone, VisionDetector) else GridExtractor
+    return kind(backbone, image_processor, name)
 
 
-def corners(boxes: Tensor) -> Tensor:
-    """Return boxes `[..., 4]`, given as centre and size, as x1, y1, x2, y2 clipped to the image."""
-    centre, size = boxes[..., :2], boxes[..., 2:]
-    return torch.cat((centre - size / 2, centre + size / 2), dim=-1).clamp(0, 1)
-
-
-def _feature_size(extractor: RegionExtractor) -> int:
+def _feature_size(extractor: GridExtractor) -> int:
     return extractor(extractor.prepare([PIL.Image.new("RGB", (64, 64))]))[0].features.shape[1]

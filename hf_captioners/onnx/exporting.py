@@ -148,8 +148,8 @@ def require_exportable(model: Any, processor: Any) -> Architecture:
             "A caption of this captioner depends on the other images of its batch (the pool 'released'), which has "
             "no step with a cache. Train it with `intensity_pool` 'mean' or 'sum', or export another captioner."
         )
-    if model.config.vision_inputs:
-        raise ValueError(f"The vision model reads {', '.join(model.config.vision_inputs)}, which cannot be exported.")
+    if others := set(model.config.vision_inputs) - {"pixel_mask"}:
+        raise ValueError(f"The vision model reads {', '.join(sorted(others))}, which cannot be exported.")
     if processor is None:
         raise ValueError("`processor` is missing: pass that of the captioner, or the directory of both.")
     if not isinstance(processor.image_processor, _ImageSteps):

@@ -235,7 +235,10 @@ class ImageCaptioningPipeline(Pipeline):
         """Encode a study as `views` `[1, V, C, H, W]`; unlike `pixel_values`, a batch pads `views` to one V."""
         encoded = self.processor(images=[views], return_tensors="pt")
         pixel_values = encoded.pop("pixel_values")
-        encoded["views"] = pixel_values if pixel_values.ndim == 5 else pixel_values[:, None]
+        several = pixel_values.ndim == 5
+        encoded["views"] = pixel_values if several else pixel_values[:, None]
+        if "pixel_mask" in encoded and not several:
+            encoded["pixel_mask"] = encoded["pixel_mask"][:, None]
         encoded["view_mask"] = torch.ones(1, len(views), dtype=torch.bool)
         return encoded
 

@@ -87,7 +87,7 @@ class LabelledImages(Dataset):
             regions = stack_features(items)
             return {name: regions[name] for name in ("region_features", "region_mask")} | {"labels": labels}
         images = self.image_processor([item[IMAGE] for item in items], return_tensors="pt")
-        return {"pixel_values": images["pixel_values"], "labels": labels}
+        return {**images, "labels": labels}
 
 
 def new_detector(

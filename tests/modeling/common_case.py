@@ -35,6 +35,8 @@ class CaptionerCase:
 
     # Package that registers the architecture when it is imported.
     package = "hf_captioners"
+    # Configuration of the vision part.
+    vision: dict[str, Any] = VISION
     # Keys of encoder attention after the regions that are no regions, such as the memory slots of M2.
     encoder_slots = 0
 
@@ -52,7 +54,7 @@ class CaptionerCase:
 
     def make_model(self, seed: int = 0, attn_implementation: str | None = None, **fields: Any) -> Any:
         """Return a captioner in evaluation mode in which every parameter matters."""
-        fields = {"vision_config": dict(VISION), "region_feature_size": FEATURE_SIZE} | fields
+        fields = {"vision_config": copy.deepcopy(self.vision), "region_feature_size": FEATURE_SIZE} | fields
         torch.manual_seed(seed)
         config = self.make_config(**fields)
         model = AutoModelForImageTextToText.from_config(config, attn_implementation=attn_implementation)

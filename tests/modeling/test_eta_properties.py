@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 
-from hf_captioners.modeling.layers_vision import attribute_nll, noisy_or
+from hf_captioners.modeling.layers_attributes import attribute_nll, noisy_or
 from hf_captioners.modeling.modeling_eta import (
     ACTIVATIONS,
     BilateralController,

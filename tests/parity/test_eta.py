@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from hf_captioners.modeling.configuration_eta import ETAConfig
-from hf_captioners.modeling.layers_vision import attribute_nll, noisy_or
+from hf_captioners.modeling.layers_attributes import attribute_nll, noisy_or
 from hf_captioners.modeling.modeling_eta import ATTENTIONS
 
 from .figures import Comparison, Figures, variants
