@@ -12,7 +12,7 @@ from aiohttp import web
 
 from hf_captioners.captioning.columns import CaptionBatches
 
-from .request_batches import RequestBatches, UnreadableImageError
+from .request_batches import CaptioningFailedError, RequestBatches, UnreadableImageError
 
 logger = logging.getLogger(__name__)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -95,7 +95,7 @@ class CaptionServer:
             if content is None:
                 return refusal(408, f"The body did not arrive within {seconds}.")
             return refusal(503, f"There was no caption within {seconds}. Try again later.", retry=True)
-        except ValueError:
+        except CaptioningFailedError:
             logger.exception("A batch could not be captioned")
             return refusal(500, "The captioner failed; the log of the server has the reason.")
 

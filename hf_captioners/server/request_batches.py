@@ -14,6 +14,10 @@ class UnreadableImageError(ValueError):
     """The bytes of a request are no image that can be captioned."""
 
 
+class CaptioningFailedError(RuntimeError):
+    """The captioner failed at a batch."""
+
+
 class WaitingImage(NamedTuple):
     """An image that waits for the model.
 
@@ -53,6 +57,7 @@ class RequestBatches:
 
         Raises:
             UnreadableImageError: they are no image that can be captioned.
+            CaptioningFailedError: the captioner failed at the batch of the image.
         """
         loop = asyncio.get_running_loop()
         prepared = await loop.run_in_executor(self.reading, self.prepare, [content])
@@ -81,7 +86,9 @@ class RequestBatches:
         except Exception as error:
             for image in batch:
                 if not image.answer.done():
-                    image.answer.set_exception(error)
+                    failed = CaptioningFailedError(f"{type(error).__name__}: {error}")
+                    failed.__cause__ = error
+                    image.answer.set_exception(failed)
             return
         for image, caption, score in zip(batch, columns["caption"], columns["score"], strict=True):
             if not image.answer.done():
