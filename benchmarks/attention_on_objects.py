@@ -20,18 +20,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor, nn
+from transformers import ResNetConfig, ResNetModel
 
 from hf_captioners.data.scene_captions import PLURALS, SHAPE_WORDS
 from hf_captioners.data.scene_drawing import PAINT
 from hf_captioners.data.scene_world import COLOURS, Scene
-from hf_captioners.data.scenes import caption_texts, draw_example
-from hf_captioners.demo.models import image_preparation, train_backbone, train_language_model
+from hf_captioners.data.scenes import caption_texts, draw_example, draw_labelled
+from hf_captioners.demo.models import image_preparation, train_language_model
 from hf_captioners.explain.explanation import explain_caption
 from hf_captioners.training.starting import ModelArguments, start_captioner
 
 SIDE = 64
+LABELS = ("colour", "shape", "size", "count")
 TRANSFORMER = "hidden_size=128 num_attention_heads=4 ffn_dim=256 encoder_layers=1 decoder_layers=2"
 ATTENTION_LSTM = "embedding_size=128 hidden_size=128 num_heads=4"
 FIELDS = {
@@ -53,6 +57,69 @@ NOUNS = {
     for form in (word, PLURALS.get(word, f"{word}s"))
 }
 NOUNS["plus"] = "cross"  # plus sign
+
+
+class LabelClassifier(nn.Module):
+    """A small ResNet with one classifier per label."""
+
+    def __init__(self, classes: dict[str, int]) -> None:
+        super().__init__()
+        config = ResNetConfig(
+            embedding_size=32, hidden_sizes=[32, 64, 128], depths=[1, 1, 1], layer_type="basic", num_channels=3
+        )
+        self.backbone = ResNetModel(config)
+        self.heads = nn.ModuleDict({name: nn.Linear(128, count) for name, count in classes.items()})
+
+    def forward(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        """Compute the logits of every label, `[B, classes]`."""
+        pooled = self.backbone(pixel_values).pooler_output.flatten(1)
+        return {name: head(pooled) for name, head in self.heads.items()}
+
+
+def train_backbone(num_images: int, epochs: int, image_size: int, seed: int) -> tuple[ResNetModel, dict[str, float]]:
+    """Train a vision model to classify colour, shape, size and count of drawn objects, without captions.
+
+    Args:
+        num_images: labelled images to draw.
+        epochs: epochs over them.
+        image_size: side of the images in pixels.
+        seed: seed of images, weights and order.
+
+    Returns:
+        The model in evaluation mode, and its accuracy on 200 held-out images by label.
+    """
+    torch.manual_seed(seed)
+    rows = draw_labelled(num_images + 200, image_size=image_size, seed=seed)
+    pixels, labels = _tensors(rows, image_preparation(image_size))
+    model = LabelClassifier({name: int(values.max()) + 1 for name, values in labels.items()})
+    batch_size = 64
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, weight_decay=1e-2)
+    steps = epochs * (num_images // batch_size)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=steps)
+    for _ in range(epochs):
+        for batch in torch.randperm(num_images)[: num_images // batch_size * batch_size].split(batch_size):
+            logits = model(pixels[batch])
+            losses = [nn.functional.cross_entropy(logits[name], labels[name][batch]) for name in LABELS]
+            loss = torch.stack(losses).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+    model.eval()
+    with torch.no_grad():
+        logits = model(pixels[num_images:])
+    accuracy = {name: float((logits[name].argmax(-1) == labels[name][num_images:]).float().mean()) for name in LABELS}
+    return model.backbone, accuracy
+
+
+def _tensors(rows: Dataset, preparation: Any) -> tuple[Tensor, dict[str, Tensor]]:
+    pixels = torch.cat(
+        [
+            preparation(rows[start : start + 100]["image"], return_tensors="pt")["pixel_values"]
+            for start in range(0, len(rows), 100)
+        ]
+    )
+    return pixels, {name: torch.tensor(rows[name]) for name in LABELS}
 
 
 def object_pixels(scene: Scene, image: Image.Image, group: int) -> NDArray[np.bool_]:
@@ -103,7 +170,7 @@ def write_backbone(folder: Path, seed: int, quick: bool) -> dict[str, float]:
 def write_language_model(folder: Path, seed: int, quick: bool) -> None:
     """Train and save the language model of the architectures that start from one."""
     texts = [" ".join(text.lower().split()).rstrip(".") for text in caption_texts(100 if quick else 2000, seed)]
-    model, tokenizer, _ = train_language_model(texts, 5 if quick else 100, seed)
+    model, tokenizer, _ = train_language_model(texts, 5 if quick else 100, seed, layers=4)
     tokenizer.save_pretrained(folder / "language_model")
     model.save_pretrained(folder / "language_model")
 

@@ -52,8 +52,8 @@ API = {
 }
 
 
-def on_config(config: Any) -> Any:
-    """Lay out the sources as they are installed, where mkdocstrings reads them."""
+def on_startup(**_: Any) -> None:
+    """Lay out the sources as they are installed, where mkdocstrings looks for them when it is configured."""
     shutil.rmtree(SOURCES, ignore_errors=True)
     package = SOURCES / "hf_captioners"
     package.mkdir(parents=True)
@@ -63,7 +63,6 @@ def on_config(config: Any) -> Any:
     ):
         if source.name != "__pycache__":
             (package / source.name).symlink_to(source)
-    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

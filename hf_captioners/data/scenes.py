@@ -19,7 +19,7 @@ from datasets import ClassLabel, Dataset, Features, Image, Value
 from .reader import Annotations, CaptionReader, LazyRows, SourceCard
 from .report import DataReport
 from .scene_captions import caption_scene
-from .scene_drawing import draw_scene
+from .scene_drawing import DrawnObject, draw_objects, draw_scene
 from .scene_world import COLOURS, MAX_COUNT, SHAPES, SIZES, SPLIT_SHARES, Scene, sample_scene
 from .schema import CaptionRow
 
@@ -144,6 +144,31 @@ def _labelled(seed: str, image_size: int) -> dict[str, Any]:
         "size": group.size,
         "count": str(group.count),
     }
+
+
+def draw_located(
+    num_images: int, image_size: int = 96, seed: int = 0
+) -> Iterator[tuple[Scene, PIL.Image.Image, list[DrawnObject]]]:
+    """Draw images with the boxes of their objects and without captions, to train a backbone on regions.
+
+    Only scenes of the training split are drawn.
+
+    Args:
+        num_images: number of images.
+        image_size: side of the images in pixels, 32 to 512.
+        seed: seed of the images; they differ from those of `load_captions("scenes", seed=seed)`.
+
+    Yields:
+        The scene, an RGB image, and its objects.
+
+    Raises:
+        ValueError: `image_size` is out of range.
+    """
+    _check_size(image_size)
+    for index in range(num_images):
+        rng = random.Random(f"located/{seed}/{index}")
+        scene = sample_scene(rng, "train")
+        yield scene, *draw_objects(scene, rng, image_size)
 
 
 def caption_texts(num_scenes: int, seed: int = 0) -> Iterator[str]:

@@ -10,7 +10,7 @@ class Scale:
     """Sizes of data sets and lengths of training.
 
     Args:
-        labelled: labelled images for the vision model.
+        labelled: images with labelled boxes for the vision model.
         vision_epochs: epochs over them.
         texts: scenes whose captions train the language model.
         language_steps: batches of captions.
@@ -21,11 +21,11 @@ class Scale:
         image_size: side of the images in pixels.
     """
 
-    labelled: int = 2500
-    vision_epochs: int = 14
+    labelled: int = 4000
+    vision_epochs: int = 15
     texts: int = 4000
-    language_steps: int = 500
-    images: int = 120
+    language_steps: int = 400
+    images: int = 1500
     epochs: int = 4
     unseen: int = 150
     runs: int = 2
@@ -94,7 +94,7 @@ def prepare(scale: Scale, seed: int) -> Parts:
     say(f"Drawing {scale.images} images for fine-tuning and {scale.unseen} for evaluation")
     counts = {"train": scale.images, "test": scale.unseen}
     scenes = load_captions("scenes", num_images=counts, image_size=scale.image_size, seed=seed)
-    say(f"Vision model: a small ResNet learns colour, shape, size and count from {scale.labelled} images")
+    say(f"Vision model: a small ResNet learns from {scale.labelled} images with labelled boxes")
     backbone, accuracy = train_backbone(scale.labelled, scale.vision_epochs, scale.image_size, seed)
     say("  " + ", ".join(f"{name} {share:.0%}" for name, share in accuracy.items()) + " accuracy on held-out images")
     say(f"Language model: a small GPT-2 is trained on {scale.texts * 5:,} captions without images")
@@ -119,7 +119,10 @@ def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: P
         language_model,
         vision_model=parts.backbone,
         tokenizer=parts.processor.tokenizer,
+        encoder_layers=1,
         encoder_ffn_dim=256,
+        encoder_dropout=0.0,
+        cross_attention_dropout=0.0,
         use_region_boxes=True,
     )
     name = f"{'pretrained' if pretrained else 'random'}-{seed}"
@@ -129,11 +132,12 @@ def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: P
         feature_cache_dir=str(folder / "features"),
         seed=seed,
         num_train_epochs=scale.epochs,
-        learning_rate=1e-3,
+        per_device_train_batch_size=32,
+        learning_rate=2e-3,
         lr_scheduler_type="cosine",
         warmup_steps=0.1,
         eval_strategy="steps",
-        eval_steps=0.2,
+        eval_steps=0.25,
         save_strategy="no",
         load_best_model_at_end=False,
         early_stopping_patience=None,
