@@ -413,6 +413,80 @@ def attention_on_objects(figures: dict) -> list[str]:
     ]
 
 
+def compared(figures: dict) -> list[str]:
+    """Return the table of a captioner and of smaller forms of it."""
+    count = figures["images"]
+    rows = [
+        f"| {row['what']} | {row['equal']:,} of {count:,} | {row['cider_d']:.4f} | {row['megabytes']:.1f} | "
+        f"{row['cpu_seconds']:.2f} |"
+        for row in figures["rows"]
+    ]
+    header = "| captioner | equal captions | CIDEr-D | weights and tokenizer, MB | CPU seconds per photograph |"
+    return [header, "|---|---|---|---|---|", *rows, ""]
+
+
+def exported_captions(figures: dict) -> list[str]:
+    """Return the section on the captions of exported captioners."""
+    rows = figures["rows"]
+    loss = 1 - rows[-1]["cider_d"] / rows[0]["cider_d"]
+    return [
+        "## Captions of an exported captioner",
+        "",
+        f"AoANet, trained on 6,000 photographs of Flickr8k (22 million numbers in 16 bits), captions "
+        f"{figures['images']:,} validation photographs with torch and with [onnxruntime](onnx.md), with "
+        f"{figures['beams']} beams ({figures['machine']}, shared with other work). With 8-bit weights, CIDEr-D is "
+        f"{abs(loss):.1%} {'lower' if loss >= 0 else 'higher'}.",
+        "",
+        *compared(figures),
+        *shell(figures),
+    ]
+
+
+def trimmed_vocabulary(figures: dict) -> list[str]:
+    """Return the section on captioners with a trimmed vocabulary."""
+    return [
+        "## A trimmed vocabulary",
+        "",
+        "VisualGPT with the vocabulary of GPT-2, before and after [`trim-vocabulary`](onnx.md#a-smaller-vocabulary) "
+        f"with the 30,000 training captions of Flickr8k, on {figures['images']:,} validation photographs "
+        f"({figures['machine']}, shared with other work). The captioner is small and trained for 0.6 epochs, and "
+        f"writes few different captions ({figures['rows'][0]['distinct']}): the table shows what trimming changes, "
+        "not how well VisualGPT captions. First captions: "
+        + "; ".join(f"“{caption}”" for caption in figures["examples"])
+        + ".",
+        "",
+        *compared(figures),
+        *shell(figures),
+    ]
+
+
+def exported_decoding(figures: dict) -> list[str]:
+    """Return the section on the time from photograph to caption, and what to use when."""
+    setting, versions = figures["setting"], figures["versions"]
+    sizes = " and ".join(f"{size:.0f} MB with {name} weights" for name, size in figures["megabytes"].items())
+    return [
+        "## From photograph to caption: torch and onnxruntime",
+        "",
+        f"VisualGPT of the size of its paper ({setting['layers']} layers) with random weights and a "
+        f"{setting['vision']}, one photograph, {setting['beams']} beams, {setting['tokens']} tokens "
+        f"({figures['machine']}, shared with other work; torch {versions['torch'].split('+')[0]}, "
+        f"transformers {versions['transformers']}, onnxruntime {versions['onnxruntime']}). The exported folder has "
+        f"{sizes}.",
+        "",
+        "| | CPU seconds | speed relative to stock `generate()` |",
+        "|---|---|---|",
+        *(f"| {row['what']} | {row['seconds']:.2f} | {row['speedup']:.2f} x |" for row in figures["rows"]),
+        "",
+        "What to use when: with a GPU, or to train, torch. On a CPU where torch is installed, "
+        "[packed weights](speed.md#packed-weights), which need no export; on this machine, which did other work too, "
+        "those of 8 bits were faster. Where torch is too large, in a browser or on a small server, an exported "
+        "captioner; with 8-bit weights if it must be small and fast, after you have measured its captions. `python "
+        "benchmarks/exported_decoding.py` repeats the "
+        "measurement.",
+        "",
+    ]
+
+
 def browser_captions(figures: dict) -> list[str]:
     """Return the section on captions in the browser."""
     return [
@@ -425,6 +499,13 @@ def browser_captions(figures: dict) -> list[str]:
         f"{' and '.join(figures['hosts'])} only. `python benchmarks/browser_captions.py` repeats the measurement.",
         "",
     ]
+
+
+def shell(figures: dict) -> list[str]:
+    """Return the commands of a result as a block, if it has any."""
+    if not figures["commands"]:
+        return []
+    return ["Commands (`HF_CAPTIONERS_DATA_DIR` is the data folder):", "", "```bash", *commands(figures), "```", ""]
 
 
 def commands(figures: dict) -> list[str]:
@@ -456,6 +537,9 @@ def page() -> str:
         ("decoding_m2_transformer", decoding_m2_transformer),
         ("recurrent_decoding", recurrent_decoding),
         ("recurrent_decoding_image_transformer", recurrent_decoding_image_transformer),
+        ("exported_decoding", exported_decoding),
+        ("exported_captions", exported_captions),
+        ("trimmed_vocabulary", trimmed_vocabulary),
         ("browser_captions", browser_captions),
         ("vision", vision),
         ("scst", scst),

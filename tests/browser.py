@@ -19,7 +19,7 @@ def open_browser(width=1200, height=900):
     paths = [shutil.which(name) for name in PROGRAMS]
     if None in paths:
         pytest.skip("no Chromium with its driver: apt-get install chromium chromium-driver")
-    from selenium import webdriver
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium belongs to the extra `test`")
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()

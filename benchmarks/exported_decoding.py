@@ -1,0 +1,130 @@
+"""Compare the time from photograph to caption: exported captioners, this library, `generate()` of transformers.
+
+    python benchmarks/exported_decoding.py photo.jpg --tokenizer $HF_CAPTIONERS_DATA_DIR/gpt2_tokenizer \
+        --output benchmarks/results/exported_decoding.json
+
+A VisualGPT of the size of its paper with random weights and a MobileNetV2 as vision model captions one photograph in
+one thread. All captions have the same length. Times are medians of process CPU time; they begin with the decoded
+photograph.
+"""
+
+import argparse
+import importlib.metadata
+import json
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import PIL.Image
+import torch
+from decoding import StockVisualGPT
+from transformers import AutoTokenizer
+
+from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
+from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
+from hf_captioners.onnx import OnnxCaptioner, export_captioner
+from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
+from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor, prepare_gpt2_tokenizer
+
+STOCK = "transformers, stock `generate()`"
+IMAGE_SIZE = 224
+
+
+def make_processor(tokenizer: str) -> VisualGPTProcessor:
+    """Return a processor of square photographs and of GPT-2's tokens."""
+    images = CaptioningImageProcessor(size={"height": IMAGE_SIZE, "width": IMAGE_SIZE})
+    return VisualGPTProcessor(images, prepare_gpt2_tokenizer(AutoTokenizer.from_pretrained(tokenizer)))
+
+
+def make_config(processor: VisualGPTProcessor, layers: int) -> VisualGPTConfig:
+    """Return the configuration of the paper, with a MobileNetV2."""
+    tokenizer = processor.tokenizer
+    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    return VisualGPTConfig(
+        text_config={"vocab_size": len(tokenizer), "embd_pdrop": 0.0, "attn_pdrop": 0.0, "n_layer": layers},
+        vision_config={"model_type": "mobilenet_v2", "image_size": IMAGE_SIZE},
+        region_feature_size=1280,
+        decoder_start_token_id=ids["bos_token_id"],
+        **ids,
+    )
+
+
+def seconds(caption: Callable[[], Any], repeats: int) -> float:
+    """Return the median CPU seconds of a call, after one that is not counted."""
+    times = []
+    for _ in range(repeats + 1):
+        start = time.process_time()
+        caption()
+        times.append(time.process_time() - start)
+    return statistics.median(times[1:])
+
+
+def torch_caption(model: Any, processor: Any, photo: PIL.Image.Image, options: dict[str, Any]) -> str:
+    """Caption a photograph with torch."""
+    with torch.inference_mode():
+        inputs = processor(images=photo, return_tensors="pt")
+        return processor.decode(model.generate(**inputs, **options)[0])
+
+
+def main() -> None:
+    """Measure, print a table and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("photo")
+    parser.add_argument("--tokenizer", required=True, help="directory or name of GPT-2's tokenizer")
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--beams", type=int, default=5)
+    parser.add_argument("--tokens", type=int, default=20)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/exported_decoding.json"))
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    processor = make_processor(args.tokenizer)
+    model = VisualGPTForConditionalGeneration(make_config(processor, args.layers)).eval()
+    options = {"num_beams": args.beams, "max_new_tokens": args.tokens, "min_new_tokens": args.tokens}
+    photo = PIL.Image.open(args.photo).convert("RGB")
+    measured: dict[str, float] = {}
+    sizes: dict[str, float] = {}
+
+    def measure(name: str, caption: Callable[[], Any]) -> None:
+        measured[name] = seconds(caption, args.repeats)
+        print(f"{name:<40} {measured[name]:8.3f} s", flush=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        for weights in ("float32", "int8"):
+            exported = export_captioner(model, Path(folder, weights), processor, weights=weights)
+            sizes[weights] = exported.size / 1e6
+            print(f"exported {weights}: {exported.size / 1e6:.0f} MB, {exported.largest_difference:.1e}", flush=True)
+        stock = StockVisualGPT(model.config)
+        stock.load_state_dict(model.state_dict(), assign=True)
+        measure(STOCK, lambda: torch_caption(stock.eval(), processor, photo, options))
+        measure("this library, plain weights", lambda: torch_caption(model, processor, photo, options))
+        for kind in ("float32", "int8"):
+            model.optimize_for_generation(kind)
+            measure(f"this library, packed weights, {kind}", lambda: torch_caption(model, processor, photo, options))
+            model.restore_weights()
+        for weights in sizes:
+            captioner = OnnxCaptioner(Path(folder, weights), threads=1)
+            measure(f"onnxruntime, {weights}", lambda captioner=captioner: captioner(photo, **options))
+    rows = [
+        {"what": name, "seconds": round(value, 3), "speedup": round(measured[STOCK] / value, 2)}
+        for name, value in measured.items()
+    ]
+    versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "onnxruntime")}
+    result = {
+        "setting": {"layers": args.layers, "beams": args.beams, "tokens": args.tokens, "vision": "MobileNetV2"},
+        "machine": f"{platform.machine()}, 1 thread",
+        "versions": versions,
+        "megabytes": {name: round(size, 1) for name, size in sizes.items()},
+        "rows": rows,
+    }
+    print(json.dumps(result, indent=1))
+    args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
