@@ -97,7 +97,7 @@ def load_captions(
         >>> from hf_captioners.data import load_captions
         >>> scenes = load_captions("scenes", split="train", num_images={"train": 4}, image_size=32)
         >>> scenes.column_names
-        ['image_id', 'image', 'captions', 'split', 'scene']
+        ['image_id', 'image', 'captions', 'split', 'scene', 'objects']
         >>> scenes[0]["image"].size, len(scenes[0]["captions"])
         ((32, 32), 5)
     """

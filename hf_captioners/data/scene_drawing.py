@@ -49,11 +49,13 @@ class DrawnObject:
 
     Attributes:
         group: index of its group in the scene.
-        box: x1, y1, x2, y2 as shares of the image's side.
+        box: x1, y1, x2, y2 as shares of the image's side: the square that it is placed in.
+        extent: the same of its drawn pixels, which depend on shape and angle.
     """
 
     group: int
     box: Box
+    extent: Box
 
 
 def draw_scene(scene: Scene, rng: random.Random, image_size: int) -> PIL.Image.Image:
@@ -78,9 +80,9 @@ def draw_objects(scene: Scene, rng: random.Random, image_size: int) -> tuple[PIL
     pen = PIL.ImageDraw.Draw(image)
     drawn = []
     for index, centre, diameter in _placed(scene, rng):
-        _draw_object(pen, scene.groups[index], centre, diameter, side, rng)
+        extent = _draw_object(pen, scene.groups[index], centre, diameter, side, rng)
         (x, y), radius = centre, diameter / 2
-        drawn.append(DrawnObject(index, (x - radius, y - radius, x + radius, y + radius)))
+        drawn.append(DrawnObject(index, (x - radius, y - radius, x + radius, y + radius), extent))
     return image.resize((image_size, image_size), PIL.Image.Resampling.BOX), drawn
 
 
@@ -132,7 +134,8 @@ def _draw_object(
     diameter: float,
     side: int,
     rng: random.Random,
-) -> None:
+) -> Box:
+    """Draw an object, and return the box of its pixels within the image as shares of the side."""
     fill = _shade(PAINT[group.colour], rng)
     x, y, radius = centre[0] * side, centre[1] * side, diameter * side / 2
     bounds = [round(x - radius), round(y - radius), round(x + radius), round(y + radius)]
@@ -143,7 +146,12 @@ def _draw_object(
     else:
         tilt = math.radians(rng.uniform(-TILT, TILT))
         points = [(math.cos(a + tilt) * r * radius, math.sin(a + tilt) * r * radius) for a, r in OUTLINES[group.shape]]
-        pen.polygon([(round(x + dx), round(y + dy)) for dx, dy in points], fill=fill)
+        corners = [(round(x + dx), round(y + dy)) for dx, dy in points]
+        pen.polygon(corners, fill=fill)
+        columns, rows = zip(*corners, strict=True)
+        bounds = [min(columns), min(rows), max(columns), max(rows)]
+    left, top, right, bottom = (min(max(edge, 0), side) for edge in (*bounds[:2], bounds[2] + 1, bounds[3] + 1))
+    return left / side, top / side, right / side, bottom / side
 
 
 def _outline(radii: list[float], first: float) -> list[tuple[float, float]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import PIL.Image
-from datasets import ClassLabel, Dataset, Features, Image, Value
+from datasets import ClassLabel, Dataset, Features, Image, List, Value
 
 from .reader import Annotations, CaptionReader, LazyRows, SourceCard
 from .report import DataReport
@@ -24,11 +24,16 @@ from .scene_world import COLOURS, MAX_COUNT, SHAPES, SIZES, SPLIT_SHARES, Scene,
 from .schema import CaptionRow
 
 IMAGE_SIZES = range(32, 513)
+# Labels of objects, such as "red circle".
+OBJECT_LABELS = [f"{colour} {shape}" for colour in COLOURS for shape in SHAPES]
 
 
 @dataclass(kw_only=True)
 class Scenes(CaptionReader):
     """Reader of drawn scenes.
+
+    Rows have the columns `scene`, a description, and `objects`: `label` (`OBJECT_LABELS`) and `box`, x1, y1, x2, y2 of
+    the drawn pixels as shares of the image's side.
 
     Attributes:
         num_images: number of images of each split: `train`, `validation`, `test`.
@@ -66,7 +71,9 @@ class Scenes(CaptionReader):
         splits = {
             split: _DrawnRows(split, count, self.image_size, self.seed) for split, count in self.num_images.items()
         }
-        return Annotations(splits, Features({"scene": Value("string")}))
+        box = List(Value("float32"), length=4)
+        objects = List({"label": ClassLabel(names=OBJECT_LABELS), "box": box})
+        return Annotations(splits, Features({"scene": Value("string"), "objects": objects}))
 
 
 class _DrawnRows(LazyRows):
@@ -80,10 +87,16 @@ class _DrawnRows(LazyRows):
 
     def row(self, index: int) -> CaptionRow:
         """Draw one image."""
-        scene, image, captions = draw_example(self.seed, index, self.split, self.image_size)
+        scene, image, captions, drawn = _draw(self.seed, index, self.split, self.image_size)
         name = f"{self.split}-{self.seed}-{index:06d}"
         stored = {"bytes": png_bytes(image), "path": f"{name}.png"}
-        return CaptionRow(name, stored, captions, "scenes", index, {"scene": scene.describe()})
+        groups = [scene.groups[one.group] for one in drawn]
+        objects = [
+            {"label": OBJECT_LABELS.index(f"{group.colour} {group.shape}"), "box": list(one.extent)}
+            for group, one in zip(groups, drawn, strict=True)
+        ]
+        columns = {"scene": scene.describe(), "objects": objects}
+        return CaptionRow(name, stored, captions, "scenes", index, columns)
 
 
 def draw_example(
@@ -100,10 +113,17 @@ def draw_example(
     Returns:
         The scene, an RGB image, and five captions.
     """
+    return _draw(seed, index, split, image_size)[:3]
+
+
+def _draw(
+    seed: int, index: int, split: str, image_size: int
+) -> tuple[Scene, PIL.Image.Image, list[str], list[DrawnObject]]:
     rng = random.Random(f"scenes/{seed}/{split}/{index}")
     scene = sample_scene(rng, split)
     captions = caption_scene(scene, rng)
-    return scene, draw_scene(scene, rng, image_size), captions
+    image, objects = draw_objects(scene, rng, image_size)
+    return scene, image, captions, objects
 
 
 def draw_labelled(num_images: int, image_size: int = 96, seed: int = 0) -> Dataset:

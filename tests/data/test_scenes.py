@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from hf_captioners.data import DataReport
@@ -78,12 +80,32 @@ def test_loads_in_both_ways(load, size):
     loaded = load("scenes", num_images=SMALL, image_size=size, seed=4, report=report)
     assert {split: len(rows) for split, rows in loaded.items()} == SMALL and report.problems == []
     assert loaded["train"][3]["image"].size == (size, size)
-    assert list(loaded["train"].column_names) == ["image_id", "image", "captions", "split", "scene"]
+    assert list(loaded["train"].column_names) == ["image_id", "image", "captions", "split", "scene", "objects"]
     streamed = list(load("scenes", split="validation", streaming=True, num_images=SMALL, image_size=size, seed=4))
     assert [row["captions"] for row in streamed] == loaded["validation"]["captions"][:]
     assert all(
         a["image"].tobytes() == b["image"].tobytes() for a, b in zip(streamed, loaded["validation"], strict=True)
     )
+
+
+def test_objects_are_boxes_of_drawn_pixels(load):
+    """Outside of all boxes the image is background; every edge of a box has pixels of another colour beside it."""
+    rows, side = load("scenes", split="train", num_images={"train": 30}, image_size=128, seed=2), 128
+    labels = rows.features["objects"].feature["label"]
+    for row in rows:
+        pixels = np.asarray(row["image"]).astype(int)
+        painted = np.abs(pixels - pixels[0, 0]).max(-1) > 8
+        covered = np.zeros_like(painted)
+        names = [labels.int2str(one["label"]) for one in row["objects"]]
+        assert all(name in row["scene"] for name in names)
+        for one in row["objects"]:
+            left, top, right, bottom = (round(edge * side, 3) for edge in one["box"])
+            inside = painted[math.floor(top) : math.ceil(bottom), math.floor(left) : math.ceil(right)]
+            covered[math.floor(top) : math.ceil(bottom), math.floor(left) : math.ceil(right)] = True
+            rows_with, columns_with = np.flatnonzero(inside.any(1)), np.flatnonzero(inside.any(0))
+            assert rows_with[0] <= 1 and len(inside) - rows_with[-1] <= 2, (row["scene"], one)
+            assert columns_with[0] <= 1 and inside.shape[1] - columns_with[-1] <= 2, (row["scene"], one)
+        assert not (painted & ~covered).any(), row["scene"]
 
 
 def test_labels_can_be_seen_and_leak_nothing():

@@ -60,7 +60,7 @@ def test_what_the_functions_get(folder, scenes, make_captioner, processor):
     values = trainer.rewards(["a red circle", "dark"], [0, 1], [True, False], ["a red circle", "dark"])
     table = PAGE.split("| keyword |")[1].split("\n\n")[0]
     named = set(re.findall(r"`(\w+)`", "".join(line.split("|")[1] for line in table.splitlines()[2:])))
-    assert set(seen) - {"image_id", "split", "scene"} == named  # and the columns of the data set
+    assert set(seen) - {"image_id", "split", "scene", "objects"} == named  # and the columns of the data set
     is_dark = [image.convert("L").resize((1, 1)).getpixel((0, 0)) < 64 for image in seen["images"]]
     assert values[:, 1].tolist() == [float(not is_dark[0]), float(is_dark[1])]
     words = {word for text in seen["references"][0] for word in text.lower().split()}
