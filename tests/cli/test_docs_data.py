@@ -37,7 +37,7 @@ def reader(tmp_path, monkeypatch, scenes, images):
 def test_commands_of_the_page(reader, language_model, vision_model, detector, capsys):
     names = {
         "facebook/dinov2-small": vision_model,
-        "facebook/detr-resnet-50": detector,
+        "facebook/detr-resnet-50 --top_k 50": f"{detector} --top_k 5",  # of its 6 queries
         "--language_model gpt2": f"--language_model {language_model}",
     }
     run = []

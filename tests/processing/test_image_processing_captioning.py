@@ -239,8 +239,8 @@ def test_errors():
         CaptioningImageProcessor(sise=3)
     with pytest.raises(TypeError, match="sise"):
         CaptioningImageProcessor.from_backbone(transformers.ViTImageProcessorPil(), sise=3)
-    with pytest.raises(ValueError, match="DetrImageProcessor prepares images in its own way"):
-        CaptioningImageProcessor.from_backbone(transformers.DetrImageProcessorPil())
+    with pytest.raises(ValueError, match="GroundingDinoImageProcessor prepares images in its own way"):
+        CaptioningImageProcessor.from_backbone(transformers.GroundingDinoImageProcessorPil())
     mean = {"mean": (0, 0, 0), "std": (1, 1, 1)}
     with pytest.raises(ValueError, match="lacks"):
         CaptioningImageProcessor.from_backbone({"input_size": (3, 2, 2)})

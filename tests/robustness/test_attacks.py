@@ -19,7 +19,7 @@ from .material import Material
 from .mutators import CHANGES, mutated, mutated_json
 from .outcomes import FAILED, REFUSED, RESULT
 
-FEW = {name: 12 for name in ATTACKS if not name.startswith("kills")}
+FEW = {name: 9 for name in ATTACKS if not name.startswith("kills")}
 KILLED = (
     "kills: caption",
     "kills: extract-features",
