@@ -234,6 +234,7 @@ def _file(architecture: Architecture, kind: str) -> str:
 
 # Fields of `PreTrainedConfig` that a person may want to set; a test compares them with the class.
 BASE_FIELDS = ("output_hidden_states", "return_dict", "dtype", "chunk_size_feed_forward")
+ATTENTION = "attn_implementation"  # a keyword of every configuration, but no field
 
 
 def check_config_field(config: str, declared: DeclaredClass, name: str, value: Any) -> None:
@@ -246,7 +247,7 @@ def check_config_field(config: str, declared: DeclaredClass, name: str, value: A
         value: its value.
     """
     if name not in declared.fields:
-        if name in BASE_FIELDS:
+        if name in (*BASE_FIELDS, ATTENTION):
             return
         raise ValueError(
             f"`--model_config` has {name!r}, and a {config} has no such field.{did_you_mean(name, declared.fields)}"
