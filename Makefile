@@ -101,11 +101,8 @@ style: $(STAMP)  ## format the code
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: $(STAMP)  ## compare decoding speed with other implementations
-	OMP_NUM_THREADS=1 $(PY) benchmarks/decoding.py
-	OMP_NUM_THREADS=1 $(PY) benchmarks/decoding.py --architecture m2_transformer --output benchmarks/results/decoding_m2_transformer.json
-	OMP_NUM_THREADS=1 $(PY) benchmarks/recurrent_decoding.py
-	OMP_NUM_THREADS=1 $(PY) benchmarks/recurrent_decoding.py --architecture image_transformer
+bench: $(STAMP)  ## compare decoding speed with other decoders of the same weights; ARGS=--quick for a short form
+	$(PY) benchmarks/decoding.py --output $(if $(ARGS),build/decoding.json $(ARGS),benchmarks/results/decoding.json)
 
 reference-models: $(STAMP)  ## train the reference models and push them: OWNER=name WITH=machine.yaml ARGS=NAME
 	HF_HUB_OFFLINE=0 $(PY) examples/train_reference_models.py --owner $(OWNER) $(if $(WITH),--with $(WITH)) $(ARGS)

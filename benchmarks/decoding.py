@@ -1,116 +1,266 @@
-"""Compare the decoding speed of this library's `generate()` with two alternatives on the same weights.
+"""Compare the decoding speed of `generate()` with other decoders of the same weights, in one table.
 
-    python benchmarks/decoding.py [--width 768 --layers 12] [--output benchmarks/results/decoding.json]
-    python benchmarks/decoding.py --architecture m2_transformer --output FILE
+    python benchmarks/decoding.py [--quick] [--cases visualgpt "show_attend_tell"] [--output FILE]
 
-The alternatives are `generate()` of transformers, which repeats encoder results for each beam, and decoding as in the
-released code, which projects cross-attention keys and values again for each beam and step. (M2's code also projects
-the keys and values of self-attention again; here they are cached.) M2 has the sizes of its paper and 10,000 words. All
-captions have the same length. Times are medians of process CPU time.
+Weights are random, features are given, all captions have the same length. In every round each decoder runs once;
+figures are medians of the rounds, in CPU seconds of one thread. The floor is the time that the machine needs for the
+products of a plain run at the speed of its packed products, or for reading the weights once a step, whichever is
+longer. `--quick` has smaller captioners and three rounds (under five minutes).
 """
 
 import argparse
+import copy
 import json
 import platform
 import statistics
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
-from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
+from decoding_rivals import captions_one_by_one, keys_of_every_step, project_always, with_stock_search
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers.pytorch_utils import Conv1D
 
-from hf_captioners.modeling.configuration_m2_transformer import M2TransformerConfig
-from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
-from hf_captioners.modeling.layers_attention import BeamFoldingCrossAttention
-from hf_captioners.modeling.modeling_m2_transformer import M2TransformerForConditionalGeneration
-from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
+import hf_captioners.modeling  # noqa: F401 (registers the architectures)
+from hf_captioners.modeling.layers_attention import PACKING, BeamFoldingCrossAttention, can_pack
+from hf_captioners.modeling.layers_recurrent import DotRegionAttention
 
-
-class Stock:
-    """Placed before a captioner, the `generate()` of transformers."""
-
-    _expand_inputs_for_generation = GenerationMixin._expand_inputs_for_generation
-    _beam_search = GenerationMixin._beam_search
-
-    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
-        config = self.model.decoder.mask_config  # type: ignore[attr-defined]
-        model_kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(config=config), DynamicCache())
+FEATURE_SIZE = 2048
+STOCK = "stock generate"
 
 
-class StockVisualGPT(Stock, VisualGPTForConditionalGeneration):
-    """VisualGPT with the `generate()` of transformers."""
+@dataclass(frozen=True)
+class Case:
+    """A captioner to measure.
+
+    Args:
+        name: in the table.
+        architecture: its model type.
+        fields: fields of its configuration.
+        quick: the same for `--quick`; empty: the case is left out. None: they are `fields`.
+        images: numbers of images.
+        regions: of each image.
+        packed: whether packed weights are measured, too.
+        rival: a further decoder, of `RIVALS`.
+    """
+
+    name: str
+    architecture: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    quick: dict[str, Any] | None = None
+    images: tuple[int, ...] = (1, 8)
+    regions: int = 50
+    packed: bool = True
+    rival: str | None = None
 
 
-class StockM2Transformer(Stock, M2TransformerForConditionalGeneration):
-    """M2 with the `generate()` of transformers."""
+def gpt2(width: int, layers: int) -> dict[str, Any]:
+    """Return the fields of a VisualGPT of this size."""
+    return {"text_config": {"n_embd": width, "n_layer": layers, "n_head": width // 64}}
 
 
-def captioners(args: argparse.Namespace) -> tuple[Any, Any]:
-    """Return a captioner with random weights, and the same with the `generate()` of transformers."""
-    if args.architecture == "m2_transformer":
-        ours: Any = M2TransformerForConditionalGeneration(M2TransformerConfig())
-        stock: Any = StockM2Transformer(ours.config)
-    else:
-        text = {"n_embd": args.width, "n_layer": args.layers, "n_head": args.width // 64}
-        ours = VisualGPTForConditionalGeneration(VisualGPTConfig(text_config=text))
-        stock = StockVisualGPT(ours.config)
-    stock.load_state_dict(ours.state_dict())
-    return ours.eval(), stock.eval()
+WIDE, NARROW = {"hidden_size": 1024, "embedding_size": 1024}, {"hidden_size": 256, "embedding_size": 256}
+CASES = [
+    Case("VisualGPT", "visualgpt", gpt2(768, 12), gpt2(256, 6), rival="as released"),
+    Case("VisualGPT, search alone", "visualgpt", gpt2(768, 12), {}, (1, 8, 64), packed=False),
+    Case("VisualGPT, search alone", "visualgpt", gpt2(256, 6), gpt2(256, 6), (1, 8, 64), packed=False),
+    Case("M2", "m2_transformer", rival="as released"),
+    Case("Show, Attend and Tell", "show_attend_tell", regions=14 * 14, rival="images one by one"),
+    Case("AoANet", "aoanet", WIDE, NARROW, rival="keys of every step"),
+    Case("Image Transformer", "image_transformer", WIDE, NARROW, rival="keys of every step"),
+]
 
 
-def project_always(self: Any, levels: Any, cache: Any) -> Any:
-    """Project keys and values of cross-attention without a cache."""
-    return self.project_levels(levels())
+@dataclass
+class Decoder:
+    """A way to caption the images of a case.
+
+    Args:
+        name: in the table.
+        run: returns the captions `[B, L]` of encoded images.
+        inside: what is changed while it runs.
+        exact: whether its captions must be those of the stock search.
+    """
+
+    name: str
+    run: Callable[[], Tensor]
+    inside: Callable[[], AbstractContextManager[Any]] = nullcontext
+    exact: bool = True
 
 
-def seconds(model: Any, features: torch.Tensor, beams: int, tokens: int, repeats: int) -> float:
-    """Return the median CPU seconds of a call of `generate()`."""
-    times = []
-    encoded = model.model.encoder(region_features=features)
-    for _ in range(repeats + 1):
-        start = time.process_time()
-        model.generate(encoder_outputs=encoded.copy(), num_beams=beams, max_new_tokens=tokens, min_new_tokens=tokens)
-        times.append(time.process_time() - start)
-    return statistics.median(times[1:])
+def captioner(case: Case, quick: bool) -> Any:
+    """Return a captioner of a case with random weights."""
+    config = AutoConfig.for_model(
+        f"captioning_{case.architecture}", **(case.fields if not quick or case.quick is None else case.quick)
+    )
+    return AutoModelForImageTextToText.from_config(config).eval()
+
+
+def decoders(case: Case, ours: Any, regions: dict[str, Tensor], tokens: int, beams: int) -> Iterator[Decoder]:
+    """Return the decoders of a case, stock `generate()` first."""
+    options = {"num_beams": beams, "max_new_tokens": tokens, "min_new_tokens": tokens}
+    encoded = ours.model.encoder(**regions)
+    stock = with_stock_search(ours)
+
+    def generate(model: Any) -> Callable[[], Tensor]:
+        return lambda: model.generate(encoder_outputs=encoded.copy(), **options)
+
+    yield Decoder(STOCK, generate(stock))
+    yield Decoder("this library", generate(ours))
+    for weights in PACKING if case.packed else ():
+        if can_pack(weights):
+            packed = copy.deepcopy(ours, {id(parameter): parameter for parameter in ours.parameters()})
+            packed.optimize_for_generation(weights)
+            yield Decoder(f"this library, {weights} packed", generate(packed), exact=weights == "float32")
+    if case.rival == "as released":
+        change = lambda: patch.object(BeamFoldingCrossAttention, "keys_and_values", project_always)  # noqa: E731
+        yield Decoder(case.rival, generate(stock), change)
+    elif case.rival == "keys of every step":
+        change = lambda: patch.object(DotRegionAttention, "prepare", keys_of_every_step(stock))  # noqa: E731
+        yield Decoder(case.rival, generate(stock), change)
+    elif case.rival == "images one by one":
+        yield Decoder(case.rival, lambda: captions_one_by_one(ours, regions["region_features"], beams, tokens))
+
+
+def measure(case: Case, images: int, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the rows of a case with a number of images."""
+    torch.manual_seed(0)
+    ours = captioner(case, args.quick)
+    corners = torch.rand(images, case.regions, 2, 2).sort(dim=2).values.flatten(2)
+    regions = {"region_features": torch.rand(images, case.regions, FEATURE_SIZE), "region_boxes": corners}
+    compared = list(decoders(case, ours, regions, args.tokens, args.beams))
+    captions, memory = {}, {}
+    for one in compared:  # also warms up
+        with one.inside():
+            captions[one.name], memory[one.name] = with_peak_memory(one.run)
+    times: dict[str, list[float]] = {one.name: [] for one in compared}
+    for _ in range(3 if args.quick else args.rounds):
+        for one in compared:
+            with one.inside():
+                start = time.process_time()
+                one.run()
+                times[one.name].append(time.process_time() - start)
+    seconds = {name: statistics.median(values) for name, values in times.items()}
+    least = floor(ours, compared[1].run, images * args.beams, args.tokens)
+    rows = []
+    for one in compared:
+        equal = int((captions[one.name] == captions[STOCK]).all(1).sum()) if one.exact else None
+        rows.append(
+            {
+                "case": case.name,
+                "width": ours.config.hidden_size,
+                "images": images,
+                "decoder": one.name,
+                "seconds": round(seconds[one.name], 3),
+                "speed": round(seconds[STOCK] / seconds[one.name], 2),
+                "over_floor": round(seconds[one.name] / least, 2),
+                "equal": equal,
+                "memory": None if memory[one.name] is None else round(memory[one.name] / 2**20),
+            }
+        )
+    return rows
+
+
+def with_peak_memory(run: Callable[[], Tensor]) -> tuple[Tensor, int | None]:
+    """Return what a function returns, and the bytes that it took at most (None where Linux does not tell)."""
+    reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    try:
+        reset.write_text("5")
+        before = kilobytes(status, "VmRSS")
+    except OSError:
+        return run(), None
+    result = run()
+    return result, (kilobytes(status, "VmHWM") - before) * 1024
+
+
+def kilobytes(status: Path, name: str) -> int:
+    """Return a figure of a process's status."""
+    return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(f"{name}:"))
+
+
+def floor(model: Any, run: Callable[[], Tensor], rows: int, tokens: int) -> float:
+    """Return the least CPU seconds for the products of a run, or for reading the weights once a step."""
+    with FlopCounterMode(display=False) as counter:
+        run()
+    parts = [*model.model.decoder.modules(), model.lm_head]
+    weights = {id(part.weight): part.weight for part in parts if isinstance(part, (nn.Linear, Conv1D))}
+    size = sum(weight.numel() * weight.element_size() for weight in weights.values())
+    return max(counter.get_total_flops() / product_rate(rows), tokens * size / read_rate())
+
+
+def product_rate(rows: int) -> float:
+    """Return the floating-point operations per CPU second of packed products with this number of rows."""
+    weight, states = torch.rand(3072, 768), torch.rand(rows, 768)
+    product = PACKING["float32"](weight) if can_pack("float32") else lambda states, bias: states @ weight.T
+    repeats = max(10, 2000 // rows)
+    best = min(cpu_seconds(lambda: [product(states, None) for _ in range(repeats)]) for _ in range(5))
+    return 2 * states.shape[0] * weight.numel() * repeats / best
+
+
+def read_rate() -> float:
+    """Return the bytes per CPU second that are read from memory."""
+    values = torch.ones(2**26)  # 256 MB
+    return values.numel() * 4 / min(cpu_seconds(values.sum) for _ in range(5))
+
+
+def cpu_seconds(run: Callable[[], Any]) -> float:
+    """Return the CPU seconds of a call."""
+    start = time.process_time()
+    run()
+    return time.process_time() - start
+
+
+def processor_name() -> str:
+    """Return the name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return a row of the printed table."""
+    equal = "" if row["equal"] is None else f"{row['equal']}/{row['images']}"
+    memory = "" if row["memory"] is None else f"{row['memory']} MB"
+    decoder = f"{row['case']:<24} {row['width']:>5} {row['images']:>6}  {row['decoder']:<32}"
+    figures = f"{row['seconds']:7.2f}  {row['speed']:5.2f} x  {row['over_floor']:8.2f} x"
+    return f"{decoder} {figures}  {equal:>5}  {memory:>7}"
 
 
 def main() -> None:
     """Measure, print a table and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--architecture", choices=["visualgpt", "m2_transformer"], default="visualgpt")
-    parser.add_argument("--width", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--quick", action="store_true", help="smaller captioners, three rounds")
+    parser.add_argument("--cases", nargs="+", metavar="ARCHITECTURE", help="default: all")
     parser.add_argument("--beams", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=20)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--batch_sizes", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--output", default="benchmarks/results/decoding.json")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--output", type=Path, help="a JSON file; default: none is written")
     args = parser.parse_args()
-    torch.manual_seed(0)
     torch.set_num_threads(1)
-    ours, stock = captioners(args)
-    rows = []
+    print(f"{'captioner':<24} width images  {'decoder':<32} seconds   speed  over floor  equal  memory")
+    rows: list[dict[str, Any]] = []
     with torch.no_grad():
-        for batch in args.batch_sizes:
-            features = torch.rand(batch, 50, 2048)
-            measured = [("this library", seconds(ours, features, args.beams, args.tokens, args.repeats))]
-            measured.append(("stock generate", seconds(stock, features, args.beams, args.tokens, args.repeats)))
-            with patch.object(BeamFoldingCrossAttention, "keys_and_values", project_always):
-                released = seconds(stock, features, args.beams, args.tokens, args.repeats)
-            measured.append(("as released", released))
-            for name, value in measured:
-                ratio = value / measured[0][1]
-                rows.append({"batch": batch, "decoder": name, "seconds": round(value, 3), "ratio": round(ratio, 2)})
-                print(f"batch {batch:>2}  {name:<15} {value:8.3f} s   {ratio:5.2f} x", flush=True)
-    setting = {"architecture": args.architecture, "width": args.width, "layers": args.layers}
-    if args.architecture == "m2_transformer":
-        setting |= {"width": ours.config.hidden_size, "layers": ours.config.decoder_layers}
-    setting |= {"beams": args.beams, "tokens": args.tokens, "regions": 50}
-    machine = f"{platform.machine()}, 1 thread, torch {torch.__version__.split('+')[0]}"
-    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
-    Path(args.output).write_text(json.dumps({"setting": setting, "machine": machine, "rows": rows}, indent=1) + "\n")
+        for case in CASES:
+            wanted = (not args.cases or case.architecture in args.cases) and not (args.quick and case.quick == {})
+            for images in case.images if wanted else ():
+                measured = measure(case, images, args)
+                for row in measured:
+                    print(line(row), flush=True)
+                rows += measured
+    setting = {"quick": args.quick, "beams": args.beams, "tokens": args.tokens}
+    machine = f"{processor_name()}, 1 thread, torch {torch.__version__.split('+')[0]}"
+    if args.output is not None:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(json.dumps({"setting": setting, "machine": machine, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 
 import PIL.Image
 import torch
-from decoding import StockVisualGPT
+from decoding_rivals import with_stock_search
 from transformers import AutoTokenizer
 
 from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
@@ -99,9 +99,7 @@ def main() -> None:
             exported = export_captioner(model, Path(folder, weights), processor, weights=weights)
             sizes[weights] = exported.size / 1e6
             print(f"exported {weights}: {exported.size / 1e6:.0f} MB, {exported.largest_difference:.1e}", flush=True)
-        stock = StockVisualGPT(model.config)
-        stock.load_state_dict(model.state_dict(), assign=True)
-        measure(STOCK, lambda: torch_caption(stock.eval(), processor, photo, options))
+        measure(STOCK, lambda: torch_caption(with_stock_search(model), processor, photo, options))
         measure("this library, plain weights", lambda: torch_caption(model, processor, photo, options))
         for kind in ("float32", "int8"):
             model.optimize_for_generation(kind)

@@ -22,7 +22,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 from datasets import Dataset
-from decoding import project_always
+from decoding_rivals import project_always
 from torch import Tensor
 from transformers import AutoTokenizer, DynamicCache, EncoderDecoderCache
 

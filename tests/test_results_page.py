@@ -22,15 +22,10 @@ def test_the_page_is_written_from_the_committed_results():
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert module.page() == page, "run python benchmarks/write_results.py"
     assert page.count("## Flickr8k: ") >= 1
-    for name in (
-        "decoding",
-        "decoding_m2_transformer",
-        "recurrent_decoding",
-        "recurrent_decoding_image_transformer",
-    ):
-        rows = json.loads((module.RESULTS / f"{name}.json").read_text(encoding="utf-8"))["rows"]
-        written = "\n".join(f"| {row['batch']} | {row['decoder']} | {row['seconds']:.2f} " for row in rows)
-        assert all(line in page for line in written.splitlines()), f"{name}.json is not on the page"
+    rows = json.loads((module.RESULTS / "decoding.json").read_text(encoding="utf-8"))["rows"]
+    assert all(
+        f"| {row['images']} | {row['decoder']} | {row['seconds']:.2f} | {row['speed']:.2f} " in page for row in rows
+    )
 
 
 def test_the_table_of_attacks_is_written_from_the_committed_results():
