@@ -60,8 +60,7 @@ class StreamedPairs(IterableDataset):
         self.image_column = str(image_column(list(features)))
         self.image_feature = allowed_feature(features[self.image_column])
         self.declared = [name for name in declared_inputs or {} if name in features]
-        kept = undecoded(rows).select_columns(self._columns(list(features)))
-        self.rows = kept.shuffle(seed=seed, buffer_size=1)  # the order of shards; rows are mixed as pairs
+        self.rows = undecoded(rows).select_columns(self._columns(list(features)))
         self.seed, self.batch_size, self.captions_per_image = seed, batch_size, captions_per_image
         self.buffer_size, self.process, self.processes = buffer_size, process, processes
         self.skipped_batches = 0
@@ -98,8 +97,10 @@ class StreamedPairs(IterableDataset):
                 raise ValueError("The stream has no image with a caption to train on.")
 
     def _pairs(self, number: int, generator: np.random.Generator) -> Iterator[dict[str, Any]]:
-        self.rows.set_epoch(number)
-        for position, row in enumerate(rows_of(self.rows)):
+        # Shards only: rows are mixed as pairs. A stream's own epoch is shared among loading workers, which may be in
+        # different passes, so each pass has a generator of its own instead.
+        shards = self.rows.shuffle(generator=np.random.default_rng((self.seed, number)), buffer_size=1)
+        for position, row in enumerate(rows_of(shards)):
             item = {self.image_column: row[self.image_column], "row": position}
             if self.declared:
                 item["declared"] = {name: row[name] for name in self.declared}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hf_captioners.data import load_captions
-from hf_captioners.training.streams import SKIPPED, StreamedPairs, in_memory, mixed
+from hf_captioners.training.streams import SKIPPED, StreamedPairs, in_memory, mixed, rows_of
 
 from .scst_settings import log_of, scst_trainer
 
@@ -59,6 +59,18 @@ def test_loading_workers_do_not_change_the_order(streams):
         loader = torch.utils.data.DataLoader(alone, 4, collate_fn=keys, num_workers=workers)
         both.append(list(itertools.islice(loader, 20)))
     assert both[0] == both[1]
+
+
+def test_a_worker_in_a_later_pass_does_not_change_the_order_of_another(streams, monkeypatch):
+    alone = StreamedPairs(streams["train"], 7, 4)
+    expected = keys(itertools.islice(alone, 2 * IMAGES * CAPTIONS))
+
+    def beside_another(rows):
+        alone.rows.set_epoch(5)  # in shared memory: what one worker sets, all see
+        return rows_of(rows)
+
+    monkeypatch.setattr("hf_captioners.training.streams.rows_of", beside_another)
+    assert keys(itertools.islice(alone, 2 * IMAGES * CAPTIONS)) == expected
 
 
 def test_skipped_batches_are_counted_only(streams):
