@@ -218,7 +218,6 @@ def trimmed_model(model: Any, places: Mapping[int, int]) -> Any:
         model: the captioner.
         places: ids of kept tokens, to their new ids; in ascending order.
     """
-    model.restore_weights()
     config = copy.deepcopy(model.config)
     generation = copy.deepcopy(model.generation_config)
     smaller_configs = [config, config.get_text_config(), generation]

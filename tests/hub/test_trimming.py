@@ -55,6 +55,8 @@ def test_logits_of_kept_tokens(name, byte_pairs):
     last = len(processor.tokenizer) - 5
     words = [processor.tokenizer.decode([token]) for token in (last - 2, last)]
     model.generation_config.update(suppress_tokens=[3, last - 1], bad_words_ids=[[4, last - 1], [last]])
+    model.optimize_for_generation()
+    packed = model.packed_weights
     trimmed, trimmed_processor = trim_vocabulary(model, processor, [" ".join(words)])
     old, new = processor.tokenizer.get_vocab(), trimmed_processor.tokenizer.get_vocab()
     kept = sorted(old[text] for text in new)
@@ -78,6 +80,7 @@ def test_logits_of_kept_tokens(name, byte_pairs):
     assert trimmed.generation_config.suppress_tokens == [places[token] for token in (3, last - 1) if token in places]
     assert trimmed.generation_config.bad_words_ids == [[places[last]]]
     assert len(processor.tokenizer) == len(old) > len(kept), "the captioner has changed"
+    assert packed and model.packed_weights == packed, "the captioner has changed"
 
 
 def test_tokens_of_byte_pairs(byte_pairs, tmp_path):
