@@ -3,8 +3,8 @@
     python benchmarks/training.py --tokenizer gpt2 [--quick] [--output benchmarks/results/training.json]
 
 The loop has its batches in memory before it starts: forward pass, `cross_entropy` over all positions, backward pass,
-clipping, fused AdamW. The trainer reads rows, encodes captions and logs. Both train the same captions of drawn scenes
-with random region features, in turn; figures are medians of the rounds, in CPU seconds of one thread.
+clipping, fused AdamW. The trainer reads a feature store, encodes captions and logs. Both train the same captions of
+drawn scenes with random region features, in turn; figures are medians of the rounds, in CPU seconds of one thread.
 """
 
 import argparse
@@ -23,6 +23,10 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, TrainerCallback
 
 from hf_captioners.data import load_captions
+from hf_captioners.features.feature_store import FeatureStore, StoreDescription
+from hf_captioners.features.feature_store_writer import FeatureStoreWriter
+from hf_captioners.features.region_source import Regions
+from hf_captioners.features.regions_column import with_regions
 from hf_captioners.modeling.configuration_show_attend_tell import ShowAttendTellConfig
 from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
 from hf_captioners.modeling.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration
@@ -49,13 +53,14 @@ class StepClock(TrainerCallback):
         self.ends.append(time.process_time())
 
 
-def captions_and_regions(images: int) -> Dataset:
-    """Return captions of drawn scenes with random regions."""
+def captions_and_regions(images: int, folder: Path) -> Dataset:
+    """Return captions of drawn scenes with random regions, which are stored in a folder."""
     scenes = load_captions("scenes", num_images={"train": images}, image_size=32, split="train")
     regions = np.random.default_rng(0).random((REGIONS, FEATURES), dtype=np.float32)
-    return Dataset.from_dict(
-        {"captions": scenes["captions"], "regions": [{"features": regions + n / images} for n in range(images)]}
-    )
+    with FeatureStoreWriter(folder, StoreDescription("random", "1", FEATURES, "float16", boxes=False)) as writer:
+        for number, image_id in enumerate(scenes["image_id"]):
+            writer.add(image_id, Regions(regions + number / images))
+    return with_regions(scenes.remove_columns("image"), FeatureStore(folder))
 
 
 def captioner(architecture: str, args: argparse.Namespace, rows: Dataset) -> tuple[Any, Any]:
@@ -113,12 +118,12 @@ def seconds_by_loop(model: Any, batches: list[dict[str, torch.Tensor]], learning
 
 def compare(architecture: str, args: argparse.Namespace) -> dict[str, Any]:
     """Return the row of an architecture."""
-    rows = captions_and_regions(args.batch_size * STEPS)
-    model, processor = captioner(architecture, args, rows)
     figures: dict[str, list[float]] = {"trainer": [], "loop": []}
     with tempfile.TemporaryDirectory() as folder:
+        rows = captions_and_regions(args.batch_size * STEPS, Path(folder, "store"))
+        model, processor = captioner(architecture, args, rows)
         arguments = CaptioningTrainingArguments(
-            folder,
+            str(Path(folder, "run")),
             use_cpu=True,
             captions_per_image=1,
             per_device_train_batch_size=args.batch_size,
