@@ -170,7 +170,7 @@ def write_backbone(folder: Path, seed: int, quick: bool) -> dict[str, float]:
 def write_language_model(folder: Path, seed: int, quick: bool) -> None:
     """Train and save the language model of the architectures that start from one."""
     texts = [" ".join(text.lower().split()).rstrip(".") for text in caption_texts(100 if quick else 2000, seed)]
-    model, tokenizer, _ = train_language_model(texts, 5 if quick else 100, seed, layers=4)
+    model, tokenizer, _ = train_language_model([[text] for text in texts], 5 if quick else 100, seed, layers=4)
     tokenizer.save_pretrained(folder / "language_model")
     model.save_pretrained(folder / "language_model")
 

@@ -10,10 +10,9 @@ class Scale:
     """Sizes of data sets and lengths of training.
 
     Args:
-        labelled: images with labelled boxes for the vision model.
-        vision_epochs: epochs over them.
+        labelled: images with labelled boxes for the vision model, each seen once.
         texts: scenes whose captions train the language model.
-        language_steps: batches of captions.
+        language_steps: batches of 24 rows of three captions.
         images: captioned images for fine-tuning.
         epochs: epochs over their captions.
         unseen: images for evaluation.
@@ -21,18 +20,17 @@ class Scale:
         image_size: side of the images in pixels.
     """
 
-    labelled: int = 4000
-    vision_epochs: int = 15
+    labelled: int = 40_000
     texts: int = 4000
-    language_steps: int = 400
-    images: int = 1500
-    epochs: int = 4
+    language_steps: int = 500
+    images: int = 2200
+    epochs: int = 3
     unseen: int = 150
     runs: int = 2
     image_size: int = 64
 
 
-QUICK = Scale(labelled=200, vision_epochs=1, texts=100, language_steps=20, images=20, epochs=1, unseen=10, runs=1)
+QUICK = Scale(labelled=320, texts=100, language_steps=20, images=20, epochs=1, unseen=10, runs=1)
 
 
 @dataclass
@@ -94,12 +92,17 @@ def prepare(scale: Scale, seed: int) -> Parts:
     say(f"Drawing {scale.images} images for fine-tuning and {scale.unseen} for evaluation")
     counts = {"train": scale.images, "test": scale.unseen}
     scenes = load_captions("scenes", num_images=counts, image_size=scale.image_size, seed=seed)
-    say(f"Vision model: a small ResNet learns from {scale.labelled} images with labelled boxes")
-    backbone, accuracy = train_backbone(scale.labelled, scale.vision_epochs, scale.image_size, seed)
+    say(f"Vision model: a small ResNet learns from {scale.labelled:,} images with labelled boxes")
+    backbone, accuracy = train_backbone(scale.labelled, scale.image_size, seed)
     say("  " + ", ".join(f"{name} {share:.0%}" for name, share in accuracy.items()) + " accuracy on held-out images")
     say(f"Language model: a small GPT-2 is trained on {scale.texts * 5:,} captions without images")
     texts = [" ".join(text.lower().split()).rstrip(".") for text in caption_texts(scale.texts, seed)]
-    language_model, tokenizer, perplexity = train_language_model(texts, scale.language_steps, seed)
+    rows = [
+        [texts[scene + (first + place) % 5] for place in range(3)]  # three captions of a scene, beginning with any
+        for scene in range(0, len(texts), 5)
+        for first in range(5)
+    ]
+    language_model, tokenizer, perplexity = train_language_model(rows, scale.language_steps, seed, rows_per_step=24)
     say(f"  perplexity {perplexity:.2f} per token")
     processor = VisualGPTProcessor(image_preparation(scale.image_size), prepare_gpt2_tokenizer(tokenizer))
     return Parts(language_model, perplexity, backbone, accuracy, processor, scenes["train"], scenes["test"])
@@ -126,7 +129,7 @@ def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: P
         use_region_boxes=True,
     )
     name = f"{'pretrained' if pretrained else 'random'}-{seed}"
-    say(f"Fine-tuning VisualGPT from {'the language model' if pretrained else 'random weights'}, seed {seed}")
+    say(f"{name}: fine-tuning VisualGPT from {'the language model' if pretrained else 'random weights'}, seed {seed}")
     arguments = CaptioningTrainingArguments(
         output_dir=str(folder / name),
         feature_cache_dir=str(folder / "features"),
@@ -134,6 +137,7 @@ def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: P
         num_train_epochs=scale.epochs,
         per_device_train_batch_size=32,
         learning_rate=2e-3,
+        adam_beta2=0.95,
         lr_scheduler_type="cosine",
         warmup_steps=0.1,
         eval_strategy="steps",
@@ -162,7 +166,7 @@ def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: P
         for entry in trainer.state.log_history
         if "eval_cider_d" in entry
     ]
-    say(f"  CIDEr-D {figures['cider_d']:.3f}, shuffled control {figures['cider_d_shuffled']:.3f}")
+    say(f"  {name}: CIDEr-D {figures['cider_d']:.3f}, shuffled control {figures['cider_d_shuffled']:.3f}")
     if pretrained:
         trainer.save_model()
     cider_d, bleu_4, shuffled = (figures[name] for name in ("cider_d", "bleu_4", "cider_d_shuffled"))

@@ -4,13 +4,14 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from hf_captioners.cli import main
 from hf_captioners.demo import page as demo_page
 from hf_captioners.demo import running
 from hf_captioners.demo.claims import check_claims, right_claim
-from hf_captioners.demo.experiment import QUICK, Parts, Run
+from hf_captioners.demo.experiment import QUICK, Parts, Run, Scale, prepare
 from tests.browser import look_at, open_browser
 
 SCENE = "1 small red star left on white"
@@ -37,10 +38,9 @@ def test_exit_status_and_page_have_the_same_claims(figures, captions, held, monk
     """The command ends with 0 only if every claim holds that the page shows, and prints them."""
     runs, shown = runs_of(*figures, captions=captions), []
     assert [holds for _, holds in check_claims(runs, [SCENE] * 10)] == held
-    prepared = iter(runs)
     parts = SimpleNamespace(unseen={"scene": [SCENE] * 10})
     monkeypatch.setattr(running, "prepare", lambda scale, seed: parts)
-    monkeypatch.setattr(running, "fine_tune", lambda *arguments: next(prepared))
+    monkeypatch.setattr(running, "fine_tune_all", lambda *arguments, **options: runs)
     monkeypatch.setattr(running, "write_page", lambda path, parts, runs, claims, *rest: shown.extend(claims))
     assert main(["demo", "--output_dir", str(tmp_path)]) == int(not all(held))
     assert [holds for _, holds in shown] == held
@@ -56,6 +56,21 @@ def shown(captioner, scenes, tmp_path_factory):
     runs = runs_of(1.0, 0.8, 0.3, model, ["a star"] * 10)
     claims, path = check_claims(runs, scenes["scene"]), tmp_path_factory.mktemp("demo") / "index.html"
     return parts, runs, demo_page.write_page(path, parts, runs, claims, QUICK, 120.0)
+
+
+@pytest.mark.slow
+def test_two_fine_tunings_at_a_time_are_those_of_one(tmp_path):
+    """Two processes give the captions, in the order of the plan, that one process gives."""
+    scale = Scale(labelled=64, texts=40, language_steps=5, images=10, epochs=1, unseen=4, runs=1)
+    parts, plan = prepare(scale, 0), [(True, 1), (False, 1)]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    one, two = (running.fine_tune_all(parts, scale, plan, tmp_path / str(count), count) for count in (1, 2))
+    torch.set_num_threads(threads)
+    assert [(run.pretrained, run.seed, run.captions) for run in two] == [
+        (run.pretrained, run.seed, run.captions) for run in one
+    ]
+    assert [type(run.model) for run in two] == [type(run.model) for run in one]
 
 
 def test_page(shown, scenes):

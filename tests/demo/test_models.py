@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from hf_captioners.data.scene_drawing import PAINT
-from hf_captioners.data.scene_world import COLOURS, SHAPES
+from hf_captioners.data.scene_world import COLOURS, INVERSE, SHAPES
 from hf_captioners.data.scenes import draw_located
-from hf_captioners.demo.models import LABELS, _cells_of_scene, train_backbone
+from hf_captioners.demo.models import LABELS, WHERE, _cells_of_scene, train_backbone
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 
 SIDE = 64
@@ -32,9 +32,11 @@ def test_cells_have_the_labels_of_their_objects():
     seen = set()
     for scene, _, objects in draw_located(60, SIDE, seed=3):
         labels = dict(zip(LABELS, _cells_of_scene(scene, objects, 4), strict=True))
-        for group in scene.groups:
+        for index, group in enumerate(scene.groups):
             own = (labels["colour"] == COLOURS.index(group.colour)) & (labels["shape"] == SHAPES.index(group.shape))
             assert own.any() and (labels["object"][own] == 1).all() and (labels["count"][own] + 1 == group.count).all()
+            where = WHERE.index(INVERSE[scene.where] if index else scene.where)
+            assert (labels["where"][own] == where).all(), scene.describe()
         empty = labels["object"] == 0
         assert all((labels[name][empty] == IGNORED_LABEL).all() for name in LABELS if name != "object")
         inner, *_ = sorted(objects, key=lambda one: one.box[2] - one.box[0])
@@ -46,7 +48,7 @@ def test_cells_have_the_labels_of_their_objects():
 
 @pytest.mark.slow
 def test_the_vision_model_learns():
-    """After 60 steps, whether there is an object and its colour; chance is 0.5 to 0.6 and 0.17."""
-    _, accuracy = train_backbone(640, 3, SIDE, 0)
+    """After 60 steps of new images, whether there is an object and its colour; chance is 0.5 to 0.6 and 0.17."""
+    _, accuracy = train_backbone(1920, SIDE, 0)
     assert set(accuracy) == set(LABELS)
     assert accuracy["object"] > 0.8 and accuracy["colour"] > 0.6, accuracy
