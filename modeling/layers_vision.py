@@ -13,7 +13,6 @@ from transformers import (
     AutoModelForObjectDetection,
     PreTrainedConfig,
     PreTrainedModel,
-    TimmWrapperConfig,
 )
 from transformers.utils import ModelOutput
 
@@ -727,7 +726,7 @@ def load_timm_model(specification: str) -> PreTrainedModel:
     except ImportError as error:
         raise ImportError(f"`{TIMM_PREFIX}{specification}` needs timm: pip install timm") from error
     architecture, _, checkpoint = specification.partition(":")
-    model = AutoModel.from_config(TimmWrapperConfig(architecture=architecture, num_labels=0))
+    model = AutoModel.from_config(AutoConfig.for_model("timm_wrapper", architecture=architecture, num_labels=0))
     if checkpoint:
         load_checkpoint(model.timm_model, checkpoint, strict=False)
     else:

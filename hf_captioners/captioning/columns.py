@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import pyarrow
 import torch
-from datasets.formatting.formatting import LazyBatch
 
 from hf_captioners.default_model import default_model, is_default
 from hf_captioners.loading import load_captioner
@@ -271,8 +270,10 @@ def decoded(source: Any) -> Any:
 
 def undecoded(batch: Mapping[str, Any], column: str) -> Any:
     """Return a column of images; those of a data set stay encoded: a damaged one would end the whole batch."""
-    if isinstance(batch, LazyBatch) and pyarrow.types.is_nested(batch.pa_table.schema.field(column).type):
-        return batch.pa_table[column].to_pylist()
+    # A `LazyBatch` of datasets, whose import takes a second that captions of files do not need.
+    table = None if isinstance(batch, dict) else getattr(batch, "pa_table", None)
+    if table is not None and pyarrow.types.is_nested(table.schema.field(column).type):
+        return table[column].to_pylist()
     return copy.copy(batch)[column]  # type: ignore[index]
 
 
