@@ -150,6 +150,39 @@ def training(figures: dict) -> list[str]:
     ]
 
 
+def earlier_version(figures: dict) -> list[str]:
+    """Return the section on an earlier version."""
+    rows = figures["rows"]
+    lines = [
+        "## Compared with an earlier version",
+        "",
+        f"The command line of this version and of commit `{figures['commit']}`, in turn in one environment on one "
+        f"thread ({figures['machine']}); medians of {figures['rounds']}. Each version captions with captioners that "
+        "it trained for one step, Show, Attend and Tell at the size of its Flickr8k recipe and a VisualGPT of width "
+        f"256 with 6 layers, {rows['caption']['images']} photographs with 5 beams.",
+        "",
+        "| measure | earlier | now | earlier / now |",
+        "|---|---|---|---|",
+    ]
+    for name, row in rows.items():
+        unit, digits = (1e6, 0) if name == "memory" else (1, 2)
+        earlier, now = row["earlier"] / unit, row["now"] / unit
+        lines.append(f"| {row['measure']} | {earlier:,.{digits}f} | {now:,.{digits}f} | {1 / row['ratio']:.2f} |")
+    return [
+        *lines,
+        "",
+        f"Of the time to the first caption, {rows['startup']['floor']:.2f} s are the import of the classes of "
+        "transformers that a captioner is made of. Command:",
+        "",
+        "```bash",
+        f"python benchmarks/earlier_version.py --commit {figures['commit']} "
+        "--data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation \\",
+        "  --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf --tokenizer gpt2",
+        "```",
+        "",
+    ]
+
+
 def self_critical(figures: dict) -> list[str]:
     """Return the section on the effect of self-critical training."""
     lines = [
@@ -526,6 +559,7 @@ def page() -> str:
         ("browser_captions", browser_captions),
         ("vision", vision),
         ("training", training),
+        ("earlier_version", earlier_version),
         ("scst", scst),
     )
     for name, section in sections:
