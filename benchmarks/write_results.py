@@ -316,6 +316,27 @@ def vision(figures: dict) -> list[str]:
     return [*lines, ""]
 
 
+def detector(figures: dict) -> list[str]:
+    """Return the section on the share of a detector in captioning."""
+    setting = figures["setting"]
+    return [
+        "## The detector's share of captioning",
+        "",
+        f"CPU seconds per image ({figures['machine']}): an RT-DETR with a ResNet-18 as the vision part of an Image "
+        f"Transformer of the published size, {setting['regions']} regions, {setting['images']} images at once, 5 "
+        f"beams, {setting['tokens']} forced tokens, random weights. `python benchmarks/detector.py` repeats it.",
+        "",
+        "| image, pixels | detector | whole caption | share of the detector |",
+        "|---|---|---|---|",
+        *(
+            f"| {row['size']} x {row['size']} | {row['vision']:.2f} | {row['caption']:.2f} | "
+            f"{100 * row['vision'] / row['caption']:.0f} % |"
+            for row in figures["rows"]
+        ),
+        "",
+    ]
+
+
 def zodiac_pools(figures: dict) -> list[str]:
     """Return the section on the pools of ZoDIAC's intensities."""
     setting, runs = figures["setting"], figures["runs"]
@@ -558,6 +579,7 @@ def page() -> str:
         ("trimmed_vocabulary", trimmed_vocabulary),
         ("browser_captions", browser_captions),
         ("vision", vision),
+        ("detector", detector),
         ("training", training),
         ("earlier_version", earlier_version),
         ("scst", scst),

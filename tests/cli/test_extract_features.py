@@ -20,7 +20,7 @@ from transformers import (
 
 from hf_captioners.cli import main
 from hf_captioners.data import load_captions
-from hf_captioners.features.extraction import GridExtractor
+from hf_captioners.features.extraction import DetectorExtractor, GridExtractor
 from hf_captioners.features.feature_store import FeatureStore
 from hf_captioners.features.feature_store_writer import FeatureStoreWriter
 from hf_captioners.loading import load_captioner
@@ -139,13 +139,15 @@ def test_a_captioner_of_detected_regions(images, language_model, detector, tmp_p
     assert model.config.region_extractor["name"].endswith("best 4 queries of score >= 0")
 
 
-def test_killed_and_repeated(images, vision, tmp_path, monkeypatch):
+@pytest.mark.parametrize("extractor", [GridExtractor, DetectorExtractor])
+def test_killed_and_repeated(images, vision, detector, tmp_path, monkeypatch, extractor):
     """An interrupted and resumed run leaves the same shards as an uninterrupted one."""
+    vision = vision if extractor is GridExtractor else ["--detector", detector, "--top_k", "4"]
     monkeypatch.setattr(
         "hf_captioners.features.data_set.FeatureStoreWriter", partial(FeatureStoreWriter, shard_bytes=1)
     )
     assert extract(images, tmp_path / "whole", *vision, batch_size=3) == 0
-    call, batches = GridExtractor.__call__, []
+    call, batches = extractor.__call__, []
 
     def stopped_in_the_third(self, inputs):
         if len(inputs["pixel_values"]) > 1:  # not the probe of the features' size
@@ -154,7 +156,7 @@ def test_killed_and_repeated(images, vision, tmp_path, monkeypatch):
                 raise KeyboardInterrupt
         return call(self, inputs)
 
-    monkeypatch.setattr(GridExtractor, "__call__", stopped_in_the_third)
+    monkeypatch.setattr(extractor, "__call__", stopped_in_the_third)
     assert extract(images, tmp_path / "killed", *vision, batch_size=3) == 130
     assert len(FeatureStore(tmp_path / "killed" / "train")) == 6
     assert extract(images, tmp_path / "killed", *vision, batch_size=3) == 0
