@@ -213,6 +213,8 @@ def main() -> None:
                     )
                 rows[name] = {"measure": text, **row, "ratio": row["now"] / row["earlier"], "images": args.images}
                 print(json.dumps(rows[name]), flush=True)
+                result = {"commit": args.commit, "rounds": args.rounds, "machine": platform.machine(), "rows": rows}
+                args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         except RuntimeError:
             print((place / "log.txt").read_text()[-3000:])
             raise
@@ -220,8 +222,6 @@ def main() -> None:
             checkout = place / "checkout"
             if checkout.exists():
                 subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", checkout], check=True)
-    result = {"commit": args.commit, "rounds": args.rounds, "machine": platform.processor(), "rows": rows}
-    args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

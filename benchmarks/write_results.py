@@ -159,7 +159,7 @@ def earlier_version(figures: dict) -> list[str]:
         f"The command line of this version and of commit `{figures['commit']}`, in turn in one environment on one "
         f"thread ({figures['machine']}); medians of {figures['rounds']}. Each version captions with captioners that "
         "it trained for one step, Show, Attend and Tell at the size of its Flickr8k recipe and a VisualGPT of width "
-        f"256 with 6 layers, {rows['caption']['images']} photographs with 5 beams.",
+        f"256 with 6 layers, {rows['startup']['images']} photographs with 5 beams.",
         "",
         "| measure | earlier | now | earlier / now |",
         "|---|---|---|---|",
@@ -177,7 +177,8 @@ def earlier_version(figures: dict) -> list[str]:
         "```bash",
         f"python benchmarks/earlier_version.py --commit {figures['commit']} "
         "--data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation \\",
-        "  --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf --tokenizer gpt2",
+        "  --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf --tokenizer gpt2 "
+        f"--images {rows['startup']['images']}",
         "```",
         "",
     ]
@@ -567,6 +568,7 @@ def page() -> str:
         ("flickr8k_show_attend_tell", flickr8k),
         ("flickr8k_aoanet", flickr8k),
         ("flickr8k_zodiac_aoanet", flickr8k),
+        ("flickr8k_transformer", flickr8k),
         ("self_critical", self_critical),
         ("self_retrieval", self_retrieval),
         ("low_data", low_data),
