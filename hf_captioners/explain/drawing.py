@@ -1,5 +1,6 @@
 """Figures of attention: the image and one panel for each word, as in Figures 2 and 3 of Show, Attend and Tell."""
 
+import textwrap
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from .panels import percent, strongest, top_of, veil, veil_colours, word_bars
 
 # Inches.
 PANEL, GAP, TITLE, BAR, HEAD, LEGEND, COLUMNS = 2.1, 0.16, 0.3, 0.17, 0.42, 0.95, 5
+HEAD_LINE, HEAD_CHARACTER = 0.21, 0.117  # a further line of the caption, and the width of its characters
 OUTLINE, SMALL, NORMAL = "#00e5ff", 7, 10  # colour of outlines; sizes of text in points
 rcParams["svg.fonttype"] = "none"  # text of SVG files stays text
 
@@ -44,12 +46,10 @@ def draw_attention(explanation: Explanation) -> Figure:
     tall = PANEL * explanation.image.height / explanation.image.width
     step_x, step_y = PANEL + GAP, TITLE + tall + BAR * len(bars) + GAP
     rows = -(-count // columns)
-    size = (max(columns * step_x + GAP, 6.5), HEAD + rows * step_y + LEGEND)
-    figure = Figure(figsize=size)
-    figure.text(GAP / size[0], 1 - 0.28 / size[1], explanation.caption, fontsize=12, weight="bold")
+    figure, head = headed_figure(explanation.caption, max(columns * step_x + GAP, 6.5), rows * step_y + LEGEND)
     top = top_of(explanation.maps)
     for index in range(count):
-        left, upper = GAP + index % columns * step_x, HEAD + index // columns * step_y + TITLE
+        left, upper = GAP + index % columns * step_x, head + index // columns * step_y + TITLE
         axes = axes_at(figure, left, upper, PANEL, tall)
         axes.set_title(explanation.words[index - 1] if index else "image", fontsize=NORMAL, loc="left", pad=3)
         draw_word(axes, explanation, index - 1, top)
@@ -58,6 +58,25 @@ def draw_attention(explanation: Explanation) -> Figure:
             draw_bar(bar, name, None if index == 0 else float(values[index - 1]), ends, colour)
     draw_scale(figure, top, regions)
     return figure
+
+
+def headed_figure(caption: str, width: float, height: float) -> tuple[Figure, float]:
+    """Make a figure with a caption on top, in as many lines as it needs.
+
+    Args:
+        caption: the caption.
+        width: of the figure in inches.
+        height: in inches, of what is below the caption.
+
+    Returns:
+        The figure, and the height of its caption in inches.
+    """
+    lines = textwrap.wrap(caption, int((width - 2 * GAP) / HEAD_CHARACTER))
+    head = HEAD + HEAD_LINE * max(len(lines) - 1, 0)
+    figure = Figure(figsize=(width, head + height))
+    place = GAP / width, 1 - 0.13 / (head + height)
+    figure.text(*place, "\n".join(lines), fontsize=12, weight="bold", va="top")
+    return figure, head
 
 
 def axes_at(figure: Figure, left: float, upper: float, width: float, height: float) -> Axes:

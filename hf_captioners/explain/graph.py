@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 from numpy.typing import NDArray
 
-from .drawing import GAP, HEAD, NORMAL, PANEL, SMALL, TITLE, axes_at
+from .drawing import GAP, NORMAL, PANEL, SMALL, TITLE, axes_at, headed_figure
 from .explanation import Explanation, RegionGraph
 from .panels import percent
 
@@ -48,13 +48,13 @@ def draw_graph(explanation: Explanation) -> Figure:
     tall = PANEL * explanation.image.height / explanation.image.width
     step_x, step_y = PANEL + GAP, TITLE + tall + GAP
     columns = max(2, len(names))
-    size = (columns * step_x + GAP, HEAD + (1 + len(queries)) * step_y + KEY)
-    figure = Figure(figsize=size)
-    figure.text(GAP / size[0], 1 - 0.28 / size[1], explanation.caption, fontsize=12, weight="bold")
+    height = (1 + len(queries)) * step_y + KEY
+    figure, head = headed_figure(explanation.caption, columns * step_x + GAP, height)
+    size = figure.get_size_inches()
 
     def panel(row: int, column: int, title: str) -> Axes:
         """Add a panel with the image."""
-        axes = axes_at(figure, GAP + column * step_x, HEAD + row * step_y + TITLE, PANEL, tall)
+        axes = axes_at(figure, GAP + column * step_x, head + row * step_y + TITLE, PANEL, tall)
         axes.set_title(title, fontsize=NORMAL, loc="left", pad=3)
         image = explanation.image
         axes.imshow(np.asarray(image), extent=(0, image.width, image.height, 0), aspect="auto")
@@ -113,7 +113,9 @@ def draw_related(axes: Axes, explanation: Explanation, query: int, relation: str
         label = {"facecolor": colour, "pad": 0.6, "linewidth": 0}
         axes.text(left, top, percent(float(row[index])), bbox=label, **text)
     if not shown:
-        axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", fontsize=NORMAL, color=QUERY_COLOUR)
+        paper = {"facecolor": "white", "alpha": 0.8, "pad": 2, "linewidth": 0}
+        place: dict[str, Any] = {"transform": axes.transAxes, "ha": "center", "bbox": paper}
+        axes.text(0.5, 0.5, "none", fontsize=NORMAL, color=QUERY_COLOUR, **place)
     left, top, right, bottom = corners[query]
     axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=QUERY_COLOUR, linewidth=2))
 
