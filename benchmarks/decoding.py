@@ -13,7 +13,6 @@ import copy
 import json
 import platform
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from unittest.mock import patch
 
 import torch
 from decoding_rivals import captions_one_by_one, keys_of_every_step, project_always, with_stock_search
+from timing import cpu_seconds
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForImageTextToText
@@ -144,9 +144,7 @@ def measure(case: Case, images: int, args: argparse.Namespace) -> list[dict[str,
     for _ in range(3 if args.quick else args.rounds):
         for one in compared:
             with one.inside():
-                start = time.process_time()
-                one.run()
-                times[one.name].append(time.process_time() - start)
+                times[one.name].append(cpu_seconds(one.run))
     seconds = {name: statistics.median(values) for name, values in times.items()}
     least = floor(ours, compared[1].run, images * args.beams, args.tokens)
     rows = []
@@ -208,13 +206,6 @@ def read_rate() -> float:
     """Return the bytes per CPU second that are read from memory."""
     values = torch.ones(2**26)  # 256 MB
     return values.numel() * 4 / min(cpu_seconds(values.sum) for _ in range(5))
-
-
-def cpu_seconds(run: Callable[[], Any]) -> float:
-    """Return the CPU seconds of a call."""
-    start = time.process_time()
-    run()
-    return time.process_time() - start
 
 
 def processor_name() -> str:

@@ -10,13 +10,11 @@ includes it. Medians of `--repeats` passes over one batch.
 import argparse
 import json
 import platform
-import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from timing import median_cpu_seconds
 from transformers import RTDetrConfig, RTDetrForObjectDetection
 
 from hf_captioners.modeling.configuration_image_transformer import ImageTransformerConfig
@@ -34,15 +32,14 @@ DETECTOR = {"encoder_in_channels": [128, 256, 512], "decoder_layers": 3, "hidden
 REGIONS, TOKENS = 50, 20
 
 
-def seconds(work: Callable[[], Any], repeats: int) -> float:
-    """Return the median CPU seconds of some work, after one pass that is not counted."""
-    work()
-    found = []
-    for _ in range(repeats):
-        before = time.process_time()
-        work()
-        found.append(time.process_time() - before)
-    return statistics.median(found)
+def row(model: Any, size: int, images: int, repeats: int) -> dict[str, float]:
+    """Return the figures of images of a size."""
+    pixels = torch.randn(images, 3, size, size)
+    forced = {"num_beams": 5, "min_new_tokens": TOKENS, "max_new_tokens": TOKENS}
+    with torch.no_grad():
+        part = median_cpu_seconds(lambda: model.get_region_features(pixel_values=pixels), repeats)
+        whole = median_cpu_seconds(lambda: model.generate(pixel_values=pixels, **forced), repeats)
+    return {"size": size, "vision": part / images, "caption": whole / images}
 
 
 def main() -> None:
@@ -60,14 +57,9 @@ def main() -> None:
     config = ImageTransformerConfig(vision_config=detector.config, **choice)
     model = ImageTransformerForConditionalGeneration(config).eval()
     model.optimize_for_generation()
-    forced = {"num_beams": 5, "min_new_tokens": TOKENS, "max_new_tokens": TOKENS}
     rows = []
     for size in args.sizes:
-        pixels = torch.randn(args.images, 3, size, size)
-        with torch.no_grad():
-            part = seconds(lambda: model.get_region_features(pixel_values=pixels), args.repeats)  # noqa: B023
-            whole = seconds(lambda: model.generate(pixel_values=pixels, **forced), args.repeats)  # noqa: B023
-        rows.append({"size": size, "vision": part / args.images, "caption": whole / args.images})
+        rows.append(row(model, size, args.images, args.repeats))
         print(json.dumps(rows[-1]), flush=True)
     setting = {"images": args.images, "regions": REGIONS, "tokens": TOKENS, "parameters": model.num_parameters()}
     result = {"setting": setting, "machine": f"{platform.machine()}, 1 thread", "rows": rows}

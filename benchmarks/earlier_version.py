@@ -3,7 +3,7 @@
     python benchmarks/earlier_version.py --commit e18b850 --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation \\
         --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf --tokenizer gpt2
 
-Both versions run in the same Python environment, in turn. Each trains captioners of its own for one step: Show, Attend
+The last commit and the earlier one run in the same Python environment, in turn. Each trains captioners of its own for one step: Show, Attend
 and Tell at the size of its Flickr8k recipe, and a VisualGPT of width 256 with 6 layers. Then `caption`,
 `extract-features` and `train` run as somebody types them. CPU seconds are user and system time of the command with its
 children; figures are medians of the rounds. Results: `benchmarks/results/earlier_version.json`.
@@ -24,7 +24,11 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "earlier_version.json"
-PACKAGES = {"hf_captioners": "", "modeling": "hf_captioners/modeling", "processing": "hf_captioners/processing"}
+PACKAGES = {
+    "hf_captioners": "hf_captioners",
+    "modeling": "hf_captioners/modeling",
+    "processing": "hf_captioners/processing",
+}
 SIZES = {
     "show_attend_tell": {
         "architecture": "show_attend_tell",
@@ -43,15 +47,14 @@ NEEDED = "from transformers import AutoModelForImageTextToText, AutoProcessor, G
 KILOBYTE = 1024  # unit of peak memory on Linux
 
 
-def sources(commit: str | None, place: Path) -> Path:
-    """Write the packages of a commit, or of the working tree, as one folder to import from."""
-    place.mkdir(parents=True)
-    root = ROOT
-    if commit is not None:
-        root = place.parent / "checkout"
-        subprocess.run(["git", "-C", ROOT, "worktree", "add", "--detach", root, commit], check=True)
+def sources(commit: str, place: Path) -> Path:
+    """Write the packages of a commit as one folder to import from."""
+    archive = place.with_suffix(".tar")
+    subprocess.run(["git", "-C", ROOT, "archive", f"--output={archive}", commit, *PACKAGES], check=True)
+    shutil.unpack_archive(archive, place)
     for package, inside in PACKAGES.items():
-        shutil.copytree(root / package, place / (inside or package), dirs_exist_ok=True)
+        if inside != package:
+            shutil.copytree(place / package, place / inside, dirs_exist_ok=True)
     return place
 
 
@@ -86,7 +89,7 @@ class Version:
             _, status, used = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
-            raise RuntimeError(f"{command} ended with {child.returncode}: see {self.log}")
+            raise RuntimeError(f"{command} ended with {child.returncode}: {self.log.read_text()[-3000:]}")
         return {"cpu": used.ru_utime + used.ru_stime, "memory": used.ru_maxrss * KILOBYTE}
 
     def train(self, captioner: str, args: argparse.Namespace, name: str, **options: Any) -> dict[str, float]:
@@ -158,6 +161,19 @@ MEASURES = {
 }
 
 
+def compare(name: str, versions: list[Version], args: argparse.Namespace) -> dict[str, Any]:
+    """Return the row of a measure."""
+    text, measure = MEASURES[name]
+    found: dict[str, list[float]] = {version.name: [] for version in versions}
+    for _ in range(args.rounds):
+        for version in versions:
+            found[version.name].append(measure(version, args))
+    row: dict[str, Any] = {which: statistics.median(values) for which, values in found.items()}
+    if name == "startup":
+        row["floor"] = statistics.median(versions[0].python("-c", NEEDED)["cpu"] for _ in range(args.rounds))
+    return {"measure": text, **row, "ratio": row["now"] / row["earlier"], "images": args.images}
+
+
 def prepare(args: argparse.Namespace, place: Path) -> None:
     """Write the photographs with their captions and the language model."""
     from transformers import AutoTokenizer, GPT2Config, GPT2LMHeadModel
@@ -191,37 +207,19 @@ def main() -> None:
     rows = json.loads(args.output.read_text())["rows"] if args.output.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        try:
-            versions = [
-                Version(name, sources(commit, place / f"{name}_sources"), place / name, place / "log.txt")
-                for name, commit in (("now", None), ("earlier", args.commit))
-            ]
-            prepare(args, place)
-            for version in versions:
-                for captioner in SIZES:
-                    version.train(captioner, args, captioner, max_steps=1)
-            for name in args.measures:
-                text, measure = MEASURES[name]
-                found: dict[str, list[float]] = {version.name: [] for version in versions}
-                for _ in range(args.rounds):
-                    for version in versions:
-                        found[version.name].append(measure(version, args))
-                row: dict[str, Any] = {which: statistics.median(values) for which, values in found.items()}
-                if name == "startup":
-                    row["floor"] = statistics.median(
-                        versions[0].python("-c", NEEDED)["cpu"] for _ in range(args.rounds)
-                    )
-                rows[name] = {"measure": text, **row, "ratio": row["now"] / row["earlier"], "images": args.images}
-                print(json.dumps(rows[name]), flush=True)
-                result = {"commit": args.commit, "rounds": args.rounds, "machine": platform.machine(), "rows": rows}
-                args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-        except RuntimeError:
-            print((place / "log.txt").read_text()[-3000:])
-            raise
-        finally:
-            checkout = place / "checkout"
-            if checkout.exists():
-                subprocess.run(["git", "-C", ROOT, "worktree", "remove", "--force", checkout], check=True)
+        versions = [
+            Version(name, sources(commit, place / f"{name}_sources"), place / name, place / "log.txt")
+            for name, commit in (("now", "HEAD"), ("earlier", args.commit))
+        ]
+        prepare(args, place)
+        for version in versions:
+            for captioner in SIZES:
+                version.train(captioner, args, captioner, max_steps=1)
+        for name in args.measures:
+            rows[name] = compare(name, versions, args)
+            print(json.dumps(rows[name]), flush=True)
+            result = {"commit": args.commit, "rounds": args.rounds, "machine": platform.machine(), "rows": rows}
+            args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

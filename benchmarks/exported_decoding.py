@@ -12,9 +12,7 @@ import argparse
 import importlib.metadata
 import json
 import platform
-import statistics
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from typing import Any
 import PIL.Image
 import torch
 from decoding_rivals import with_stock_search
+from timing import median_cpu_seconds
 from transformers import AutoTokenizer
 
 from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
@@ -53,16 +52,6 @@ def make_config(processor: VisualGPTProcessor, layers: int) -> VisualGPTConfig:
     )
 
 
-def seconds(caption: Callable[[], Any], repeats: int) -> float:
-    """Return the median CPU seconds of a call, after one that is not counted."""
-    times = []
-    for _ in range(repeats + 1):
-        start = time.process_time()
-        caption()
-        times.append(time.process_time() - start)
-    return statistics.median(times[1:])
-
-
 def torch_caption(model: Any, processor: Any, photo: PIL.Image.Image, options: dict[str, Any]) -> str:
     """Caption a photograph with torch."""
     with torch.inference_mode():
@@ -91,7 +80,7 @@ def main() -> None:
     sizes: dict[str, float] = {}
 
     def measure(name: str, caption: Callable[[], Any]) -> None:
-        measured[name] = seconds(caption, args.repeats)
+        measured[name] = median_cpu_seconds(caption, args.repeats)
         print(f"{name:<40} {measured[name]:8.3f} s", flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
