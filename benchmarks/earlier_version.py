@@ -3,10 +3,10 @@
     python benchmarks/earlier_version.py --commit e18b850 --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation \\
         --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf --tokenizer gpt2
 
-The last commit and the earlier one run in the same Python environment, in turn. Each trains captioners of its own for one step: Show, Attend
-and Tell at the size of its Flickr8k recipe, and a VisualGPT of width 256 with 6 layers. Then `caption`,
-`extract-features` and `train` run as somebody types them. CPU seconds are user and system time of the command with its
-children; figures are medians of the rounds. Results: `benchmarks/results/earlier_version.json`.
+The last commit and the earlier one run in the same Python environment, in turn. Each trains captioners of its own for
+one step: Show, Attend and Tell at the size of its Flickr8k recipe, and a VisualGPT of width 256 with 6 layers. Then
+`caption`, `extract-features` and `train` run as somebody types them. CPU seconds are user and system time of the
+command with its children; figures are medians of the rounds. Results: `benchmarks/results/earlier_version.json`.
 """
 
 import argparse

@@ -25,8 +25,7 @@ def flickr8k(figures: dict) -> list[str]:
         f"{figures['beams']} beams. The shuffled control scores the same captions against the references of the "
         "adjacent photograph.",
         "",
-        "| captions | " + " | ".join(TITLES[metric] for metric in metrics) + " |",
-        "|---|" + "---|" * len(metrics),
+        *columns("captions", *(TITLES[metric] for metric in metrics)),
         f"| **{name}** | " + " | ".join(f"**{figures[metric]:.3f}**" for metric in metrics) + " |",
         f"| shuffled control |{blank} {figures['cider_d_shuffled']:.3f} |",
         "",
@@ -61,12 +60,16 @@ def beside_published(figures: dict) -> list[str]:
     return [
         f"Comparison with the paper ({published['row']}; {published['conditions']}), in percent:",
         "",
-        "| | " + " | ".join(name.replace("_no_penalty", "").replace("bleu_", "BLEU-") for name in names) + " |",
-        "|---|" + "---|" * len(names),
+        *columns("", *(name.replace("_no_penalty", "").replace("bleu_", "BLEU-") for name in names)),
         f"| this run | {measured} |",
         f"| paper | {theirs} |",
         "",
     ]
+
+
+def columns(*names: str) -> list[str]:
+    """Return the first two lines of a table."""
+    return [f"| {' | '.join(names)} |", "|---" * len(names) + "|"]
 
 
 def decoding(figures: dict) -> list[str]:
@@ -86,8 +89,9 @@ def decoding(figures: dict) -> list[str]:
         "those of `stock generate`; bfloat16 and int8 round, which random weights do not bear. Memory is the peak of "
         "one call above what was held before it.",
         "",
-        "| captioner | width | images | decoder | CPU seconds | speed | over the floor | equal | memory, MB |",
-        "|---|---|---|---|---|---|---|---|---|",
+        *columns(
+            "captioner", "width", "images", "decoder", "CPU seconds", "speed", "over the floor", "equal", "memory, MB"
+        ),
     ]
     for row in figures["rows"]:
         equal = "" if row["equal"] is None else f"{row['equal']} of {row['images']}"
@@ -115,8 +119,7 @@ def scst(figures: dict) -> list[str]:
         f"The table compares a step on {rival['images']} images with the method of the released code, which keeps the "
         "graph of the whole beam search (`python benchmarks/scst.py`):",
         "",
-        "| step | CPU seconds | memory kept for backward, GB |",
-        "|---|---|---|",
+        *columns("step", "CPU seconds", "memory kept for backward, GB"),
     ]
     lines += [
         f"| {name} | {row['seconds']:.1f} | {row['activation_bytes'] / 1e9:.2f} |"
@@ -136,8 +139,7 @@ def training(figures: dict) -> list[str]:
         "regions each: `CaptioningTrainer`, and a minimal loop over the same model in plain PyTorch whose batches lie "
         f"in memory (VisualGPT: {size}, 50,257 types; random weights; {figures['machine']}).",
         "",
-        "| captioner | trainer, CPU seconds | loop, CPU seconds | ratio |",
-        "|---|---|---|---|",
+        *columns("captioner", "trainer, CPU seconds", "loop, CPU seconds", "ratio"),
         *(
             f"| {row['captioner']} | {row['trainer']:.2f} | {row['loop']:.2f} | {row['ratio']:.2f} |"
             for row in figures["rows"]
@@ -161,8 +163,7 @@ def earlier_version(figures: dict) -> list[str]:
         "it trained for one step, Show, Attend and Tell at the size of its Flickr8k recipe and a VisualGPT of width "
         f"256 with 6 layers, {rows['startup']['images']} photographs with 5 beams.",
         "",
-        "| measure | earlier | now | earlier / now |",
-        "|---|---|---|---|",
+        *columns("measure", "earlier", "now", "earlier / now"),
     ]
     for name, row in rows.items():
         unit, digits = (1e6, 0) if name == "memory" else (1, 2)
@@ -194,8 +195,9 @@ def self_critical(figures: dict) -> list[str]:
         "captions and bad endings (truncated captions) are shares of all captions; words are the mean per caption. "
         "Scores are means ± standard deviations over the runs.",
         "",
-        "| data | captioner | runs | CIDEr-D before | CIDEr-D after | gain | distinct | words | bad endings |",
-        "|---|---|---|---|---|---|---|---|---|",
+        *columns(
+            "data", "captioner", "runs", "CIDEr-D before", "CIDEr-D after", "gain", "distinct", "words", "bad endings"
+        ),
     ]
     kinds = dict.fromkeys((run["table"], run["row"], run["regime"]) for run in figures["runs"])
     for table, row, regime in kinds:
@@ -231,8 +233,16 @@ def self_retrieval(figures: dict) -> list[str]:
         f"was trained with {setting['judge_epochs']:g} epochs of cross-entropy only and rewards no run. Scores are "
         "means ± standard deviations over the runs.",
         "",
-        "| rewards (weights) | runs | retrieval before | after | gain | CIDEr-D before | after | shuffled after |",
-        "|---|---|---|---|---|---|---|---|",
+        *columns(
+            "rewards (weights)",
+            "runs",
+            "retrieval before",
+            "after",
+            "gain",
+            "CIDEr-D before",
+            "after",
+            "shuffled after",
+        ),
     ]
     for rewards in dict.fromkeys(run["rewards"] for run in figures["runs"]):
         runs = [run for run in figures["runs"] if run["rewards"] == rewards]
@@ -260,8 +270,7 @@ def low_data(figures: dict) -> list[str]:
         "these photographs. Scores are means ± standard deviations over the seeds, which also select the training "
         "pairs.",
         "",
-        "| initialisation | training pairs | runs | BLEU-1 | BLEU-4 | CIDEr-D |",
-        "|---|---|---|---|---|---|",
+        *columns("initialisation", "training pairs", "runs", "BLEU-1", "BLEU-4", "CIDEr-D"),
     ]
     best: dict[str, tuple[float, str]] = {}
     for regime, row in dict.fromkeys((run["regime"], run["row"]) for run in sorted(figures["runs"], key=by_regime)):
@@ -307,8 +316,7 @@ def vision(figures: dict) -> list[str]:
         "first row is what plain "
         "torch does. `python benchmarks/vision.py` repeats the measurement.",
         "",
-        "| images of a batch | memory | user | system | speed |",
-        "|---|---|---|---|---|",
+        *columns("images of a batch", "memory", "user", "system", "speed"),
     ]
     lines += [
         f"| {r['images']} | {r['memory']} | {r['user']:.2f} | {r['system']:.2f} | {r['ratio']:.2f} |"
@@ -327,8 +335,7 @@ def detector(figures: dict) -> list[str]:
         f"Transformer of the published size, {setting['regions']} regions, {setting['images']} images at once, 5 "
         f"beams, {setting['tokens']} forced tokens, random weights. `python benchmarks/detector.py` repeats it.",
         "",
-        "| image, pixels | detector | whole caption | share of the detector |",
-        "|---|---|---|---|",
+        *columns("image, pixels", "detector", "whole caption", "share of the detector"),
         *(
             f"| {row['size']} x {row['size']} | {row['vision']:.2f} | {row['caption']:.2f} | "
             f"{100 * row['vision'] / row['caption']:.0f} % |"
@@ -360,8 +367,9 @@ def zodiac_pools(figures: dict) -> list[str]:
         f"drawn scenes; {setting['validation']} others are captioned with {setting['beams']} beams, in batches of "
         f"{setting['batch']} (which takes the CPU seconds) and one by one. Mean and deviation of {seeds} seeds:",
         "",
-        "| trained with | read with | CIDEr-D | one by one | captions that change with the batch | CPU seconds |",
-        "|---|---|---|---|---|---|",
+        *columns(
+            "trained with", "read with", "CIDEr-D", "one by one", "captions that change with the batch", "CPU seconds"
+        ),
     ]
     for pair in pairs:
         changed, seconds = (statistics.fmean(of(pair, name)) for name in ("changed_captions", "seconds"))
@@ -375,8 +383,7 @@ def zodiac_pools(figures: dict) -> list[str]:
         f"{setting['batch']} and alone. Step by step: words of greedy captions when they are generated and when the "
         "caption is read at once, as in training. Those of the default are rounding errors.",
         "",
-        "| trained and read with | in a batch | largest | step by step | largest |",
-        "|---|---|---|---|---|",
+        *columns("trained and read with", "in a batch", "largest", "step by step", "largest"),
     ]
     for pair in pairs:
         if pair[0] == pair[1]:
@@ -402,8 +409,7 @@ def memorization(figures: dict) -> list[str]:
         f"photographs. Hardware: {figures['hardware']}, shared with other work. `python benchmarks/memorization.py` "
         "has the commands.",
         "",
-        "| architecture | CIDEr-D | shuffled control | BLEU-4 | distinct | minutes |",
-        "|---|---|---|---|---|---|",
+        *columns("architecture", "CIDEr-D", "shuffled control", "BLEU-4", "distinct", "minutes"),
     ]
     lines += [
         f"| `{name}` | {run['cider_d']:.3f} | {run['cider_d_shuffled']:.3f} | {run['bleu_4']:.3f} | "
@@ -430,9 +436,18 @@ def attention_on_objects(figures: dict) -> list[str]:
         "group in the attention to both, and that of even attention. Intervals (95 %) are those of 1,000 draws of the "
         "images. `python benchmarks/attention_on_objects.py` measures.",
         "",
-        "| architecture | loss | on the object, times even | interval | over another scene | strongest region on it | "
-        "even | named of both | interval | even |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        *columns(
+            "architecture",
+            "loss",
+            "on the object, times even",
+            "interval",
+            "over another scene",
+            "strongest region on it",
+            "even",
+            "named of both",
+            "interval",
+            "even",
+        ),
     ]
     for name, run in sorted(runs.items()):
         low, high = run["times_even_interval"]
@@ -462,8 +477,10 @@ def compared(figures: dict) -> list[str]:
         f"{row['cpu_seconds']:.2f} |"
         for row in figures["rows"]
     ]
-    header = "| captioner | equal captions | CIDEr-D | weights and tokenizer, MB | CPU seconds per photograph |"
-    return [header, "|---|---|---|---|---|", *rows, ""]
+    header = columns(
+        "captioner", "equal captions", "CIDEr-D", "weights and tokenizer, MB", "CPU seconds per photograph"
+    )
+    return [*header, *rows, ""]
 
 
 def exported_captions(figures: dict) -> list[str]:
@@ -514,8 +531,7 @@ def exported_decoding(figures: dict) -> list[str]:
         f"transformers {versions['transformers']}, onnxruntime {versions['onnxruntime']}). The exported folder has "
         f"{sizes}.",
         "",
-        "| | CPU seconds | speed relative to stock `generate()` |",
-        "|---|---|---|",
+        *columns("", "CPU seconds", "speed relative to stock `generate()`"),
         *(f"| {row['what']} | {row['seconds']:.2f} | {row['speedup']:.2f} x |" for row in figures["rows"]),
         "",
         "What to use when: with a GPU, or to train, torch. On a CPU where torch is installed, "

@@ -270,8 +270,8 @@ def decoded(source: Any) -> Any:
 
 def undecoded(batch: Mapping[str, Any], column: str) -> Any:
     """Return a column of images; those of a data set stay encoded: a damaged one would end the whole batch."""
-    # A `LazyBatch` of datasets, whose import takes a second that captions of files do not need.
-    table = None if isinstance(batch, dict) else getattr(batch, "pa_table", None)
+    # Of a `LazyBatch` of datasets, whose import takes a second that captions of files do not need.
+    table = getattr(batch, "pa_table", None)
     if table is not None and pyarrow.types.is_nested(table.schema.field(column).type):
         return table[column].to_pylist()
     return copy.copy(batch)[column]  # type: ignore[index]

@@ -1,6 +1,5 @@
-"""Captioned data sets, loaded by `load_captions`."""
+"""Captioned data sets, loaded by `load_captions`. A name of `__init__.pyi` loads its module on first use."""
 
-from .loading import list_datasets, load_captions
-from .report import BadRowsError, DataReport, Problem, ProblemKind
+import lazy_loader
 
-__all__ = ["BadRowsError", "DataReport", "Problem", "ProblemKind", "list_datasets", "load_captions"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -6,12 +6,14 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hf_captioners.processing.image_reading import check_image
 
 from .report import DataReport, ProblemKind
-from .schema import CaptionRow
+
+if TYPE_CHECKING:
+    from .schema import CaptionRow
 
 # Formats that are read, and formats of photographs that are not, so that such files are named, not passed over.
 READ_SUFFIXES = (
