@@ -1,6 +1,6 @@
 """Captions of a data set, matched with its references."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +63,8 @@ def caption_data_set(
 
     Args:
         pipeline: see `load_pipeline`.
-        rows: rows of `load_captions`: `image`, `images` or `regions` (see `with_regions`), `image_id`, `captions`.
+        rows: rows of `load_captions`: `image`, `images` or `regions` (see `with_regions`), `image_id`, `captions`;
+            and columns that the captioner reads besides, such as `attributes`.
         batch_size: rows per batch.
         **options: arguments of the pipeline, for example `num_beams`.
 
@@ -86,11 +87,12 @@ def caption_data_set(
     """
     require_batch_size(batch_size)
     rows = with_allowed_formats(rows)
+    declared = getattr(pipeline.processor, "input_columns", {})
     matched = MatchedCaptions([], [], [], [], [])
     with tqdm(total=len(rows), desc="captions", unit="image", disable=None) as progress:
         for first in range(0, len(rows), batch_size):
             batch = [rows[place] for place in range(first, min(first + batch_size, len(rows)))]
-            inputs = [next(row[name] for name in INPUT_COLUMNS if name in row) for row in batch]
+            inputs = [_pipeline_item(row, declared) for row in batch]
             results = pipeline(inputs, batch_size=len(batch), **options)
             for row, best in zip(batch, results, strict=True):
                 if row["captions"]:
@@ -103,3 +105,12 @@ def caption_data_set(
     if not matched.images:
         raise ValueError("The data set has no references to score against.")
     return matched
+
+
+def _pipeline_item(row: Mapping[str, Any], declared: Iterable[str]) -> Any:
+    """Return the image of a row as the pipeline reads it, with the columns that the captioner reads besides."""
+    column = next(name for name in INPUT_COLUMNS if name in row)
+    given = {name: row[name] for name in declared if name in row}
+    if not given:
+        return row[column]
+    return {**row[column], **given} if column == REGIONS else {column: row[column], **given}

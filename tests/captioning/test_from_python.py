@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from transformers import pipeline
 
 from hf_captioners import load_captions
 from hf_captioners.captioning.batches import caption_batches, caption_into_file, load_pipeline
@@ -10,6 +12,9 @@ from hf_captioners.captioning.caption_files import CaptionFile
 from hf_captioners.captioning.data_set import caption_data_set, load_split
 from hf_captioners.captioning.image_list import find_images
 from hf_captioners.captioning.scoring import MetricSettings, score_files, score_matched
+from hf_captioners.features.region_source import Regions
+from hf_captioners.features.regions_column import with_regions
+from hf_captioners.training.starting import ModelArguments, start_captioner
 
 
 def test_batches_and_a_file(images, captioner, tmp_path):
@@ -49,3 +54,26 @@ def test_a_data_set_and_its_scores(images, captioner, tmp_path):
     assert compared.metrics["comparison"]["cider_d"]["difference"] == 0
     with pytest.raises(ValueError, match="expected a list of names among"):
         MetricSettings(("blue",))
+
+
+def test_columns_that_a_captioner_reads_beside_the_image(images, vision_model):
+    """A column of attributes is given to the captioner, which has no detector of its own here."""
+    rows = load_split(str(images), None, "train", {})
+    rows = rows.add_column("attributes", [captions[0].split()[:3] for captions in rows["captions"]])
+    sizes = ["hidden_size=16", "num_attention_heads=2", "ffn_dim=16", "encoder_layers=1", "decoder_layers=1"]
+    start = ModelArguments(
+        architecture="eta", vision_model=vision_model, image_size=32, min_word_count=1, model_config=sizes
+    )
+    model, processor = start_captioner(start, [caption for captions in rows["captions"] for caption in captions])
+    captioning = pipeline("image-captioning", model=model, processor=processor, device="cpu")
+    inputs = processor(images=rows["image"], attributes=rows["attributes"], return_tensors="pt")
+    expected = processor.batch_decode(model.generate(**inputs, num_beams=1, max_new_tokens=6))
+    options = {"batch_size": 4, "num_beams": 1, "max_new_tokens": 6}
+    assert caption_data_set(captioning, rows, **options).predictions == expected
+    found = model.get_region_features(pixel_values=inputs["pixel_values"])
+    regions = {
+        name: Regions(features.numpy(), boxes.numpy())
+        for name, features, boxes in zip(rows["image_id"], *found[:2], strict=True)
+    }
+    assert caption_data_set(captioning, with_regions(rows, regions), **options).predictions == expected
+    assert len(np.unique(expected)) > 1

@@ -3,6 +3,9 @@
 Two families run in the fast tests, the others with the mark `slow`.
 """
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -41,6 +44,7 @@ families = pytest.mark.parametrize(
     "family", [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in FAMILIES]
 )
 fast_families = pytest.mark.parametrize("family", FAST)
+SCORING = Path(__file__).parents[1] / "hub" / "scoring_process.py"
 SIDE = 64
 # Sizes of images in a batch, height and width.
 SIZES = [(SIDE, SIDE), (SIDE, 32), (48, SIDE)]
@@ -142,6 +146,25 @@ def test_saved_loaded_and_exported(family, tmp_path):
     assert torch.equal(loaded.generate(**inputs, num_beams=2, max_new_tokens=6), expected)
     regions = model.get_region_features(**inputs)
     assert torch.equal(model.generate(**regions, num_beams=2, max_new_tokens=6), expected)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_fresh_process_without_the_package_computes_the_same(fork_server, tmp_path):
+    """One process loads a captioner of every family; logits of its own caption are equal."""
+    expected = {}
+    for family in FAMILIES:
+        folder, model, (pixels, mask) = tmp_path / family, make_captioner(family), padded_images(family)
+        model.save_pretrained(folder / "captioner")
+        inputs = {"pixel_values": pixels, "pixel_mask": mask}
+        inputs["decoder_input_ids"] = model.generate(**inputs, max_new_tokens=6)
+        expected[family] = model(**inputs).logits
+        torch.save(inputs, folder / "inputs.pt")
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    done = fork_server.run([SCORING, *(tmp_path / family for family in FAMILIES)], cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for family, logits in expected.items():
+        assert_computed_alike(torch.load(tmp_path / family / "logits.pt"), logits)
 
 
 @pytest.mark.slow
