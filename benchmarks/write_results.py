@@ -345,6 +345,33 @@ def detector(figures: dict) -> list[str]:
     ]
 
 
+def regions(figures: dict) -> list[str]:
+    """Return the section on a detector's regions beside the grid of its backbone."""
+    found = figures["detector"]
+    titles = {"regions": "regions of the detector", "grid": "grid of its backbone"}
+    return [
+        "## Drawn scenes: regions of a detector, or a grid",
+        "",
+        "`examples/train_detector.py` trains a small RT-DETR from random weights in "
+        f"{found['seconds'] / 60:.0f} minutes ({figures['hardware']}): mean average precision {found['map_50']:.3f} "
+        "at an intersection over union of 0.5, "
+        f"{found['map_50_95']:.3f} over 0.5 to 0.95, on {found['images']} unseen scenes with 36 labels.",
+        "",
+        "Image Transformer, one recipe (`image_transformer/scene_regions.yaml`) and one seed, "
+        f"{figures['grid']['images']} unseen scenes:",
+        "",
+        *columns("vision part", "regions", "steps", "BLEU-4", "CIDEr-D", "shuffled control"),
+        *(
+            f"| {title} | {figures[name]['regions']} | {figures[name]['steps']:,} | {figures[name]['bleu_4']:.3f} | "
+            f"{figures[name]['cider_d']:.3f} | {figures[name]['cider_d_shuffled']:.3f} |"
+            for name, title in titles.items()
+        ),
+        "",
+        "The commands are in `benchmarks/regions.py`.",
+        "",
+    ]
+
+
 def zodiac_pools(figures: dict) -> list[str]:
     """Return the section on the pools of ZoDIAC's intensities."""
     setting, runs = figures["setting"], figures["runs"]
@@ -644,6 +671,7 @@ def page() -> str:
         ("browser_captions", browser_captions),
         ("vision", vision),
         ("detector", detector),
+        ("regions", regions),
         ("training", training),
         ("earlier_version", earlier_version),
         ("scst", scst),

@@ -38,7 +38,7 @@ BACKBONE = {"embedding_size": 32, "hidden_sizes": [32, 64, 128, 192], "depths": 
 STAGES = {"out_features": ["stage2", "stage3", "stage4"]}
 SIZES = {
     **{"d_model": 96, "encoder_hidden_dim": 96, "encoder_ffn_dim": 192, "decoder_ffn_dim": 192, "decoder_layers": 3},
-    **{"encoder_attention_heads": 4, "decoder_attention_heads": 4, "hidden_expansion": 0.5},
+    **{"encoder_attention_heads": 3, "decoder_attention_heads": 3, "hidden_expansion": 0.5},
     **{"encoder_in_channels": BACKBONE["hidden_sizes"][1:], "decoder_in_channels": [96] * 3},
     **{"num_queries": 20, "num_denoising": 20, "dropout": 0.0},
 }

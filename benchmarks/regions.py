@@ -1,0 +1,54 @@
+"""Collect the comparison of a detector's regions with the grid of its backbone, on drawn scenes.
+
+    python examples/train_detector.py --output_dir runs/scene_detector
+    hf-captioners train image_transformer/scene_regions.yaml \
+        --vision_model runs/scene_detector --output_dir runs/scene_regions
+    hf-captioners train image_transformer/scene_regions.yaml \
+        --vision_model runs/scene_detector/backbone --output_dir runs/scene_grid
+    python benchmarks/regions.py runs/scene_detector --regions runs/scene_regions --grid runs/scene_grid
+
+Both captioners are the Image Transformer of the same recipe and seed, trained for equally many steps.
+"""
+
+import argparse
+import json
+import os
+import platform
+from pathlib import Path
+
+from hf_captioners.loading import load_captioner
+
+SCORES = ("bleu_4", "cider_d", "cider_d_shuffled", "images")
+
+
+def figures_of(folder: Path) -> dict:
+    """Return the scores and the length of a finished run."""
+    results = json.loads((folder / "test_results.json").read_text(encoding="utf-8"))
+    state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+    model, processor = load_captioner(str(folder))
+    image = processor.image_processor.size["height"]
+    pixels = model.dummy_inputs["pixel_values"].new_zeros(1, 3, image, image)
+    regions = model.get_region_features(pixel_values=pixels).region_features.shape[1]
+    return {name: results[name] for name in SCORES} | {"steps": state["global_step"], "regions": regions}
+
+
+def main() -> None:
+    """Read the runs and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("detector", type=Path, help="output of examples/train_detector.py")
+    parser.add_argument("--regions", type=Path, required=True, help="captioner on the detector's regions")
+    parser.add_argument("--grid", type=Path, required=True, help="captioner on the grid of its backbone")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/results/regions.json"))
+    args = parser.parse_args()
+    result = {
+        "detector": json.loads((args.detector / "detection.json").read_text(encoding="utf-8")),
+        "regions": figures_of(args.regions),
+        "grid": figures_of(args.grid),
+        "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU, shared with other work",
+    }
+    args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print({name: result[name]["cider_d"] for name in ("regions", "grid")})
+
+
+if __name__ == "__main__":
+    main()
