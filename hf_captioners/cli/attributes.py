@@ -146,7 +146,7 @@ def train(args: argparse.Namespace) -> int:
         use_cpu=args.use_cpu,
     )
     detector = AttributeDetectorArguments(**{name: getattr(args, name) for name in sizes})
-    show(train_attribute_detector(detector, data, training, args.resume))
+    show(train_attribute_detector(detector, data, training, args.resume, say=print))
     print(f"Saved in {args.output_dir}.")
     return 0
 

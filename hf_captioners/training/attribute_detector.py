@@ -26,6 +26,7 @@ from hf_captioners.processing.vocabulary import attribute_labels, attribute_word
 from .collator import stack_features
 from .data_arguments import DataArguments, load_training_data
 from .images import CaptionedImages
+from .progress import Say, tell_progress
 
 logger = logging.get_logger(__name__)
 
@@ -134,6 +135,7 @@ def train_attribute_detector(
     data: DataArguments,
     training: TrainingArguments,
     resume: bool = False,
+    say: Say | None = None,
 ) -> dict[str, float]:
     """Train an attribute detector and save it in `output_dir`.
 
@@ -142,6 +144,7 @@ def train_attribute_detector(
         data: the data set, with images or stored features.
         training: arguments of the trainer of transformers; `attribute_training_arguments` makes them.
         resume: resume from the last checkpoint in `output_dir`, if any.
+        say: receives lines on what the run does; None: the entries of transformers' log are printed.
 
     Returns:
         The metrics of the evaluation images, see `word_metrics`.
@@ -183,6 +186,12 @@ def train_attribute_detector(
             compute_metrics=lambda found: dict(word_metrics(found.predictions, found.label_ids.astype(bool))),
             preprocess_logits_for_metrics=lambda outputs, labels: outputs[0],  # the probabilities
         )
+        if say is not None and trainer.is_world_process_zero():
+            say(
+                f"{len(words):,} words; training on {len(train_images):,} images with {regions} regions each, "
+                f"evaluated on {len(validation_images):,} images. The detector will be in {output}."
+            )
+            tell_progress(trainer, say)
         trainer.train(resume_from_checkpoint=checkpoint)
         trainer.save_model()
         if image_processor is not None:

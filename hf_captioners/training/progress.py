@@ -13,7 +13,7 @@ from .streams import StreamedPairs
 MEASURED_STEPS = 5  # after the first one, which also prepares the device
 FEW_IMAGES = 1000
 Say = Callable[[str], None]
-SHOWN = ("loss", "eval_loss", "eval_cider_d", "eval_bleu_4", "reward")
+SHOWN = ("loss", "eval_loss", "eval_cider_d", "eval_bleu_4", "reward", "eval_mean_average_precision")
 
 
 def describe_run(trainer: Any, started_from: str) -> list[str]:
@@ -182,9 +182,14 @@ class ReadableLog(TrainerCallback):
 
 
 def narrate(trainer: Trainer, say: Say, started_from: str) -> None:
-    """Say what the run will do, and let callbacks say its time and its figures instead of transformers' entries."""
+    """Say what the run will do, and then its time and its figures."""
     for line in describe_run(trainer, started_from):
         say(line)
+    tell_progress(trainer, say)
+
+
+def tell_progress(trainer: Trainer, say: Say) -> None:
+    """Let callbacks say the time and the figures of a run instead of the entries of transformers."""
     if trainer.pop_callback(ProgressCallback) is not None:
         trainer.add_callback(_Bar)
     trainer.remove_callback(PrinterCallback)

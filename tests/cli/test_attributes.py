@@ -98,6 +98,8 @@ def test_stored_features(images, vision_model, tmp_path, capsys):
     assert main([*extract, "--output", str(tmp_path / "features"), "--use_cpu"]) == 0
     stored = ["--data_dir", images, "--features", tmp_path / "features"]
     assert run("train", *stored, *QUICK, "--output_dir", tmp_path / "detector") == 0
+    said = capsys.readouterr().out
+    assert "12 words; training on 7 images" in said and "eval mean average precision" in said and "{" not in said
     config = json.loads((tmp_path / "detector" / "config.json").read_text())
     assert config["region_extractor"]["name"].endswith("vision_model, layer -1, own grid")
     typed = ["--features", tmp_path / "features" / "train", "--detector", tmp_path / "detector"]
