@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 import torch
+from transformers import DetrImageProcessor
 
 from hf_captioners.features.agreement import require_own_features
 from hf_captioners.features.cache import vision_part
+from hf_captioners.features.extraction import DetectorExtractor
 from hf_captioners.features.feature_store import FeatureStore, OtherExtractorError, StoreDescription
 from hf_captioners.features.feature_store_writer import FeatureStoreWriter
 from hf_captioners.features.region_source import Regions
 from hf_captioners.features.regions_column import store_regions, with_regions
+from tests.modeling.tiny_detectors import make_detector
 
 
 @pytest.fixture
@@ -48,6 +51,34 @@ def test_features_of_its_own_vision_part_train_as_images_do(store_of, scenes, ma
         "name": own.description("float16").extractor,
         "revision": own.digest,
     }
+
+
+def test_pixels_cache_and_store_of_a_detector_train_alike(
+    store_of, scenes, make_trainer, make_captioner, processor, tmp_path
+):
+    """Images of a batch have different numbers of regions; the losses of two epochs are the same three ways."""
+    make_detector("detr").save_pretrained(tmp_path / "detr")
+    DetrImageProcessor(size={"shortest_edge": 48, "longest_edge": 64}).save_pretrained(tmp_path / "detr")
+    name = str(tmp_path / "detr")
+    every = DetectorExtractor.from_detector(name)
+    middle = float(np.median([one.scores for one in every(every.prepare(list(scenes["train"]["image"])))]))
+    choice = {"max_regions": 6, "min_regions": 2, "score_threshold": middle}
+    own_processor = type(processor)(type(processor.image_processor).from_backbone(name), processor.tokenizer)
+    extractor = DetectorExtractor.from_detector(name, **choice)
+    store = store_of(extractor, extractor.description("float32"), extractor.prepare)
+    assert len({len(store[image].features) for image in scenes["train"]["image_id"]}) > 1
+    stored = {part: with_regions(rows, store) for part, rows in scenes.items()}
+    losses = []
+    for rows, cached in ((scenes, False), (scenes, True), (stored, False)):
+        model = make_captioner(vision_model=name, **{f"vision_{field}": value for field, value in choice.items()})
+        fields = {"cache_features": cached, "feature_cache_dtype": "float32", "processing_class": own_processor}
+        trainer = make_trainer(model, train_rows=rows["train"], eval_rows=rows["validation"], **fields)
+        trainer.train()
+        curve = [entry.get("loss", entry.get("eval_loss")) for entry in trainer.state.log_history]
+        losses.append([loss for loss in curve if loss is not None])
+    assert len(losses[0]) > 3
+    for other in losses[1:]:
+        np.testing.assert_allclose(other, losses[0], rtol=1e-4)
 
 
 def test_features_of_a_different_vision_model_are_refused(store_of, scenes, make_trainer, make_captioner, processor):
