@@ -1,6 +1,7 @@
 """Hooks of `make docs`: pages that are made from other files, and the parts of pages that comments name.
 
-The first page is the README, so that no text stands twice. A page may have these comments, each in a line of its own:
+The first page is the README, and a guide is also a notebook, so that no text stands twice. A page may have these
+comments, each in a line of its own:
 
 - `<!-- section FILE: TITLE -->`: that section of another page, without its heading;
 - `<!-- citation NAME -->`, `<!-- results NAME -->`: paper and measured figures of an architecture;
@@ -18,6 +19,7 @@ from hf_captioners.architectures import KINDS, get_architecture
 ROOT = Path(__file__).parents[1]
 DOCS, RESULTS, SOURCES = ROOT / "docs", ROOT / "benchmarks" / "results", ROOT / "build" / "site_sources"
 REPOSITORY_PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
+NOTEBOOK = "first_captioner.md"  # the guide that is also a notebook
 COMMENT = re.compile(r"^<!-- (section|citation|results|class) (.+?) -->$", re.MULTILINE)
 API = {
     "captioners": (
@@ -71,6 +73,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     pages = {name: repository_page(ROOT / source) for name, source in REPOSITORY_PAGES.items()}
     pages |= {f"api/{name}.md": reference_page(*parts) for name, parts in API.items()}
+    pages[NOTEBOOK.replace(".md", ".ipynb")] = notebook((DOCS / NOTEBOOK).read_text(encoding="utf-8"))
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     return files
@@ -95,6 +98,19 @@ def reference_page(title: str, *modules: list[str]) -> str:
     return f"# {title}\n\n" + "\n\n".join(
         f"## `{name}`\n\n::: {name}\n    options:\n      show_root_heading: false" for name in names
     )
+
+
+def notebook(markdown: str) -> str:
+    """Return a guide as a notebook, whose cells are its blocks of Python; links go to the pages of the site."""
+    import jupytext
+
+    linked = re.sub(r"\]\((\w+)\.md", r"](\1.html", markdown)
+    found = jupytext.reads(linked.replace("```bash", "```bash .noeval"), fmt="md")
+    for cell in found.cells:
+        cell.source = cell.source.replace("```bash .noeval", "```bash")
+        cell.id = f"cell-{found.cells.index(cell)}"  # equal in every build
+    found.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return jupytext.writes(found, fmt="ipynb")
 
 
 def section(file: str, title: str) -> str:

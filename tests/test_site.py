@@ -21,6 +21,13 @@ from tests.browser import look_at, open_browser
 ARCHITECTURES = {name: one for name, one in REGISTERED.items() if name != "toy"}  # of other tests
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
+SMALLER = {
+    "NUM_IMAGES = 1500": "NUM_IMAGES = 20",
+    '"validation": 100, "test": 100': '"validation": 4, "test": 6',
+    "NUM_DRAWINGS = 24_000": "NUM_DRAWINGS = 96",
+    "EPOCHS = 5": "EPOCHS = 1",
+}
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -89,6 +96,30 @@ def test_figures_are_those_of_their_script():
 def test_an_unknown_section_is_refused():
     with pytest.raises(LookupError, match="docs/paper_index.md has no section 'No paper'"):
         SITE.on_page_markdown("<!-- section paper_index.md: No paper -->")
+
+
+def test_a_guide_is_a_notebook():
+    """Its cells are the blocks of Python, in order; commands for other images stay text."""
+    pytest.importorskip("jupytext", reason="the extra docs is not installed")
+    text = (DOCS / SITE.NOTEBOOK).read_text(encoding="utf-8")
+    cells = json.loads(SITE.notebook(text))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert code == [block.strip() for block in BLOCK.findall(text)] and len(code) >= 6
+    told = "".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    assert "```bash\nhf-captioners train" in told and "](data.html)" in told and "noeval" not in told
+
+
+def test_the_guide_runs_from_top_to_bottom(fork_server, tmp_path):
+    """With few images; an image and a figure are what the cells show."""
+    code = "\n".join(BLOCK.findall((DOCS / SITE.NOTEBOOK).read_text(encoding="utf-8")))
+    for usual, few in SMALLER.items():
+        assert usual in code
+        code = code.replace(usual, few)
+    (tmp_path / "guide.py").write_text(code, encoding="utf-8")
+    done = fork_server.run([tmp_path / "guide.py"], cwd=tmp_path, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "'cider_d_shuffled'" in done.stdout and (tmp_path / "first" / "captioner" / "README.md").is_file()
+    assert "Warning" not in done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import torch
 from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
@@ -175,6 +176,8 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError(
                 "`remove_unused_columns=True` removes images and captions that the collator needs; leave it False."
             )
+        if self.use_cpu or not torch.accelerator.is_available():
+            self.dataloader_pin_memory = False  # torch warns about it at every epoch
         self._check_metrics()
         if self.feature_cache_dtype not in FEATURE_DTYPES:
             raise ValueError(
