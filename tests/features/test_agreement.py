@@ -53,6 +53,7 @@ def test_features_of_its_own_vision_part_train_as_images_do(store_of, scenes, ma
     }
 
 
+@pytest.mark.slow
 def test_pixels_cache_and_store_of_a_detector_train_alike(
     store_of, scenes, make_trainer, make_captioner, processor, tmp_path
 ):
