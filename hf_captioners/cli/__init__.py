@@ -118,8 +118,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("hf-captioners: interrupted", file=sys.stderr)
         return 130
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, *_connection_errors()) as error:
         if top.traceback:
             raise
-        print(f"hf-captioners {top.command}: error: {error}", file=sys.stderr)
+        reason = "" if isinstance(error, (ValueError, OSError, ImportError)) else "there is no connection to the Hub: "
+        print(f"hf-captioners {top.command}: error: {reason}{error}", file=sys.stderr)
         return 2
+
+
+def _connection_errors() -> tuple[type[Exception], ...]:
+    """Return the error of connections to the Hub, which is no `OSError`; none if nothing has imported its library."""
+    errors = sys.modules.get("huggingface_hub.errors")
+    return () if errors is None else (errors.HTTPError,)

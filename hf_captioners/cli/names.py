@@ -150,9 +150,9 @@ def _config_of_base(flag: str, folder: Path) -> dict[str, Any] | None:
 
 
 def _config_on_hub(flag: str, source: str) -> dict[str, Any] | None:
-    """Return the `config.json` of a name on the Hub; None if there is none, or the Hub cannot be reached now."""
+    """Return the `config.json` of a name on the Hub; None if it has none, or the Hub does not answer as it should."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HTTPError, RepositoryNotFoundError
 
     try:
         files = HfApi().model_info(source, timeout=HUB_SECONDS).siblings or ()
@@ -166,8 +166,13 @@ def _config_on_hub(flag: str, source: str) -> dict[str, Any] | None:
             f"`{flag}`: {source} is no checkpoint: there is no such directory, and no such model on the Hub (or it is "
             f"private: sign in with `hf auth login`).{near_path(source)}"
         ) from error
-    except (OSError, ValueError, RuntimeError):
+    except (HfHubHTTPError, OSError, ValueError, RuntimeError):
         return None
+    except HTTPError as error:
+        raise ConnectionError(
+            f"`{flag}`: {source} is no checkpoint: there is no such directory, it is not in the cache of the Hub, and "
+            f"there is no connection to the Hub ({error}).{near_path(source)}"
+        ) from error
 
 
 def _config(path: Path) -> dict[str, Any] | None:

@@ -6,6 +6,8 @@ from hf_captioners.cli import main
 from hf_captioners.cli.names import check_language_model, check_source, check_vision_model
 from tests.hub.loopback_hub import loopback_hub  # noqa: F401
 
+CLOSED = "http://127.0.0.1:9"  # nobody listens
+
 
 @pytest.fixture
 def hub(offline, loopback_hub, monkeypatch, tmp_path):  # noqa: F811
@@ -51,3 +53,15 @@ def test_the_kind_of_a_model_on_the_hub(hub):
 def test_a_hub_that_does_not_answer_is_no_mistake(hub):  # what loads the model asks again
     hub.before = lambda method, path: (_ for _ in ()).throw(RuntimeError("down"))
     assert check_source("--model", "tester/model") is None
+
+
+def test_no_connection_to_the_hub(hub, images, captioner, capsys, monkeypatch):
+    """One line, at once: the library would try again for half a minute; a model of the cache needs no connection."""
+    push("tester/model", model_type="gpt2")
+    check_source("--language_model", "tester/model")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", CLOSED)
+    assert check_source("--language_model", "tester/model") == {"model_type": "gpt2"}
+    for typed in (["caption", str(images), "--model", "tester/other"], ["push", captioner, "tester/mine"]):
+        assert main(typed) == 2
+        error = capsys.readouterr().err
+        assert "there is no connection to the Hub" in error and error.count("\n") == 1, error
