@@ -110,13 +110,15 @@ def draw_word(axes: Axes, explanation: Explanation, word: int, top: float) -> No
 
 
 def outline(axes: Axes, corners: NDArray[Any], text: str, colour: str = OUTLINE) -> None:
-    """Outline a box, given in pixels, with a text in its upper left corner."""
+    """Outline a box, given in pixels, with a text in its upper left corner, right of the middle in the upper right."""
     left, top, right, bottom = map(float, corners)
     axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor="black", linewidth=2.2))
     axes.add_patch(Rectangle((left, top), right - left, bottom - top, fill=False, edgecolor=colour, linewidth=1.2))
     if text:
         label = {"boxstyle": "square,pad=0.1", "facecolor": "black", "alpha": 0.65, "linewidth": 0}
-        axes.text(left, top, text, color=colour, fontsize=SMALL, va="top", ha="left", bbox=label, clip_on=True)
+        side = "right" if left + right > sum(axes.get_xlim()) else "left"  # a long name stays in the panel
+        place = (right if side == "right" else left, top)
+        axes.text(*place, text, color=colour, fontsize=SMALL, va="top", ha=side, bbox=label, clip_on=True)
 
 
 def draw_bar(axes: Axes, name: str, value: float | None, ends: tuple[float, float], colour: str) -> None:
