@@ -16,6 +16,8 @@ import os
 import platform
 from pathlib import Path
 
+from PIL import Image
+
 from hf_captioners.loading import load_captioner
 
 SCORES = ("bleu_4", "cider_d", "cider_d_shuffled", "images")
@@ -26,9 +28,8 @@ def figures_of(folder: Path) -> dict:
     results = json.loads((folder / "test_results.json").read_text(encoding="utf-8"))
     state = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
     model, processor = load_captioner(str(folder))
-    image = processor.image_processor.size["height"]
-    pixels = model.dummy_inputs["pixel_values"].new_zeros(1, 3, image, image)
-    regions = model.get_region_features(pixel_values=pixels).region_features.shape[1]
+    found = model.get_region_features(**processor(images=Image.new("RGB", (128, 128)), return_tensors="pt"))
+    regions = found.region_features.shape[1]
     return {name: results[name] for name in SCORES} | {"steps": state["global_step"], "regions": regions}
 
 
