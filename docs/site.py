@@ -149,6 +149,11 @@ def results(name: str) -> str:
             f"- Flickr8k, {figures['images']:,} validation photographs: CIDEr-D {figures['cider_d']:.3f}, BLEU-4 "
             f"{figures['bleu_4']:.3f}; shuffled control {figures['cider_d_shuffled']:.3f}."
         )
+    by_attributes = RESULTS / "attributes.json"
+    if name == "eta" and by_attributes.is_file():
+        captioners = json.loads(by_attributes.read_text(encoding="utf-8"))["captioners"]
+        scores = ", ".join(f"{one['cider_d']:.3f} ({attributes})" for attributes, one in captioners.items())
+        lines.append(f"- Flickr8k, CIDEr-D by the attributes that are read: {scores}.")
     learned = json.loads((RESULTS / "memorization.json").read_text(encoding="utf-8"))["runs"].get(name)
     if learned:
         lines.append(
