@@ -70,7 +70,7 @@ def main() -> None:
     args = parser.parse_args()
 
     rows = load_split(args.data_dir, None, SPLIT, {}, features=str(args.features))
-    train = load_captions("caption_folder", data_dir=args.data_dir, split="train", with_images=False)
+    train = load_captions("caption_folder", data_dir=args.data_dir, split="train")
     words = attribute_words((text for texts in train["captions"] for text in texts), NUM_ATTRIBUTES)
     number = json.loads((args.detected / "config.json").read_text())["num_attributes"]
     own = detected_words(args.detector, args.features, list(rows["image_id"]), number)
