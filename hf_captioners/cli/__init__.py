@@ -38,6 +38,7 @@ COMMANDS = {
     "demo": "demo",
     "env": "env",
 }
+KNOWN_ERRORS = (ValueError, OSError, ImportError)
 
 
 def load_command(name: str) -> ModuleType:
@@ -118,15 +119,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("hf-captioners: interrupted", file=sys.stderr)
         return 130
-    except (ValueError, OSError, ImportError, *_connection_errors()) as error:
+    except known_errors() as error:
         if top.traceback:
             raise
-        reason = "" if isinstance(error, (ValueError, OSError, ImportError)) else "there is no connection to the Hub: "
+        reason = "" if isinstance(error, KNOWN_ERRORS) else "there is no connection to the Hub: "
         print(f"hf-captioners {top.command}: error: {reason}{error}", file=sys.stderr)
         return 2
 
 
-def _connection_errors() -> tuple[type[Exception], ...]:
-    """Return the error of connections to the Hub, which is no `OSError`; none if nothing has imported its library."""
+def known_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that are told in one line. Those of connections to the Hub are no `OSError`."""
     errors = sys.modules.get("huggingface_hub.errors")
-    return () if errors is None else (errors.HTTPError,)
+    return KNOWN_ERRORS if errors is None else (*KNOWN_ERRORS, errors.HTTPError)
