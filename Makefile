@@ -37,10 +37,10 @@ export HF_HUB_OFFLINE ?= 1
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
-$(STAMP): pyproject.toml
+$(STAMP): pyproject.toml default_captioner/pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --disable-pip-version-check uv || true
-	$(PY) -m uv pip install --quiet --python $(PY) -e ".[dev]" || $(PY) -m pip install --quiet -e ".[dev]"
+	$(PY) -m uv pip install --quiet --python $(PY) -e ".[dev]" -e ./default_captioner || $(PY) -m pip install --quiet -e ".[dev]" -e ./default_captioner
 	touch $(STAMP)
 
 demo: $(STAMP)  ## train on drawn images and write demo/index.html (about 5 minutes)

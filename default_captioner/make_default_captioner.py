@@ -28,6 +28,7 @@ from hf_captioners.loading import load_captioner
 from hf_captioners.output_files import write_text
 
 HERE = Path(__file__).resolve().parent
+FOLDER = HERE / "hf_captioners_default" / "captioner"
 NAME, VERSION = "hf-captioners-default", "1.0.0"
 TERMS = "weights for research and education only"
 SUMMARY = f"{TERMS.capitalize()}: they were learned from Flickr8k, on a backbone that was trained on ImageNet-1k."
@@ -35,6 +36,8 @@ MOST_BYTES, MOST_DIFFERENCE = 24_000_000, 0.002
 # Of config.json, at any depth: code, and what only describes where parts came from or names classes of ImageNet.
 LEFT_OUT = {"auto_map", "custom_pipelines", "_name_or_path", "id2label", "label2id"}
 FIGURES = ("cider_d", "bleu_4")
+RESULTS = HERE.parent / "benchmarks" / "results" / "default_captioner.json"
+"""What is measured when the folder of this distribution is made; `benchmarks/write_results.py` puts it on a page."""
 CARD = """---
 library_name: transformers
 pipeline_tag: image-to-text
@@ -103,18 +106,20 @@ def make(trained: str, output: Path, validation_dir: str | None = None, split: s
                 values = without_code(json.loads(path.read_text(encoding="utf-8")))
                 write_text(path, json.dumps(values, indent=2) + "\n")
         store_in_half(folder / "model.safetensors")
-        facts = described(trained, folder, validation_dir, split)
+        facts, results = described(trained, folder, validation_dir, split)
         write_text(folder / FACTS_FILE, json.dumps(facts, indent=2) + "\n")
         rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in facts["metrics"].items())
         known = {"architecture": type(model).__name__, "parameters": model.num_parameters(), "rows": rows}
         write_text(folder / "README.md", CARD.format(name=NAME, summary=SUMMARY, data=facts["data"], **known))
-        size = sum(path.stat().st_size for path in folder.iterdir())
+        size = results["bytes"] = sum(path.stat().st_size for path in folder.iterdir())
         if size > MOST_BYTES:
             raise ValueError(f"The captioner has {size:,} bytes, expected at most {MOST_BYTES:,}.")
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir(parents=True)
         for path in folder.iterdir():
             shutil.copyfile(path, output / path.name)  # with the usual permissions, not those of temporary files
+    if validation_dir is not None and output == FOLDER:
+        write_text(RESULTS, json.dumps(results, indent=1) + "\n")
     return facts
 
 
@@ -142,37 +147,49 @@ def store_in_half(path: Path) -> None:
     save_file(weights, path, metadata={"format": "pt"})
 
 
-def described(trained: str, folder: Path, validation_dir: str | None, split: str) -> dict[str, Any]:
-    """Return the facts of the stored captioner; its figures are measured.
+def described(
+    trained: str, folder: Path, validation_dir: str | None, split: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the facts of the stored captioner, and what was measured of it and of the trained one.
 
     Raises:
         ValueError: its CIDEr-D differs from that of the trained captioner by more than 0.002.
     """
     facts = {"name": f"{NAME} {VERSION}", "metrics": {}, "data": "no data", "terms": TERMS}
     if validation_dir is None:
-        return facts
+        return facts, {}
     rows = load_split(validation_dir, None, split, {})
     before, after = (measured(source, rows) for source in (trained, str(folder)))
     print(f"trained: {before}\nstored: {after}")
     if abs(before["cider_d"] - after["cider_d"]) > MOST_DIFFERENCE:
         raise ValueError(f"CIDEr-D is {after['cider_d']:.4f} when stored, and was {before['cider_d']:.4f}.")
     data = f"{Path(validation_dir).resolve().name} {split} ({len(rows):,} images)"
-    return facts | {"metrics": {name: round(after[name], 4) for name in FIGURES}, "data": data}
+    known = facts | {"metrics": {name: round(after[name], 4) for name in FIGURES}, "data": data}
+    return known, {"data": data, "trained": before, "stored": after}
 
 
 def measured(source: str, rows: Any) -> dict[str, float]:
     """Return the metrics of a captioner, with its generation configuration."""
     matched = caption_data_set(load_pipeline(source, device="cpu"), rows, batch_size=25)
-    metrics = score_matched(matched, MetricSettings(("bleu", "cider_d"))).metrics
+    metrics = score_matched(matched, MetricSettings(("bleu", "cider_d", "cider_d_shuffled"))).metrics
     distinct = len(set(matched.predictions)) / len(matched.predictions)
-    return {**{name: metrics[name] for name in FIGURES}, "distinct": distinct}
+    return {**{name: metrics[name] for name in (*FIGURES, "cider_d_shuffled")}, "distinct": distinct}
 
 
-def freeze(folder: Path, images: Sequence[str], path: Path) -> None:
+def freeze(folder: Path, images: Sequence[str]) -> None:
     """Write the captions of images, which a test holds, by their paths from the root of the repository."""
+    if not images:
+        return
     captions = CaptionBatches(str(folder), device="cpu")({"image": list(images)})["caption"]
     names = [Path(image).resolve().relative_to(HERE.parent).as_posix() for image in images]
-    write_text(path, json.dumps(dict(zip(names, captions, strict=True)), indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(dict(zip(names, captions, strict=True)), indent=2, ensure_ascii=False)
+    write_text(HERE / "frozen_captions.json", text + "\n")
+
+
+def add_output_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the folder to write, and the images whose captions are frozen."""
+    parser.add_argument("--output", type=Path, default=FOLDER)
+    parser.add_argument("--frozen", nargs="+", default=[], metavar="IMAGE", help="images whose captions a test holds")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -181,12 +198,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("trained", help="folder of a trained captioner")
     parser.add_argument("--validation_dir", help="folder with the images and captions on which figures are measured")
     parser.add_argument("--split", default="validation", help="its split; default: validation")
-    parser.add_argument("--output", type=Path, default=HERE / "hf_captioners_default" / "captioner")
-    parser.add_argument("--frozen", nargs="+", default=[], metavar="IMAGE", help="images whose captions a test holds")
+    add_output_arguments(parser)
     args = parser.parse_args(argv)
     print(json.dumps(make(args.trained, args.output, args.validation_dir, args.split), indent=2))
-    if args.frozen:
-        freeze(args.output, args.frozen, HERE / "frozen_captions.json")
+    freeze(args.output, args.frozen)
 
 
 if __name__ == "__main__":

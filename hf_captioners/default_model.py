@@ -80,8 +80,8 @@ def default_model() -> ListedModel:
     found = list_models()
     if not found:
         raise FileNotFoundError(
-            f"No captioner was named, and no installed package offers one (entry point group {GROUP}). Install such a "
-            "package, or name a captioner: --model NAME_OR_DIRECTORY (in Python `model=`)."
+            f"No captioner was named, and no installed package offers one (entry point group {GROUP}). Install one, "
+            "pip install 'hf-captioners[default]', or name a captioner, --model NAME_OR_DIRECTORY (Python: `model`)."
         )
     if len(found) > 1:
         names = ", ".join(f"{one.name} ({one.folder})" for one in found)

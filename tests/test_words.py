@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-NOT_OURS = {"CHANGELOG.md", "LICENSE"}  # the history of changes, and the text of a licence
+VOCABULARY = "default_captioner/hf_captioners_default/captioner/tokenizer.json"
+NOT_OURS = {"CHANGELOG.md", "LICENSE", VOCABULARY}  # the history of changes, a licence, words of photographs' captions
 
 WORD_FOR_IMAGE = "pic" + "ture"  # transformers says image
 WORD_FOR_AFTER = "be" + "hind"  # of an order: after

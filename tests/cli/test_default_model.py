@@ -40,8 +40,12 @@ def offer(site, name, folder):
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
+    """A folder of packages, beside which the default captioner does not count as installed."""
     place = tmp_path / "site"
     place.mkdir()
+    hidden = place / "hf_captioners_default-0.dist-info"  # of two distributions of one name, the first counts
+    hidden.mkdir()
+    (hidden / "METADATA").write_text("Metadata-Version: 2.1\nName: hf-captioners-default\nVersion: 0\n")
     monkeypatch.syspath_prepend(place)
     yield place
     for module in [name for name in sys.modules if name.startswith("tiny_default")]:

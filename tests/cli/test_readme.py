@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from PIL import Image
 
 from hf_captioners.cli import main
 
-README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, flags=re.DOTALL)
 
 
@@ -21,6 +23,7 @@ def reader(tmp_path_factory, images, language_model, vision_model):
     Image.new("RGB", (48, 40), "red").save(folder / "photo.jpg")
     Image.new("RGB", (48, 40), "blue").save(folder / "holiday" / "beach.jpg")
     (folder / "my_images").symlink_to(images)
+    (folder / "docs").symlink_to(ROOT / "docs")
     return {
         "folder": folder,
         "names": {
@@ -45,28 +48,37 @@ def test_first_screen():
     assert len([line for line in BLOCKS[1][1].splitlines() if line.strip()]) <= 5
 
 
-def test_commands_and_code(reader, monkeypatch, capsys):
-    """All blocks in the order of a reader who trains first."""
-    monkeypatch.chdir(reader["folder"])
-    shell = [text for language, text in BLOCKS if language == "bash" and "hf-captioners" in text]
-    assert len(shell) == 1
-    for line in with_local_names(shell[0], reader).strip().splitlines():
+FEW = ["--max_steps", "2", "--use_cpu", "--eval_strategy", "no", "--save_strategy", "no", "--validation_share", "0.3"]
+SHELL = [text for language, text in BLOCKS if language == "bash" and "hf-captioners" in text]
+CODE = [text for language, text in BLOCKS if language == "python"]
+
+
+def run_commands(text, reader):
+    for line in with_local_names(text, reader).strip().splitlines():
         command, *arguments = shlex.split(line)
         assert command == "hf-captioners"
-        few = [
-            "--max_steps",
-            "2",
-            "--use_cpu",
-            "--eval_strategy",
-            "no",
-            "--save_strategy",
-            "no",
-            "--validation_share",
-            "0.3",
-        ]
-        assert main([*arguments, *(few if arguments[0] == "train" else [])]) == 0
+        assert main([*arguments, *(FEW if arguments[0] == "train" else [])]) == 0
+
+
+def test_the_installed_captioner(reader, monkeypatch, capsys):
+    """It says the sentence that stands beside the photograph."""
+    pytest.importorskip("hf_captioners_default", reason="the default captioner is not installed")
+    monkeypatch.chdir(reader["folder"])
+    exec(compile(CODE[0], "README.md", "exec"), {})
+    said = capsys.readouterr().out.strip()
+    assert f"# {said}\n" in CODE[0] and f"![{said}](docs/photo.jpg)" in README
+    run_commands(SHELL[0], reader)
+    assert capsys.readouterr().out.splitlines()[0] == said
+    assert (reader["folder"] / "holiday" / "beach.txt").is_file()
+    assert (reader["folder"] / "my_captioner" / "NOTICE").is_file()
+
+
+def test_commands_and_code(reader, monkeypatch):
+    """All other blocks in the order of a reader who trains first."""
+    monkeypatch.chdir(reader["folder"])
+    shutil.rmtree("my_captioner", ignore_errors=True)
+    assert len(SHELL) == 2 and len(CODE) == 3
+    run_commands(SHELL[1], reader)
     assert len((reader["folder"] / "captions.jsonl").read_text().splitlines()) == 1
-    code = [text for language, text in BLOCKS if language == "python"]
-    assert len(code) == 3
-    for text in code:
+    for text in CODE[1:]:
         exec(compile(with_local_names(text, reader), "README.md", "exec"), {})
