@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.slow
 def test_files_are_captioned_without_libraries_of_data_sets():
     """datasets takes a second to import, timm another one."""
     code = (

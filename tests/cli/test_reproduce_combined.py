@@ -170,7 +170,7 @@ def test_a_dry_run_lists_every_row(paper, rows, capsys):
     lines = capsys.readouterr().out.splitlines()
     outputs = [re.search(r"--output(?:_dir)? (\S+)", line)[1] for line in lines]
     assert len(set(outputs)) == len(outputs)
-    recipes = [Recipe.load(path) for path in sorted((RECIPES / paper).glob("*.yaml"))]
+    recipes = [one for path in sorted((RECIPES / paper).glob("*.yaml")) if (one := Recipe.load(path)).published]
     assert {table: sum(one.published.table == table for one in recipes) for table in rows} == rows
     assert len(recipes) == sum(rows.values())
     for recipe in recipes:
