@@ -67,7 +67,8 @@ def default_captioner(figures: dict) -> list[str]:
             for form, row in (("stored in float16", stored), ("trained, float32", trained))
         ),
         "",
-        f"The shuffled control has {100 * share:.0f} % of the CIDEr-D. Command:",
+        f"The shuffled control has {100 * share:.0f} % of the CIDEr-D. For these weights, the parts of the command "
+        "below were run one by one; `make_default_captioner.py`, its last step, measured them:",
         "",
         "```bash",
         "python default_captioner/train_default_captioner.py --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k "

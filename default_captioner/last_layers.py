@@ -61,8 +61,32 @@ class Part:
     rewards: bool
 
 
-CROSS_ENTROPY = Part(1500, 1500, 4e-4, 1.5e-4, 32, 2, 0.998, 300, 100, 1, rewards=False)
-REWARDED = Part(1600, 600, 1e-4, 2e-5, 16, 5, 0.995, 200, 20, 11, rewards=True)
+CROSS_ENTROPY = Part(
+    steps=1500,
+    last_step=1500,
+    learning_rate=4e-4,
+    vision_learning_rate=1.5e-4,
+    images=32,
+    captions=2,
+    average=0.998,
+    evaluate_every=300,
+    warm_up=100,
+    seed=1,
+    rewards=False,
+)
+REWARDED = Part(
+    steps=1600,
+    last_step=600,
+    learning_rate=1e-4,
+    vision_learning_rate=2e-5,
+    images=16,
+    captions=5,
+    average=0.995,
+    evaluate_every=200,
+    warm_up=20,
+    seed=11,
+    rewards=True,
+)
 LABEL_SMOOTHING = 0.1
 
 

@@ -59,7 +59,8 @@ print(pipeline("image-captioning")("photo.jpg")[0]["generated_text"])
 
 {summary} See [NOTICE](NOTICE).
 
-Architecture: {architecture}, {parameters:,} parameters. On {data}:
+Architecture: {architecture}, {parameters:,} parameters. On {data}, by which its checkpoints were
+chosen:
 
 | metric | value |
 |---|---|

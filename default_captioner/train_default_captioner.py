@@ -7,7 +7,7 @@ by rewards (`last_layers.py`). The mean of the weights of both ways is the capti
     python default_captioner/train_default_captioner.py --data_dir FLICKR8K --vision_model MOBILENETV2 \\
         --output_dir runs/default --frozen docs/photo.jpg
 
-About five hours on two CPU cores. Killed, it goes on when the command is typed again: in the recipe from the last
+Several hours on two CPU cores. Killed, it goes on when the command is typed again: in the recipe from the last
 checkpoint, after it from the last part that has ended.
 """
 
@@ -95,6 +95,15 @@ def link(source: Path, target: Path) -> None:
         target.symlink_to(source.resolve())
 
 
+def train_layers(start: Path, folder: Path, images: Path, activations: Path, part: Part) -> list[Path]:
+    """Train a part of `last_layers.py`, unless it has ended; return its checkpoints, the best one first."""
+    ended = folder.with_suffix(".json")
+    if not ended.exists():
+        found = train_part(start, folder, images, activations, part)
+        ended.write_text(json.dumps([str(one) for one in found]) + "\n")
+    return [Path(one) for one in json.loads(ended.read_text())]
+
+
 @torch.no_grad()
 def average(folders: Sequence[Path], output: Path) -> Path:
     """Write a captioner whose weights are the mean of those of captioners that were trained from the same one.
@@ -128,18 +137,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     activations = place / "activations"
     store_activations(place / "2_second", args.data_dir, activations)
 
-    def folders_of(start: Path, name: str, part: Part) -> list[Path]:
-        """Train a part, unless it has ended; return its folders, the best one first."""
-        ended = place / f"{name}.json"
-        if not ended.exists():
-            found = train_part(start, place / name, args.data_dir, activations, part)
-            ended.write_text(json.dumps([str(one) for one in found]) + "\n")
-        return [Path(one) for one in json.loads(ended.read_text())]
-
     chosen = sorted((place / "3_rewards").glob("checkpoint-*"))
-    folders_of(place / "2_second", "4_cross_entropy", CROSS_ENTROPY)
+    layers = partial(train_layers, images=args.data_dir, activations=activations)
+    layers(place / "2_second", place / "4_cross_entropy", part=CROSS_ENTROPY)
     last = place / "4_cross_entropy" / str(CROSS_ENTROPY.last_step)
-    chosen += folders_of(last, "5_rewards", REWARDED)[:BEST]
+    chosen += layers(last, place / "5_rewards", part=REWARDED)[:BEST]
     mean = average(chosen, place / "6_mean")
     print(json.dumps(make(str(mean), args.output, str(args.data_dir)), indent=2))
     freeze(args.output, args.frozen)

@@ -169,6 +169,8 @@ def _config_on_hub(flag: str, source: str) -> dict[str, Any] | None:
     except (HfHubHTTPError, OSError, ValueError, RuntimeError):
         return None
     except HTTPError as error:
+        if "Timeout" in type(error).__name__:  # a slow connection: what loads the model asks again, and waits longer
+            return None
         raise ConnectionError(
             f"`{flag}`: {source} is no checkpoint: there is no such directory, it is not in the cache of the Hub, and "
             f"there is no connection to the Hub ({error}).{near_path(source)}"

@@ -65,3 +65,17 @@ def test_no_connection_to_the_hub(hub, images, captioner, capsys, monkeypatch):
         assert main(typed) == 2
         error = capsys.readouterr().err
         assert "there is no connection to the Hub" in error and error.count("\n") == 1, error
+
+
+def test_a_slow_connection_is_no_missing_one(hub, monkeypatch):
+    """What loads the model waits longer than the check of its name does."""
+    from huggingface_hub.errors import HTTPError
+
+    class ReadTimeout(HTTPError):
+        pass
+
+    def slow(*args, **options):
+        raise ReadTimeout("timed out")
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", slow)
+    assert check_source("--model", "tester/model") is None
