@@ -9,16 +9,17 @@ from tests.robustness.attacks import ATTACKS
 ROOT = Path(__file__).parents[1]
 
 
-def writer(name):
+def writer(name, monkeypatch):
     """The module of a script in `benchmarks`."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))  # it imports others of that folder
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_page_is_written_from_the_committed_results():
-    module = writer("write_results")
+def test_the_page_is_written_from_the_committed_results(monkeypatch):
+    module = writer("write_results", monkeypatch)
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     assert module.page() == page, "run python benchmarks/write_results.py"
     assert page.count("## Flickr8k: ") >= 1
@@ -28,8 +29,8 @@ def test_the_page_is_written_from_the_committed_results():
     )
 
 
-def test_the_table_of_attacks_is_written_from_the_committed_results():
-    module = writer("write_robustness")
+def test_the_table_of_attacks_is_written_from_the_committed_results(monkeypatch):
+    module = writer("write_robustness", monkeypatch)
     page = (ROOT / "docs" / "robustness.md").read_text(encoding="utf-8")
     assert module.page() == page, "run python benchmarks/write_robustness.py"
     rows = json.loads(module.RESULTS.read_text(encoding="utf-8"))["classes"]

@@ -101,9 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
     arguments = read_arguments(values)
     resume = args.resume or arguments.training.resume_from_checkpoint is not None
-    checkpoint = checkpoint_to_resume(arguments.training, resume)
-    if resume:
-        print(f"Resuming from {checkpoint}." if checkpoint else "No complete checkpoint: starting from the beginning.")
+    checkpoint_to_resume(arguments.training, resume)  # refused before the images are read
     try:
         result = train_captioner(*arguments, resume=resume, reproduces=comparison, say=say, chosen=set(values))
     except DivergenceError as error:

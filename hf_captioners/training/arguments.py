@@ -67,6 +67,10 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         save_captions: write the captions of each evaluation to `OUTPUT_DIR/captions/`.
         diagnostic_examples: number of evaluation images to show with their captions in TensorBoard, trackio or
             Weights & Biases (`report_to`) at each evaluation; the visual gate of each layer is logged for them.
+        start_weight: share of the weights before training in those that are saved, whose rest are the trained ones
+            (Wortsman et al., 2022): a captioner that is trained further on few images keeps more of what it knew.
+            With self-critical training after cross-entropy, each part ends with such a mean.
+            Evaluations during training would not be of the saved weights, so `eval_strategy` must be `"no"`.
         early_stopping_patience: evaluations without a better `metric_for_best_model` before training stops; None
             disables early stopping (published: 5).
 
@@ -163,6 +167,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     diagnostic_examples: int = field(
         default=0, metadata={"help": "Evaluation images to log with captions and gates to the tools of report_to."}
     )
+    start_weight: float = field(
+        default=0.0, metadata={"help": "Share of the weights before training in those that are saved."}
+    )
     early_stopping_patience: int | None = field(
         default=5, metadata={"help": "Evaluations without improvement before training stops (VisualGPT: 5)."}
     )
@@ -198,7 +205,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"`{name}` is {value}, expected at least 1.")
-        for name in ("scheduled_sampling_increase", "scheduled_sampling_max"):
+        for name in ("scheduled_sampling_increase", "scheduled_sampling_max", "start_weight"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}, expected 0 to 1.")
         if self.diagnostic_examples < 0:
@@ -211,6 +218,11 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError("`metric_for_best_model` is empty, expected for instance cider_d or loss.")
         if self.eval_strategy in (IntervalStrategy.NO, "no"):
             self.load_best_model_at_end = False
+        elif self.start_weight:
+            raise ValueError(
+                f"`start_weight={self.start_weight}` changes the weights after training, so that evaluations during "
+                "training are not of the saved captioner. Set `eval_strategy` to 'no', and evaluate what is saved."
+            )
         if self.max_grad_value is not None:
             self.max_grad_norm = 0.0
         self._post_init_with_published_names()

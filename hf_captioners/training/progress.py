@@ -38,7 +38,15 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
         _parameters_of(trainer.model),
         f"The captioner will be in {args.output_dir}.",
     ]
-    if images < FEW_IMAGES and args.max_steps <= 0 and args.num_train_epochs >= 20:
+    if getattr(args, "begins_with_cross_entropy", False):
+        part = args.for_cross_entropy()
+        most = f"at most {part.num_train_epochs:g} epochs of cross-entropy on {captions:,} pairs{_stop_of(part)}"
+        lines.insert(3, f"Before these steps, {most}.")
+    if getattr(args, "start_weight", 0):
+        lines.insert(
+            -1, f"At the end, {args.start_weight:.0%} of each weight is that of the captioner before training."
+        )
+    if images < FEW_IMAGES and args.max_steps <= 0 and args.num_train_epochs > 20:
         lines.append(
             f"With {images:,} images a captioner soon repeats what it has seen; --num_train_epochs 20 is a shorter "
             "first try."
@@ -67,6 +75,8 @@ def _evaluation_of(trainer: Any) -> str:
     if rows is None or isinstance(rows, Mapping) or not hasattr(rows, "__len__"):
         return ""
     held_out = " held-out" if str(getattr(rows, "split", "")) == "held_out" else ""
+    if str(getattr(trainer.args.eval_strategy, "value", trainer.args.eval_strategy)) == "no":
+        return f"; {len(rows):,}{held_out} images are left for an evaluation of the result"
     return f"; evaluated on {len(rows):,}{held_out} images"
 
 
@@ -186,6 +196,8 @@ def narrate(trainer: Trainer, say: Say, started_from: str) -> None:
     for line in describe_run(trainer, started_from):
         say(line)
     tell_progress(trainer, say)
+    if hasattr(trainer, "say"):  # it has a cross-entropy part, which is a trainer of its own
+        trainer.say = say
 
 
 def tell_progress(trainer: Trainer, say: Say) -> None:

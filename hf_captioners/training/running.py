@@ -161,8 +161,6 @@ def train_captioner(
         checkpoint = checkpoint_to_resume(training_arguments, resume)
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
         further = None if model_arguments.model is None or data_arguments.streaming else chosen
-        if further is not None and len(train_rows) < FEW_IMAGES:
-            training_arguments = for_few_images(training_arguments, further)
         if data_arguments.drawn is not None and is_main:
             data_arguments.drawn.save(output / SUBSET)
         test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
@@ -170,6 +168,9 @@ def train_captioner(
         set_seed(training_arguments.seed)
         captions = (caption for captions in _captions_of(train_rows) for caption in captions)
         model, processor = start_captioner(model_arguments, captions)
+        if further is not None and len(train_rows) < FEW_IMAGES:
+            training_arguments = for_few_images(training_arguments, further, model)
+            checkpoint = checkpoint_to_resume(training_arguments, resume)
         if data_arguments.attributes is not None:
             if "attributes" not in getattr(processor, "input_columns", ()):
                 raise ValueError(
@@ -177,6 +178,12 @@ def train_captioner(
                     "it out, or pass --architecture eta."
                 )
             train_rows, validation_rows, test_rows = _with_attributes(train_rows, validation_rows, test_rows)
+        if say is not None and is_main and resume:
+            say(
+                f"Resuming from {checkpoint}."
+                if checkpoint
+                else "No complete checkpoint: starting from the beginning."
+            )
         trainer_type = SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
         trainer = trainer_type(
             model,

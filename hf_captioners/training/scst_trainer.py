@@ -21,6 +21,7 @@ from .collator import CaptionCollator
 from .diagnostics import visual_gate_means
 from .evaluation import caption_statistics
 from .images import CaptionedImages
+from .progress import Say, tell_progress
 from .reward_references import TrainingReferences
 from .reward_sum import RewardRows, RewardSum, StreamedRewardRows
 from .rewards import SELF_RETRIEVAL, Reward, named_reward
@@ -108,6 +109,9 @@ class SCSTTrainer(CaptioningTrainer):
             list[float | None]`, instead of `args.reward_funcs`, see `hf_captioners.training.rewards`.
         optimizers: optimizer and schedule of self-critical training.
 
+    Attributes:
+        say: receives lines on the progress of the cross-entropy part, see `narrate`. None: transformers' own.
+
     Raises:
         ValueError: see `CaptioningTrainer`, `RewardSum` and `MetricReward`; or an image has no caption.
 
@@ -168,6 +172,7 @@ class SCSTTrainer(CaptioningTrainer):
         self.add_callback(CollapseWarning())
         if args.eval_strategy != IntervalStrategy.NO:
             self.add_callback(InitialEvaluation(self.evaluate, self.start_folder))
+        self.say: Say | None = None
         self._reference: Any = None
         self._figures: dict[str, list[float]] = {}
         self._worker = ThreadPoolExecutor(1)
@@ -273,6 +278,8 @@ class SCSTTrainer(CaptioningTrainer):
             processing_class=self.processing_class,
             callbacks=self._callbacks,
         )
+        if self.say is not None:
+            tell_progress(trainer, self.say)
         trainer.train(resume_from_checkpoint=resume)
         trainer.save_state()
 

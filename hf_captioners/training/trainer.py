@@ -51,6 +51,7 @@ from .images import CaptionedImages, CaptionPairs, CaptionSampler
 from .optimizers import OPTIMIZERS, set_own_rate
 from .scheduled_sampling import mix_in_own_words
 from .schedules import SCHEDULES, RunLength, make_schedule
+from .start_weights import StartWeights
 from .streams import StreamedPairs, in_memory, stream_faults
 
 logger = logging.get_logger(__name__)
@@ -158,6 +159,7 @@ class CaptioningTrainer(HubTrainer):
         keep_boxes_exact(getattr(self.accelerator.state, "fsdp_plugin", None))
         if self.accelerator.device.type == "cpu" and (args.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true"):
             raise ValueError("FSDP does nothing on CPUs, where Accelerate ignores it: leave `fsdp` out, or use a GPU.")
+        self._start = self._copy_start(args.start_weight) if args.start_weight else None
         self.label_smoother = None
         # The base class assumes that a model with `**kwargs` divides by `num_items_in_batch`. For one that does not,
         # gradients would be too large by the number of accumulated batches.
@@ -341,11 +343,26 @@ class CaptioningTrainer(HubTrainer):
             state = TrainerState.load_from_json(str(Path(checkpoint, STATE)))
             if reason := self.why_finished(state):
                 logger.warning(f"The run had finished at {checkpoint} ({reason}): no further step is made.")
-                return self._end_at(checkpoint, state)
+                output = self._end_at(checkpoint, state)
+                self._average_with_start()
+                return output
             if self._is_streamed:
                 self.train_dataset.skipped_batches = state.global_step * self.args.gradient_accumulation_steps
         self._check_captions()
-        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        self._average_with_start()
+        return output
+
+    def _copy_start(self, share: float) -> StartWeights:
+        if self._is_sharded or hasattr(self.model, "peft_config"):
+            raise ValueError(
+                "`start_weight` averages the weights of a whole model: leave it out with shards or adapters."
+            )
+        return StartWeights(self.model, share)
+
+    def _average_with_start(self) -> None:
+        if self._start is not None:
+            self._start.average_into(self.model)
 
     def _check_captions(self) -> None:
         """Check the captions of training and evaluation before any work, see `require_short_captions`."""

@@ -214,12 +214,26 @@ def test_an_architecture_of_another_package(images, vision_model, tmp_path):
     assert main(["caption", str(images / "scene_000.png"), "--model", str(output)]) == 0
 
 
-def test_going_on_with_a_few_images_is_short_and_keeps_what_was_typed(images, captioner, tmp_path, capsys):
+def test_going_on_with_a_few_images_ends_with_rewards(images, captioner, tmp_path, capsys):
+    output = tmp_path / "run"
     arguments = ["train", "--model", captioner, "--train_dir", str(images), *FAST, "--validation_share", "0.3"]
-    assert main([*arguments, "--output_dir", str(tmp_path / "a")]) == 0
+    assert main([*arguments, "--output_dir", str(output)]) == 0
     out = capsys.readouterr().out
-    assert "At most 8 steps in batches of 25, 2 steps an epoch.\n" in out
-    assert f"hf-captioners evaluate {tmp_path / 'a'} {images} --split held_out" in out
-    assert not list((tmp_path / "a").glob("checkpoint-*"))
-    assert main([*arguments, "--output_dir", str(tmp_path / "b"), "--num_train_epochs", "1"]) == 0
-    assert "At most 2 steps" in capsys.readouterr().out
+    assert "3 held-out images are left for an evaluation of the result.\n" in out
+    assert "At most 20 steps in batches of 10, 1 steps an epoch.\n" in out
+    assert "Before these steps, at most 4 epochs of cross-entropy on 35 pairs.\n" in out
+    assert "At the end, 40% of each weight is that of the captioner before training.\n" in out
+    assert "train_runtime" not in out, "both parts are told in sentences"
+    assert f"hf-captioners evaluate {output} {images} --split held_out" in out
+    assert not list(output.glob("checkpoint-*"))
+    assert main([*arguments, "--output_dir", str(output)]) == 2
+    assert f"{output} holds a run already" in capsys.readouterr().err
+    assert main([*arguments, "--output_dir", str(output), "--resume"]) == 0
+    assert f"The run in {output} had finished" in capsys.readouterr().out
+
+
+def test_what_is_typed_about_a_few_images_stays(images, captioner, tmp_path, capsys):
+    arguments = ["train", "--model", captioner, "--train_dir", str(images), *FAST, "--validation_share", "0.3"]
+    assert main([*arguments, "--output_dir", str(tmp_path), "--num_train_epochs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "At most 2 steps in batches of 25" in out and "Before these steps" not in out

@@ -1,0 +1,258 @@
+"""Sections of the page of results on speed, memory and smaller forms of captioners."""
+
+from tables import columns, shell
+
+
+def decoding(figures: dict) -> list[str]:
+    """Return the section on decoding speed."""
+    setting = figures["setting"]
+    lines = [
+        "## Decoding speed",
+        "",
+        f"Captioners with random weights, {setting['beams']} beams and {setting['tokens']} tokens in every caption, "
+        f"region features given ({figures['machine']}). Every decoder has the same weights and runs once in each "
+        "round; CPU seconds are medians of the rounds. *Speed* is relative to `stock generate`, the method of "
+        "transformers, which repeats encoder results for each beam. *Over the floor* is the time divided by what "
+        "this machine needs for the products at the speed of packed weights, or for reading the weights once a step. "
+        "`as released` projects the keys and values of cross-attention again for each beam and step, as the released "
+        "code does, `keys of every step` those of the attention; `images one by one` is the loop of the common "
+        "re-implementation of Show, Attend and Tell (196 regions; 50 elsewhere). *Equal* counts captions that are "
+        "those of `stock generate`; bfloat16 and int8 round, which random weights do not bear. Memory is the peak of "
+        "one call above what was held before it.",
+        "",
+        *columns(
+            "captioner", "width", "images", "decoder", "CPU seconds", "speed", "over the floor", "equal", "memory, MB"
+        ),
+    ]
+    for row in figures["rows"]:
+        equal = "" if row["equal"] is None else f"{row['equal']} of {row['images']}"
+        lines.append(
+            f"| {row['case']} | {row['width']} | {row['images']} | {row['decoder']} | {row['seconds']:.2f} | "
+            f"{row['speed']:.2f} | {row['over_floor']:.1f} | {equal} | {row['memory']} |"
+        )
+    command = "make bench ARGS=--quick" if setting["quick"] else "make bench"
+    sizes = " Its captioners are smaller; `make bench` has the sizes of the papers." if setting["quick"] else ""
+    return [*lines, "", f"`{command}` repeats the measurement.{sizes}", ""]
+
+
+def scst(figures: dict) -> list[str]:
+    """Return the section on the cost of self-critical training."""
+    setting, profile, rival = figures["setting"], figures["profile"], figures["rival"]
+    lines = [
+        "## Cost of a self-critical step",
+        "",
+        f"A step of VisualGPT at the size of the paper (width {setting['width']}, {setting['layers']} layers) on "
+        f"{profile['images']} images with {setting['beams']} beams of {setting['tokens']} tokens takes "
+        f"{profile['step_seconds']:.0f} CPU seconds on one core: "
+        + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in profile["parts"].items())
+        + f". {100 * profile['outside_share']:.1f} % of the time is spent outside the model.",
+        "",
+        f"The table compares a step on {rival['images']} images with the method of the released code, which keeps the "
+        "graph of the whole beam search (`python benchmarks/scst.py`):",
+        "",
+        *columns("step", "CPU seconds", "memory kept for backward, GB"),
+    ]
+    lines += [
+        f"| {name} | {row['seconds']:.1f} | {row['activation_bytes'] / 1e9:.2f} |"
+        for name, row in rival["rows"].items()
+    ]
+    return [*lines, f"| ratio | {rival['time_ratio']:.2f} | {rival['memory_ratio']:.2f} |", ""]
+
+
+def training(figures: dict) -> list[str]:
+    """Return the section on the cost of a step of cross-entropy training."""
+    setting = figures["setting"]
+    size = "width 256, 4 layers" if setting["quick"] else "width 768, 12 layers"
+    return [
+        "## Cost of a training step",
+        "",
+        f"A step of cross-entropy training on {setting['batch_size']} captions with {setting['regions']} stored "
+        "regions each: `CaptioningTrainer`, and a minimal loop over the same model in plain PyTorch whose batches lie "
+        f"in memory (VisualGPT: {size}, 50,257 types; random weights; {figures['machine']}).",
+        "",
+        *columns("captioner", "trainer, CPU seconds", "loop, CPU seconds", "ratio"),
+        *(
+            f"| {row['captioner']} | {row['trainer']:.2f} | {row['loop']:.2f} | {row['ratio']:.2f} |"
+            for row in figures["rows"]
+        ),
+        "",
+        "Command: `python benchmarks/training.py --tokenizer gpt2 --output benchmarks/results/training.json`"
+        + (" with `--quick`" if setting["quick"] else "")
+        + ".",
+        "",
+    ]
+
+
+def earlier_version(figures: dict) -> list[str]:
+    """Return the section on an earlier version."""
+    rows = figures["rows"]
+    lines = [
+        "## Compared with an earlier version",
+        "",
+        f"The command line of this version and of commit `{figures['commit']}`, in turn in one environment on one "
+        f"thread ({figures['machine']}); medians of {figures['rounds']}. Each version captions with captioners that "
+        "it trained for one step, Show, Attend and Tell at the size of its Flickr8k recipe and a VisualGPT of width "
+        f"256 with 6 layers, {rows['startup']['images']} photographs with 5 beams.",
+        "",
+        *columns("measure", "earlier", "now", "earlier / now"),
+    ]
+    for name, row in rows.items():
+        unit, digits = (1e6, 0) if name == "memory" else (1, 2)
+        earlier, now = row["earlier"] / unit, row["now"] / unit
+        lines.append(f"| {row['measure']} | {earlier:,.{digits}f} | {now:,.{digits}f} | {1 / row['ratio']:.2f} |")
+    return [
+        *lines,
+        "",
+        f"Of the time to the first caption, {rows['startup']['floor']:.2f} s are the import of the classes of "
+        "transformers that a captioner is made of. Command:",
+        "",
+        "```bash",
+        f"python benchmarks/earlier_version.py --commit {figures['commit']} "
+        "--data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation \\",
+        "  --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf --tokenizer gpt2 "
+        f"--images {rows['startup']['images']}",
+        "```",
+        "",
+    ]
+
+
+def vision(figures: dict) -> list[str]:
+    """Return the section on the time of a vision model."""
+    setting = figures["setting"]
+    lines = [
+        "## Images to regions on a CPU",
+        "",
+        f"CPU seconds of {setting['batch']} images of {setting['size']} x {setting['size']} pixels, "
+        f"{setting['model']}, medians ({figures['machine']}). Without gradients, a captioner computes a few images "
+        "at a time on a CPU; the command line also makes the C library keep freed memory ([speed](speed.md)). The "
+        "first row is what plain "
+        "torch does. `python benchmarks/vision.py` repeats the measurement.",
+        "",
+        *columns("images of a batch", "memory", "user", "system", "speed"),
+    ]
+    lines += [
+        f"| {r['images']} | {r['memory']} | {r['user']:.2f} | {r['system']:.2f} | {r['ratio']:.2f} |"
+        for r in figures["rows"]
+    ]
+    return [*lines, ""]
+
+
+def compared(figures: dict) -> list[str]:
+    """Return the table of a captioner and of smaller forms of it."""
+    count = figures["images"]
+    rows = [
+        f"| {row['what']} | {row['equal']:,} of {count:,} | {row['cider_d']:.4f} | {row['megabytes']:.1f} | "
+        f"{row['cpu_seconds']:.2f} |"
+        for row in figures["rows"]
+    ]
+    header = columns(
+        "captioner", "equal captions", "CIDEr-D", "weights and tokenizer, MB", "CPU seconds per photograph"
+    )
+    return [*header, *rows, ""]
+
+
+def exported_captions(figures: dict) -> list[str]:
+    """Return the section on the captions of exported captioners."""
+    rows = figures["rows"]
+    loss = 1 - rows[-1]["cider_d"] / rows[0]["cider_d"]
+    return [
+        "## Captions of an exported captioner",
+        "",
+        "The default captioner, whose 11 million weights are stored in 16 bits and computed in 32, captions "
+        f"{figures['images']:,} validation photographs with torch and with [onnxruntime](onnx.md), with "
+        f"{figures['beams']} beams ({figures['machine']}, shared with other work). With 8-bit weights, CIDEr-D is "
+        f"{abs(loss):.1%} {'lower' if loss >= 0 else 'higher'}.",
+        "",
+        *compared(figures),
+        *shell(figures),
+    ]
+
+
+def trimmed_vocabulary(figures: dict) -> list[str]:
+    """Return the section on captioners with a trimmed vocabulary."""
+    return [
+        "## A trimmed vocabulary",
+        "",
+        "VisualGPT with the vocabulary of GPT-2, before and after [`trim-vocabulary`](onnx.md#a-smaller-vocabulary) "
+        f"with the 30,000 training captions of Flickr8k, on {figures['images']:,} validation photographs "
+        f"({figures['machine']}, shared with other work). The captioner is small and trained for 0.6 epochs, and "
+        f"writes few different captions ({figures['rows'][0]['distinct']}): the table shows what trimming changes, "
+        "not how well VisualGPT captions. First captions: "
+        + "; ".join(f"“{caption}”" for caption in figures["examples"])
+        + ".",
+        "",
+        *compared(figures),
+        *shell(figures),
+    ]
+
+
+def exported_decoding(figures: dict) -> list[str]:
+    """Return the section on the time from photograph to caption, and what to use when."""
+    setting, versions = figures["setting"], figures["versions"]
+    sizes = " and ".join(f"{size:.0f} MB with {name} weights" for name, size in figures["megabytes"].items())
+    return [
+        "## From photograph to caption: torch and onnxruntime",
+        "",
+        f"VisualGPT of the size of its paper ({setting['layers']} layers) with random weights and a "
+        f"{setting['vision']}, one photograph, {setting['beams']} beams, {setting['tokens']} tokens "
+        f"({figures['machine']}, shared with other work; torch {versions['torch'].split('+')[0]}, "
+        f"transformers {versions['transformers']}, onnxruntime {versions['onnxruntime']}). The exported folder has "
+        f"{sizes}.",
+        "",
+        *columns("", "CPU seconds", "speed relative to stock `generate()`"),
+        *(f"| {row['what']} | {row['seconds']:.2f} | {row['speedup']:.2f} x |" for row in figures["rows"]),
+        "",
+        "What to use when: with a GPU, or to train, torch. On a CPU where torch is installed, "
+        "[packed weights](speed.md#packed-weights), which need no export; on this machine, which did other work too, "
+        "those of 8 bits were faster. Where torch is too large, in a browser or on a small server, an exported "
+        "captioner; with 8-bit weights if it must be small and fast, after you have measured its captions. `python "
+        "benchmarks/exported_decoding.py` repeats the "
+        "measurement.",
+        "",
+    ]
+
+
+def browser_captions(figures: dict) -> list[str]:
+    """Return the section on captions in the browser."""
+    return [
+        "## Captions in the browser",
+        "",
+        f"The page [`examples/browser_captioner`](onnx.md#in-the-browser) with the exported AoANet in headless "
+        f"Chromium {figures['chromium'].partition('.')[0]} (onnxruntime-web {figures['onnxruntime_web']}, one thread, "
+        f"{figures['options']['num_beams']} beams): {figures['equal']} of {figures['images']} photographs of Flickr8k "
+        "have the captions of `OnnxCaptioner`. The page loaded files from "
+        f"{' and '.join(figures['hosts'])} only. `python benchmarks/browser_captions.py` repeats the measurement.",
+        "",
+    ]
+
+
+def scale(figures: dict) -> list[str]:
+    """Return the section on many images."""
+    lines = ["## Many images", ""]
+    if waiting := figures.get("waiting"):
+        lines += [
+            f"The default captioner, {waiting['images']:,} photographs in batches of {waiting['batch_size']}, one "
+            f"thread that captions and one process that prepares images ({waiting['machine']}): of "
+            f"{waiting['seconds']:.0f} seconds, the loop waits {waiting['waiting']:.1f} for its next batch, "
+            f"{waiting['waiting'] / waiting['seconds']:.1%}.",
+            "",
+        ]
+    if memory := figures.get("memory"):
+        readings = [row["megabytes"] for row in memory["every"]]
+        lines += [
+            f"`hf-captioners caption` on {memory['images']:,} drawn images of 64 x 64 pixels with a tiny captioner, "
+            f"greedily: its processes have {readings[0]:.0f} MB after {memory['every'][0]['images']:,} images, "
+            f"between {min(readings[1:]):.0f} and {max(readings[1:]):.0f} MB after each further such number, and "
+            f"{readings[-1]:.0f} MB after the last ({memory['images'] / memory['seconds']:.0f} images a second).",
+            "",
+        ]
+    if ray := figures.get("ray"):
+        rows = ray["cpu_seconds_an_image"]
+        few, many = ray["images"]
+        lines += [
+            f"CPU seconds of an image with the default captioner, those of {many} photographs less those of {few}, "
+            f"medians of {ray['rounds']}, processes that manage Ray not counted: {rows['command line']:.3f} with the "
+            f"command line, {rows['Ray']:.3f} with `--engine ray` ({ray['ratio']:.2f} times as many).",
+            "",
+        ]
+    return [*lines, "`python benchmarks/scale.py` repeats the measurements.", ""]
