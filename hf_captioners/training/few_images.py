@@ -51,13 +51,13 @@ def for_few_images(
         model: the captioner.
 
     Returns:
-        Arguments of self-critical training after cross-entropy; where `chosen` has one of `REWARDS` or `"scst"`, or
-        where the captioner cannot be trained so, a copy for a short training with cross-entropy. The arguments
+        Arguments of self-critical training after cross-entropy; where `chosen` has one of these settings or `"scst"`,
+        or where the captioner cannot be trained so, a copy for a short training with cross-entropy. The arguments
         themselves if there is a plan of one's own, or self-critical training.
     """
     if isinstance(arguments, SCSTArguments) or OWN_PLAN & set(chosen):
         return arguments
-    if not {"scst", *REWARDS} & set(chosen) and can_be_rewarded(arguments, model):
+    if not {"scst", *REWARDS, *CROSS_ENTROPY} & set(chosen) and can_be_rewarded(arguments, model):
         kept = {one.name: getattr(arguments, one.name) for one in fields(arguments) if one.init and one.name in chosen}
         return SCSTArguments(**kept, **REWARDS)
     changed = copy.copy(arguments)

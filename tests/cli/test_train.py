@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from hf_captioners.cli import main
 from hf_captioners.loading import load_captioner
+from hf_captioners.training.few_images import REWARDS
 from hf_captioners.training.starting import ModelArguments, start_captioner
 from tests.modeling.toy import TOY
 
@@ -214,13 +215,14 @@ def test_an_architecture_of_another_package(images, vision_model, tmp_path):
     assert main(["caption", str(images / "scene_000.png"), "--model", str(output)]) == 0
 
 
-def test_going_on_with_a_few_images_ends_with_rewards(images, captioner, tmp_path, capsys):
+def test_going_on_with_a_few_images_ends_with_rewards(images, captioner, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(REWARDS, "max_steps", 3)
     output = tmp_path / "run"
     arguments = ["train", "--model", captioner, "--train_dir", str(images), *FAST, "--validation_share", "0.3"]
     assert main([*arguments, "--output_dir", str(output)]) == 0
     out = capsys.readouterr().out
     assert "3 held-out images are left for an evaluation of the result.\n" in out
-    assert "At most 20 steps in batches of 10, 1 steps an epoch.\n" in out
+    assert "At most 3 steps in batches of 10, 1 steps an epoch.\n" in out
     assert "Before these steps, at most 4 epochs of cross-entropy on 35 pairs.\n" in out
     assert "At the end, 40% of each weight is that of the captioner before training.\n" in out
     assert "train_runtime" not in out, "both parts are told in sentences"
