@@ -74,7 +74,7 @@ print(pipe.model.dtype, repr(pipe(sys.argv[1])[0]["generated_text"]))
 """
 
 
-def test_the_wheel_is_found_and_used_offline(made, images, tmp_path):
+def test_the_wheel_is_found_and_used_offline(made, images, fork_server, tmp_path):
     """In the pipeline, which says who speaks, and on the command line."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     build = [*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(made.parents[1])]
@@ -86,13 +86,12 @@ def test_the_wheel_is_found_and_used_offline(made, images, tmp_path):
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     env = os.environ | {"PYTHONPATH": str(tmp_path / "site"), "HF_HUB_OFFLINE": "1"}
     image = str(images / "scene_000.png")
-    done = subprocess.run([sys.executable, "-c", USE, image], env=env, cwd=tmp_path, capture_output=True, text=True)
+    done = fork_server.run(["-c", USE, image], env=env, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     dtype, _, caption = done.stdout.strip().partition(" ")
     assert dtype == "torch.float32" and done.stderr.count("Captioner: hf-captioners-default 1.0.0; CIDEr-D") == 1
     assert "weights for research and education only." in done.stderr and "No model was supplied" not in done.stderr
-    typed = [sys.executable, "-m", "hf_captioners.cli", "caption", image]
-    done = subprocess.run(typed, env=env, cwd=tmp_path, capture_output=True, text=True)
+    done = fork_server.run(["-m", "hf_captioners.cli", "caption", image], env=env, cwd=tmp_path)
     assert done.returncode == 0 and repr(done.stdout.rstrip("\n")) == caption, done.stderr
     assert done.stderr.count("Captioner: hf-captioners-default 1.0.0; CIDEr-D") == 1
 
