@@ -3,12 +3,15 @@
 import base64
 import io
 import statistics
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
+from hf_captioners.captioning import CaptionBatches
+from hf_captioners.default_model import default_model, list_models
 from hf_captioners.explain.explanation import explain_caption
 from hf_captioners.explain.page import render_page
 from hf_captioners.hub.cards import LEAST_SPREAD_OF_SCORES
@@ -21,6 +24,7 @@ from .facts import FACTS, interval, right_facts
 
 SHOWN = 12
 ATTENTION = "attention.html"
+PHOTOGRAPHS = [Path(__file__).parents[2] / "docs" / name for name in ("photo.jpg", "plane.jpg")]  # not in the wheel
 CURVE_WIDTH, CURVE_HEIGHT, MARGIN = 420, 230, 40
 
 
@@ -61,10 +65,25 @@ def write_page(
         gates=(min(scores), max(scores)),
         show_gates=max(scores) - min(scores) >= LEAST_SPREAD_OF_SCORES,
         threshold=best.model.config.srau_threshold,
+        photographs=captioned_photographs(PHOTOGRAPHS),
+        introduction=default_model().introduction if list_models() else "",
     )
     write_text(path, text)
     write_text(path.with_name(ATTENTION), attention_page(best, parts))
     return path
+
+
+def captioned_photographs(paths: Sequence[Path]) -> list[dict[str, str]]:
+    """Return photographs with what the default captioner says; nothing where either is not installed."""
+    found = [path for path in paths if path.is_file()]
+    if not found or not list_models():
+        return []
+    captions = CaptionBatches(str(default_model().folder), device="cpu")({"image": [str(path) for path in found]})
+    encoded = [base64.b64encode(path.read_bytes()).decode() for path in found]
+    return [
+        {"image": f"data:image/jpeg;base64,{image}", "caption": caption}
+        for image, caption in zip(encoded, captions["caption"], strict=True)
+    ]
 
 
 def attention_page(run: Run, parts: Parts) -> str:

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from hf_captioners.cli import main
+from hf_captioners.default_model import list_models
 from hf_captioners.demo import page as demo_page
 from hf_captioners.demo import running
 from hf_captioners.demo.claims import check_claims, right_claim
@@ -73,11 +74,25 @@ def test_two_fine_tunings_at_a_time_are_those_of_one(tmp_path):
     assert [type(run.model) for run in two] == [type(run.model) for run in one]
 
 
+def test_photographs_of_the_default_captioner(tmp_path):
+    """Where both are installed: the wheel has no photographs."""
+    assert demo_page.captioned_photographs([tmp_path / "none.jpg"]) == []
+    assert all(path.is_file() for path in demo_page.PHOTOGRAPHS)
+    if not list_models():
+        pytest.skip("no default captioner is installed")
+    found = demo_page.captioned_photographs(demo_page.PHOTOGRAPHS)
+    assert [one["caption"] for one in found][0] == "a man is riding a dirt bike in the woods"
+    assert len({one["image"] for one in found}) == 2 and all(
+        one["image"].startswith("data:image/jpeg") for one in found
+    )
+
+
 def test_page(shown, scenes):
     """Images inside the file, a word for every word of a caption, both sides of the comparison."""
     parts, runs, path = shown
     page = path.read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == len(scenes)
+    assert page.count("data:image/jpeg;base64,") == 2 * bool(list_models())
     assert page.count("<polyline") == 4
     assert page.count("<b>0</b> of 20") == 2 and "0 to 16 %" in page, "no caption is right"
     assert "Does not hold: at least 60% of the captions of the best run are entirely right: 0 of 10" in page

@@ -1,8 +1,6 @@
 """The attribute detector: ways in, saving with and without the package, learning, and refused values."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -72,7 +70,7 @@ def test_training_lowers_the_loss(detector):
     assert not any(parameter.grad is not None for parameter in model.vision.parameters())
 
 
-def test_saved_detector(detector, tmp_path):
+def test_saved_detector(detector, fork_server, tmp_path):
     """The Auto classes load it: here, and in a process without the package."""
     detector.save_pretrained(tmp_path)
     assert type(AutoConfig.from_pretrained(tmp_path)) is AttributeDetectorConfig
@@ -88,9 +86,7 @@ def test_saved_detector(detector, tmp_path):
         "model = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)\n"
         "print(model(**torch.load('inputs.pt')).probabilities.tolist())"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", script, tmp_path], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    run = fork_server.run(["-c", script, tmp_path], cwd=tmp_path)
     assert run.returncode == 0, run.stderr[-3000:]
     found = torch.tensor(json.loads(run.stdout.splitlines()[-1]))
     assert_computed_alike(found, detector(**inputs()).probabilities)
