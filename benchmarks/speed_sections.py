@@ -175,9 +175,8 @@ def trimmed_vocabulary(figures: dict) -> list[str]:
         "",
         "VisualGPT with the vocabulary of GPT-2, before and after [`trim-vocabulary`](onnx.md#a-smaller-vocabulary) "
         f"with the 30,000 training captions of Flickr8k, on {figures['images']:,} validation photographs "
-        f"({figures['machine']}, shared with other work). The captioner is small and trained for 0.6 epochs, and "
-        f"writes few different captions ({figures['rows'][0]['distinct']}): the table shows what trimming changes, "
-        "not how well VisualGPT captions. First captions: "
+        f"({figures['machine']}, shared with other work). The captioner has a width of 128 and 4 layers, and was "
+        f"trained for two epochs; {figures['rows'][0]['distinct']:,} of its captions are different. First captions: "
         + "; ".join(f"“{caption}”" for caption in figures["examples"])
         + ".",
         "",
