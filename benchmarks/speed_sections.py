@@ -1,5 +1,7 @@
 """Sections of the page of results on speed, memory and smaller forms of captioners."""
 
+import statistics
+
 from tables import columns, shell
 
 
@@ -241,8 +243,7 @@ def scale(figures: dict) -> list[str]:
         lines += [
             f"`hf-captioners caption` on {memory['images']:,} drawn images of 64 x 64 pixels with a tiny captioner, "
             f"greedily: its processes have {readings[0]:.0f} MB after {memory['every'][0]['images']:,} images, "
-            f"between {min(readings[1:]):.0f} and {max(readings[1:]):.0f} MB after each further such number, and "
-            f"{readings[-1]:.0f} MB after the last ({memory['images'] / memory['seconds']:.0f} images a second).",
+            f"and at most {max(readings):.0f} MB ({statistics.mean(readings):.0f} on average) after each further such number.",
             "",
         ]
     if ray := figures.get("ray"):
