@@ -243,7 +243,8 @@ def scale(figures: dict) -> list[str]:
         lines += [
             f"`hf-captioners caption` on {memory['images']:,} drawn images of 64 x 64 pixels with a tiny captioner, "
             f"greedily: its processes have {readings[0]:.0f} MB after {memory['every'][0]['images']:,} images, "
-            f"and at most {max(readings):.0f} MB ({statistics.mean(readings):.0f} on average) after each further such number.",
+            f"and at most {max(readings):.0f} MB ({statistics.mean(readings):.0f} on average) after each further such "
+            "number.",
             "",
         ]
     if ray := figures.get("ray"):
