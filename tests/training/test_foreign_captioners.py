@@ -16,7 +16,10 @@ from transformers import (
 
 from hf_captioners.loading import ImageTextProcessor, load_captioner
 from hf_captioners.training import trainer as trainer_module
+from hf_captioners.training.arguments import CaptioningTrainingArguments
 from hf_captioners.training.caption_encoding import caption_encoder
+from hf_captioners.training.few_images import REWARDS, for_few_images
+from hf_captioners.training.scst_trainer import SCSTTrainer
 
 SIDE = 32
 VISION = {
@@ -136,6 +139,21 @@ def test_trains_evaluates_and_loads_again(foreign, make_trainer, monkeypatch, sc
     assert type(loaded) is type(model)
     images = loaded_processor.image_processor(scenes["validation"][0]["image"], return_tensors="pt")
     assert loaded.eval().generate(**images, max_new_tokens=3).shape[0] == 1
+
+
+def test_further_on_a_few_images(foreign, scenes, monkeypatch, tmp_path):
+    """Cross-entropy, then rewards of their beams, then the mean with the weights before."""
+    monkeypatch.setitem(REWARDS, "max_steps", 2)
+    monkeypatch.setitem(REWARDS, "scst_after_epochs", 0.1)
+    model, processor = foreign
+    start = {name: weight.clone() for name, weight in model.named_parameters()}
+    typed = {"output_dir": str(tmp_path), "use_cpu": True, "disable_tqdm": True, "generation_max_new_tokens": 5}
+    arguments = for_few_images(CaptioningTrainingArguments(**typed), set(typed), model)
+    trainer = SCSTTrainer(model, arguments, train_dataset=scenes["train"], processing_class=processor)
+    trainer.train()
+    entries = [entry for entry in trainer.state.log_history if "reward" in entry]
+    assert trainer.state.global_step == 2 and (entries or trainer._figures["reward"])
+    assert any(not torch.equal(weight, start[name]) for name, weight in model.named_parameters())
 
 
 def test_what_only_own_captioners_can_do_is_refused(foreign, make_trainer):
