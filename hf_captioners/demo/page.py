@@ -10,12 +10,13 @@ from typing import Any
 
 import jinja2
 
-from hf_captioners.captioning import CaptionBatches
 from hf_captioners.default_model import default_model, list_models
 from hf_captioners.explain.explanation import explain_caption
 from hf_captioners.explain.page import render_page
 from hf_captioners.hub.cards import LEAST_SPREAD_OF_SCORES
+from hf_captioners.loading import load_captioner
 from hf_captioners.output_files import write_text
+from hf_captioners.processing.image_reading import read_image
 from hf_captioners.word_values import word_means
 
 from .claims import best_run, count_right, facts_of_run
@@ -78,11 +79,13 @@ def captioned_photographs(paths: Sequence[Path]) -> list[dict[str, str]]:
     found = [path for path in paths if path.is_file()]
     if not found or not list_models():
         return []
-    captions = CaptionBatches(str(default_model().folder), device="cpu")({"image": [str(path) for path in found]})
+    model, processor = load_captioner(str(default_model().folder))
+    inputs = processor(images=[read_image(path) for path in found], return_tensors="pt")
+    captions = processor.batch_decode(model.eval().generate(**inputs), skip_special_tokens=True)
     encoded = [base64.b64encode(path.read_bytes()).decode() for path in found]
     return [
         {"image": f"data:image/jpeg;base64,{image}", "caption": caption}
-        for image, caption in zip(encoded, captions["caption"], strict=True)
+        for image, caption in zip(encoded, captions, strict=True)
     ]
 
 

@@ -25,6 +25,7 @@ from hf_captioners.features.feature_store import FeatureStore
 from hf_captioners.features.feature_store_writer import FeatureStoreWriter
 from hf_captioners.loading import load_captioner
 from hf_captioners.training.data_arguments import DataArguments
+from tests.variants import slow_unless
 
 FAST = ["--use_cpu", "--disable_tqdm", "true", "--generation_num_beams", "1", "--generation_max_new_tokens", "5"]
 TWO_STEPS = ["--max_steps", "2", "--per_device_train_batch_size", "4", "--validation_share", "0.3", *FAST]
@@ -62,7 +63,7 @@ def test_extracted_once_and_trained_on(images, language_model, vision, tmp_path,
     assert capsys.readouterr().out.strip()
 
 
-@pytest.mark.parametrize("form", ["bottom_up.tsv", "detections.hdf5", "att"])
+@pytest.mark.parametrize("form", slow_unless(lambda form: form != "att", ["bottom_up.tsv", "detections.hdf5", "att"]))
 def test_bottom_up_features_of_others_are_trained_on(images, language_model, form, tmp_path, capsys):
     ids = load_captions("caption_folder", data_dir=str(images))["train"]["image_id"]
     rng = np.random.default_rng(0)

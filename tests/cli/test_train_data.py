@@ -13,6 +13,7 @@ from hf_captioners.features.cache import image_keys
 from hf_captioners.features.feature_store import FeatureStore
 from hf_captioners.hub.cards import figure_name
 from hf_captioners.named_values import read_named_values
+from tests.variants import slow_unless
 
 FOLDERS = importlib.util.spec_from_file_location("dataset_folders", Path(__file__).with_name("dataset_folders.py"))
 dataset_folders = importlib.util.module_from_spec(FOLDERS)
@@ -31,7 +32,10 @@ def parts(language_model, vision_model):
     return ["--language_model", language_model, "--vision_model", vision_model]
 
 
-@pytest.mark.parametrize("name", list_datasets())
+QUICK = ("caption_folder", "by_columns", "coco", "flickr8k", "scenes")
+
+
+@pytest.mark.parametrize("name", slow_unless(QUICK.__contains__, list_datasets()))
 def test_two_steps_on_every_data_set(name, scenes, parts, tmp_path, capsys):
     typed = ["--dataset", name, *dataset_folders.make_folder(name, tmp_path / "data", scenes)]
     assert main(["train", *typed, *parts, *TWO_STEPS, "--output_dir", str(tmp_path / "run")]) == 0

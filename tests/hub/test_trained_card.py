@@ -24,6 +24,7 @@ from hf_captioners.training.card_writer import write_small_copy
 from hf_captioners.training.hub_trainer import HubTrainer
 from tests.training.conftest import make_captioner, make_trainer, processor, scenes, tokenizer  # noqa: F401
 from tests.training.scst_settings import scst_trainer
+from tests.variants import slow_unless
 
 from .card_numbers import numbers_in_files, numbers_of
 from .loopback_hub import TOKEN
@@ -153,7 +154,7 @@ def trained(make_trainer, make_captioner):  # noqa: F811
     return trainer
 
 
-@pytest.mark.parametrize("everything", [False, True])
+@pytest.mark.parametrize("everything", slow_unless(bool, [False, True]))
 def test_the_whole_card(trained, hub, tmp_path, everything):
     """Every line is as expected, every number occurs in a file, and the Hub accepts the metadata."""
     run = tmp_path / "run"
@@ -324,7 +325,7 @@ def test_a_failed_push_is_logged_and_the_next_one_is_made(make_trainer, hub, mon
     assert titles(hub, "tester/trained") == ["initial commit", "Training in progress, step 4"]
 
 
-@pytest.mark.parametrize("with_images", [False, True])
+@pytest.mark.parametrize("with_images", slow_unless(bool, [False, True]))
 def test_a_card_is_rendered_once_per_push(make_trainer, hub, monkeypatch, with_images):  # noqa: F811
     """Two saves in training and one at its end: each is rendered once, for the folders and for the Hub."""
     render, names = cards.render_card, []

@@ -12,6 +12,7 @@ from hf_captioners.modeling.modeling_image_transformer import (
     ImageTransformerForConditionalGeneration,
     relations_of_boxes,
 )
+from tests.variants import slow_unless
 
 from .attention_lstm import (
     Case,
@@ -150,7 +151,7 @@ QUICK = ("gated_decoder", "layer1", "refine_plain_ff")
 
 @pytest.mark.parametrize(
     "folder",
-    [name if name.endswith(QUICK) else pytest.param(name, marks=pytest.mark.slow) for name in FOLDERS],
+    slow_unless(lambda name: name.endswith(QUICK), FOLDERS),
 )
 def test_every_weight_matters(folder):
     original = case_of(folder, "float64")

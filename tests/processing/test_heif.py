@@ -2,8 +2,6 @@
 
 import io
 import json
-import os
-import subprocess
 import sys
 
 import numpy as np
@@ -46,10 +44,10 @@ print(json.dumps([image.size, image.mode, image.getpixel((20, 5)), image.getpixe
 """
 
 
-def test_an_upright_image_in_a_process_that_did_not_load_the_plugin(content, tmp_path):
+def test_an_upright_image_in_a_process_that_did_not_load_the_plugin(content, fork_server, tmp_path):
     path = tmp_path / "photo.HEIC"
     path.write_bytes(content)
-    done = subprocess.run([sys.executable, "-c", FRESH, str(path)], capture_output=True, text=True, env=os.environ)
+    done = fork_server.run(["-c", FRESH, path], libraries="torch")
     assert done.returncode == 0, done.stderr
     size, mode, top, bottom = json.loads(done.stdout)
     assert size == [40, 64] and mode == "RGB"

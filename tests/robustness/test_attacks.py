@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.variants import slow_unless
+
 from .attack import STATE, planned, read_done, run_attacks, summary, table
 from .attacked_images import attack_image
 from .attacks import ATTACKS
@@ -55,7 +57,7 @@ def test_the_folder_may_be_relative(tmp_path, monkeypatch):
     assert outcome.kind != FAILED, outcome.reason
 
 
-@pytest.mark.parametrize("name", KILLED)
+@pytest.mark.parametrize("name", slow_unless(lambda name: name not in KILLED[3:], KILLED))
 def test_kills(name, material, tmp_path):
     ATTACKS[name].prepare(material)
     outcome = ATTACKS[name].run(material, f"short/{name}", tmp_path)

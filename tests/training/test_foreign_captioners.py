@@ -20,6 +20,7 @@ from hf_captioners.training.arguments import CaptioningTrainingArguments
 from hf_captioners.training.caption_encoding import caption_encoder
 from hf_captioners.training.few_images import REWARDS, for_few_images
 from hf_captioners.training.scst_trainer import SCSTTrainer
+from tests.variants import slow_unless
 
 SIDE = 32
 VISION = {
@@ -141,6 +142,9 @@ def test_trains_evaluates_and_loads_again(foreign, make_trainer, monkeypatch, sc
     assert loaded.eval().generate(**images, max_new_tokens=3).shape[0] == 1
 
 
+@pytest.mark.parametrize(
+    "foreign", slow_unless(lambda make: make is tiny_git, [tiny_ved, tiny_blip, tiny_git]), indirect=True
+)
 def test_further_on_a_few_images(foreign, scenes, monkeypatch, tmp_path):
     """Cross-entropy, then rewards of their beams, then the mean with the weights before."""
     monkeypatch.setitem(REWARDS, "max_steps", 2)

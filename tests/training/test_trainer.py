@@ -42,7 +42,7 @@ def losses(trainer):
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-@pytest.mark.parametrize(("batch_size", "accumulation"), [(1, 6), (2, 3), (4, 2)])
+@pytest.mark.parametrize(("batch_size", "accumulation"), [(1, 6), pytest.param(2, 3, marks=pytest.mark.slow), (4, 2)])
 def test_accumulated_batches_equal_one_batch(make_trainer, make_captioner, tmp_path, batch_size, accumulation):
     """8 or 6 captions of different lengths, one SGD step, against all of them in one batch."""
     steps = []
@@ -240,7 +240,9 @@ def test_stored_features_change_nothing(make_trainer, make_captioner, scores):
     assert curves[0] == pytest.approx(curves[1], abs=1e-3)
 
 
-@pytest.mark.parametrize("batch_size", [6, 5], ids=["whole images", "divided images"])
+@pytest.mark.parametrize(
+    "batch_size", [pytest.param(6, marks=pytest.mark.slow), 5], ids=["whole images", "divided images"]
+)
 def test_captions_of_an_image_together_change_only_the_work(make_trainer, make_captioner, batch_size):
     """The same pairs, once with each image encoded for its captions together, once for each of them."""
     fields = {"eval_strategy": "no", "save_strategy": "no", "per_device_train_batch_size": batch_size}
