@@ -30,6 +30,8 @@ PYTEST := -m pytest -n $(JOBS) --dist worksteal
 STAMP := $(VENV)/installed
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
+# Without compiled files, each of the many processes of the tests compiles what it imports, torch and transformers too.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo docs test test-all test-oldest test-newest test-extras test-without-torch attack quality style bench reference-models clean
 .DEFAULT_GOAL := help

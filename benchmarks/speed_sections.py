@@ -251,9 +251,9 @@ def scale(figures: dict) -> list[str]:
         rows = ray["cpu_seconds_an_image"]
         few, many = ray["images"]
         lines += [
-            f"CPU seconds of an image with the default captioner, those of {many} photographs less those of {few}, "
-            f"medians of {ray['rounds']}, processes that manage Ray not counted: {rows['command line']:.3f} with the "
-            f"command line, {rows['Ray']:.3f} with `--engine ray` ({ray['ratio']:.2f} times as many).",
+            f"CPU seconds of an image with the default captioner, those of {many:,} photographs less those of {few}, "
+            f"medians of {ray['rounds']} rounds, processes that manage Ray not counted: {rows['command line']:.3f} on "
+            f"the command line, {rows['Ray']:.3f} with `--engine ray` ({ray['ratio']:.2f} times as many).",
             "",
         ]
     return [*lines, "`python benchmarks/scale.py` repeats the measurements.", ""]
