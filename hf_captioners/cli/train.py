@@ -97,11 +97,10 @@ def run(args: argparse.Namespace) -> int:
 
     from hf_captioners.reproduce.reading import read_arguments
     from hf_captioners.training.divergence import DivergenceError
-    from hf_captioners.training.running import checkpoint_to_resume, train_captioner
+    from hf_captioners.training.running import train_captioner
 
     arguments = read_arguments(values)
     resume = args.resume or arguments.training.resume_from_checkpoint is not None
-    checkpoint_to_resume(arguments.training, resume)  # refused before the images are read
     try:
         result = train_captioner(*arguments, resume=resume, reproduces=comparison, say=say, chosen=set(values))
     except DivergenceError as error:

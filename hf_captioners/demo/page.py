@@ -10,7 +10,7 @@ from typing import Any
 
 import jinja2
 
-from hf_captioners.default_model import default_model, list_models
+from hf_captioners.default_model import ListedModel, list_models
 from hf_captioners.explain.explanation import explain_caption
 from hf_captioners.explain.page import render_page
 from hf_captioners.hub.cards import LEAST_SPREAD_OF_SCORES
@@ -45,7 +45,7 @@ def write_page(
     Returns:
         The path.
     """
-    best = best_run(runs)
+    best, installed = best_run(runs), list_models()[:1]
     shown = examples(best, parts)
     scores = [word["score"] for example in shown for word in example["words"]] or [0.0]
     template = files("hf_captioners.hub_cards").joinpath("demo_page.html").read_text(encoding="utf-8")
@@ -66,20 +66,20 @@ def write_page(
         gates=(min(scores), max(scores)),
         show_gates=max(scores) - min(scores) >= LEAST_SPREAD_OF_SCORES,
         threshold=best.model.config.srau_threshold,
-        photographs=captioned_photographs(PHOTOGRAPHS),
-        introduction=default_model().introduction if list_models() else "",
+        photographs=captioned_photographs(PHOTOGRAPHS, installed[0]) if installed else [],
+        introduction=installed[0].introduction if installed else "",
     )
     write_text(path, text)
     write_text(path.with_name(ATTENTION), attention_page(best, parts))
     return path
 
 
-def captioned_photographs(paths: Sequence[Path]) -> list[dict[str, str]]:
-    """Return photographs with what the default captioner says; nothing where either is not installed."""
+def captioned_photographs(paths: Sequence[Path], captioner: ListedModel) -> list[dict[str, str]]:
+    """Return those photographs that are there, with what an installed captioner says."""
     found = [path for path in paths if path.is_file()]
-    if not found or not list_models():
+    if not found:
         return []
-    model, processor = load_captioner(str(default_model().folder))
+    model, processor = load_captioner(str(captioner.folder))
     inputs = processor(images=[read_image(path) for path in found], return_tensors="pt")
     captions = processor.batch_decode(model.eval().generate(**inputs), skip_special_tokens=True)
     encoded = [base64.b64encode(path.read_bytes()).decode() for path in found]

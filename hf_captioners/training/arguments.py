@@ -218,11 +218,6 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             raise ValueError("`metric_for_best_model` is empty, expected for instance cider_d or loss.")
         if self.eval_strategy in (IntervalStrategy.NO, "no"):
             self.load_best_model_at_end = False
-        elif self.start_weight:
-            raise ValueError(
-                f"`start_weight={self.start_weight}` changes the weights after training, so that evaluations during "
-                "training are not of the saved captioner. Set `eval_strategy` to 'no', and evaluate what is saved."
-            )
         if self.max_grad_value is not None:
             self.max_grad_norm = 0.0
         self._post_init_with_published_names()

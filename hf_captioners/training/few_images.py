@@ -1,6 +1,7 @@
 """What training a captioner further on a few images does where nothing else was asked for."""
 
 import copy
+import os
 from collections.abc import Collection
 from dataclasses import fields
 from typing import Any
@@ -11,8 +12,7 @@ from .arguments import CaptioningTrainingArguments
 from .scst_arguments import SCSTArguments
 
 FEW_IMAGES = 500
-# `benchmarks/correction_loop.py` measures both. The last weights are saved: a tenth of a few images is too little to
-# choose the best evaluation by.
+# The last weights are saved: a tenth of a few images is too little to choose the best evaluation by.
 NO_EVALUATION = {
     "eval_strategy": IntervalStrategy.NO,
     "save_strategy": SaveStrategy.NO,
@@ -24,6 +24,7 @@ CROSS_ENTROPY: dict[str, Any] = {
     "num_train_epochs": 4.0,
     **NO_EVALUATION,
 }
+# `benchmarks/correction_loop.py` measures these.
 REWARDS: dict[str, Any] = {
     "scst_after_epochs": 4.0,
     "cross_entropy_learning_rate": 3e-4,
@@ -69,10 +70,11 @@ def for_few_images(
 
 def can_be_rewarded(arguments: CaptioningTrainingArguments, model: Any) -> bool:
     """Return whether the settings `REWARDS` can train a captioner: a whole one, whose captions need no others."""
+    launched = [os.environ.get(f"ACCELERATE_USE_{name}") == "true" for name in ("FSDP", "DEEPSPEED")]
     return not (
         hasattr(model, "peft_config")
         or getattr(model, "captions_depend_on_batch", False)
-        or getattr(model, "is_untrained", False)
         or arguments.fsdp
         or arguments.deepspeed
+        or any(launched)
     )

@@ -35,17 +35,15 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
         f"A {type(trainer.base_model).__name__} from {started_from}.",
         f"Training on {images:,} images with {captions:,} captions{_evaluation_of(trainer)}.",
         f"At most {steps:,} steps in batches of {batch:,}, {per_epoch:,} steps an epoch{_stop_of(args)}.",
-        _parameters_of(trainer.model),
-        f"The captioner will be in {args.output_dir}.",
     ]
     if getattr(args, "begins_with_cross_entropy", False):
         part = args.for_cross_entropy()
         most = f"at most {part.num_train_epochs:g} epochs of cross-entropy on {captions:,} pairs{_stop_of(part)}"
-        lines.insert(3, f"Before these steps, {most}.")
+        lines.append(f"Before these steps, {most}.")
+    lines.append(_parameters_of(trainer.model))
     if getattr(args, "start_weight", 0):
-        lines.insert(
-            -1, f"At the end, {args.start_weight:.0%} of each weight is that of the captioner before training."
-        )
+        lines.append(f"At the end, {args.start_weight:.0%} of each weight is that of the captioner before training.")
+    lines.append(f"The captioner will be in {args.output_dir}.")
     if images < FEW_IMAGES and args.max_steps <= 0 and args.num_train_epochs > 20:
         lines.append(
             f"With {images:,} images a captioner soon repeats what it has seen; --num_train_epochs 20 is a shorter "
@@ -75,13 +73,17 @@ def _evaluation_of(trainer: Any) -> str:
     if rows is None or isinstance(rows, Mapping) or not hasattr(rows, "__len__"):
         return ""
     held_out = " held-out" if str(getattr(rows, "split", "")) == "held_out" else ""
-    if str(getattr(trainer.args.eval_strategy, "value", trainer.args.eval_strategy)) == "no":
-        return f"; {len(rows):,}{held_out} images are left for an evaluation of the result"
-    return f"; evaluated on {len(rows):,}{held_out} images"
+    if _evaluates(trainer.args):
+        return f"; evaluated on {len(rows):,}{held_out} images"
+    return f"; {len(rows):,}{held_out} images are left for an evaluation of the result"
+
+
+def _evaluates(args: Any) -> bool:
+    return bool(args.eval_strategy != "no")
 
 
 def _stop_of(args: Any) -> str:
-    if args.early_stopping_patience is None or str(getattr(args.eval_strategy, "value", args.eval_strategy)) == "no":
+    if args.early_stopping_patience is None or not _evaluates(args):
         return ""
     best = str(args.metric_for_best_model).removeprefix("eval_")
     return f"; it stops after {args.early_stopping_patience} evaluations without a better {best}"

@@ -354,6 +354,11 @@ class CaptioningTrainer(HubTrainer):
         return output
 
     def _copy_start(self, share: float) -> StartWeights:
+        if self.args.eval_strategy != IntervalStrategy.NO:
+            raise ValueError(
+                f"`start_weight={share}` changes the weights after training, so that evaluations during training are "
+                "not of the saved captioner. Set `eval_strategy` to 'no', and evaluate what is saved."
+            )
         if self._is_sharded or hasattr(self.model, "peft_config"):
             raise ValueError(
                 "`start_weight` averages the weights of a whole model: leave it out with shards or adapters."

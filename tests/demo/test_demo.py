@@ -76,11 +76,12 @@ def test_two_fine_tunings_at_a_time_are_those_of_one(tmp_path):
 
 def test_photographs_of_the_default_captioner(tmp_path):
     """Where both are installed: the wheel has no photographs."""
-    assert demo_page.captioned_photographs([tmp_path / "none.jpg"]) == []
     assert all(path.is_file() for path in demo_page.PHOTOGRAPHS)
     if not list_models():
         pytest.skip("no default captioner is installed")
-    found = demo_page.captioned_photographs(demo_page.PHOTOGRAPHS)
+    captioner = list_models()[0]
+    assert demo_page.captioned_photographs([tmp_path / "none.jpg"], captioner) == []
+    found = demo_page.captioned_photographs(demo_page.PHOTOGRAPHS, captioner)
     assert [one["caption"] for one in found][0] == "a man is riding a dirt bike in the woods"
     assert len({one["image"] for one in found}) == 2 and all(
         one["image"].startswith("data:image/jpeg") for one in found

@@ -36,11 +36,15 @@ def test_a_setting_that_was_chosen_leaves_rewards_out(arguments, chosen):
     assert_cross_entropy(arguments, {"output_dir", "seed", chosen})
 
 
-@pytest.mark.parametrize(
-    "captioner", [{"peft_config": {}}, {"captions_depend_on_batch": True}, {"is_untrained": True}]
-)
+@pytest.mark.parametrize("captioner", [{"peft_config": {}}, {"captions_depend_on_batch": True}])
 def test_captioners_that_are_not_rewarded(arguments, captioner):
     assert_cross_entropy(arguments, {"output_dir", "seed"}, SimpleNamespace(**captioner))
+
+
+@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED"])
+def test_no_rewards_where_accelerate_shards_the_weights(arguments, monkeypatch, name):
+    monkeypatch.setenv(f"ACCELERATE_USE_{name}", "true")
+    assert_cross_entropy(arguments, {"output_dir", "seed"})
 
 
 @pytest.mark.parametrize("chosen", ["max_steps", "eval_strategy", "save_strategy", "metric_for_best_model"])

@@ -151,12 +151,13 @@ def test_further_on_a_few_images(foreign, scenes, monkeypatch, tmp_path):
     monkeypatch.setitem(REWARDS, "scst_after_epochs", 0.1)
     model, processor = foreign
     start = {name: weight.clone() for name, weight in model.named_parameters()}
-    typed = {"output_dir": str(tmp_path), "use_cpu": True, "disable_tqdm": True, "generation_max_new_tokens": 5}
+    typed = {"output_dir": str(tmp_path), "use_cpu": True, "disable_tqdm": True, "logging_steps": 1}
+    typed["generation_max_new_tokens"] = 5
     arguments = for_few_images(CaptioningTrainingArguments(**typed), set(typed), model)
     trainer = SCSTTrainer(model, arguments, train_dataset=scenes["train"], processing_class=processor)
     trainer.train()
     entries = [entry for entry in trainer.state.log_history if "reward" in entry]
-    assert trainer.state.global_step == 2 and (entries or trainer._figures["reward"])
+    assert trainer.state.global_step == len(entries) == 2
     assert any(not torch.equal(weight, start[name]) for name, weight in model.named_parameters())
 
 

@@ -56,8 +56,15 @@ def test_a_run_that_ended_at_its_checkpoint_has_the_mean_too(make_captioner, pro
 
 
 def test_evaluations_of_other_weights_and_adapters_are_refused(make_captioner, processor, scenes, tmp_path):
+    evaluated = CaptioningTrainingArguments(str(tmp_path), start_weight=0.5, use_cpu=True)
     with pytest.raises(ValueError, match=r"`start_weight=0.5`.*Set `eval_strategy` to 'no'"):
-        CaptioningTrainingArguments(str(tmp_path), start_weight=0.5)
+        CaptioningTrainer(
+            make_captioner(),
+            evaluated,
+            train_dataset=scenes["train"],
+            eval_dataset=scenes["train"],
+            processing_class=processor,
+        )
     with pytest.raises(ValueError, match="`start_weight` is 1.5, expected 0 to 1"):
         CaptioningTrainingArguments(str(tmp_path), start_weight=1.5, eval_strategy="no")
     peft = pytest.importorskip("peft", reason="the extra `peft` is not installed")
