@@ -8,6 +8,7 @@ Checks of what a cold start imports use `subprocess` instead, because a forked p
 """
 
 import atexit
+import gc
 import importlib
 import importlib.util
 import json
@@ -225,6 +226,7 @@ def answer(connection: socket.socket, seconds_of_imports: float) -> dict[str, An
 
 def serve(listener: socket.socket, run: int, seconds_of_imports: float) -> dict[str, Any]:
     """Answer until the run has ended; return in the process of a program only."""
+    gc.freeze()  # or the first collection of every process would copy all pages of what is imported
     while is_alive(run):
         ready = select.select([listener], [], [], 1.0)[0]
         while True:  # processes that have ended

@@ -152,9 +152,8 @@ class Recipe:
         if not isinstance(content, dict):
             raise ValueError(f"{path} holds a {type(content).__name__}, expected lines of the form `name: value`.")
         published = content.pop(REPRODUCES, None)
-        lines = key_lines(text)
         for name, value in content.items():
-            _check_argument(path, lines, (name,), value)
+            _check_argument(path, text, name, value)
         return cls(path, content, None if published is None else _published(path, published))
 
     def combined(self) -> "list[tuple[Recipe, Sequence[int]]]":
@@ -230,18 +229,18 @@ def key_lines(text: str) -> dict[tuple[str, ...], int]:
     return lines
 
 
-def _check_argument(path: Path, lines: Mapping[tuple[str, ...], int], keys: tuple[str, ...], value: Any) -> None:
-    """Check name and value of an argument.
+def _check_argument(path: Path, text: str, key: Any, value: Any) -> None:
+    """Check name and value of an argument of a file.
 
     Raises:
         ValueError: with file and line.
     """
-    name = str(keys[-1])
+    name = str(key)
     try:
         if name != SELF_CRITICAL:
             require_argument(name).read(value)
     except ValueError as error:
-        raise ValueError(f"{path}:{lines.get(tuple(map(str, keys)), 1)}: {error}") from error
+        raise ValueError(f"{path}:{key_lines(text).get((name,), 1)}: {error}") from error
 
 
 def find_recipe(source: str | os.PathLike[str]) -> Path:

@@ -13,7 +13,7 @@ from hf_captioners.reproduce.recipe import RECIPES, Recipe
 COMBINED = {
     path.relative_to(RECIPES).as_posix(): recipe
     for path in sorted(RECIPES.rglob("*.yaml"))
-    if (recipe := Recipe.load(path)).published and recipe.published.combines
+    if "combines:" in path.read_text(encoding="utf-8") and (recipe := Recipe.load(path)).published
 }
 # Stands in for Python: "trains" and "evaluates" by writing metrics, and fails where the learning rate is 7.
 STUB = """#!/bin/sh
