@@ -1,8 +1,13 @@
 """The experiment of the demonstration: a captioner fine-tuned on few images."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+Job = Callable[[], Any]
+RunJobs = Callable[[Sequence[Job]], list[Any]]  # returns what the jobs return
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,14 @@ class Parts:
     unseen: Any
 
 
-def prepare(scale: Scale, seed: int) -> Parts:
-    """Draw images; pretrain the vision model on labels and the language model on text."""
+def prepare(scale: Scale, seed: int, run_jobs: RunJobs) -> Parts:
+    """Draw images; pretrain the vision model on labels and the language model on text.
+
+    Args:
+        scale: sizes of data sets and lengths of training.
+        seed: base seed.
+        run_jobs: runs the two pretrainings.
+    """
     from hf_captioners.data import load_captions
     from hf_captioners.data.scenes import caption_texts
     from hf_captioners.demo.models import image_preparation, train_backbone, train_language_model
@@ -93,8 +104,6 @@ def prepare(scale: Scale, seed: int) -> Parts:
     counts = {"train": scale.images, "test": scale.unseen}
     scenes = load_captions("scenes", num_images=counts, image_size=scale.image_size, seed=seed)
     say(f"Vision model: a small ResNet learns from {scale.labelled:,} images with labelled boxes")
-    backbone, accuracy = train_backbone(scale.labelled, scale.image_size, seed)
-    say("  " + ", ".join(f"{name} {share:.0%}" for name, share in accuracy.items()) + " accuracy on held-out images")
     say(f"Language model: a small GPT-2 is trained on {scale.texts * 5:,} captions without images")
     texts = [" ".join(text.lower().split()).rstrip(".") for text in caption_texts(scale.texts, seed)]
     rows = [
@@ -102,8 +111,12 @@ def prepare(scale: Scale, seed: int) -> Parts:
         for scene in range(0, len(texts), 5)
         for first in range(5)
     ]
-    language_model, tokenizer, perplexity = train_language_model(rows, scale.language_steps, seed, rows_per_step=24)
-    say(f"  perplexity {perplexity:.2f} per token")
+    vision = partial(train_backbone, scale.labelled, scale.image_size, seed)
+    language = partial(train_language_model, rows, scale.language_steps, seed, rows_per_step=24)
+    (backbone, accuracy), (language_model, tokenizer, perplexity) = run_jobs([vision, language])
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in accuracy.items())
+    say(f"  accuracy of the vision model on held-out images: {shares}")
+    say(f"  perplexity of the language model: {perplexity:.2f} per token")
     processor = VisualGPTProcessor(image_preparation(scale.image_size), prepare_gpt2_tokenizer(tokenizer))
     return Parts(language_model, perplexity, backbone, accuracy, processor, scenes["train"], scenes["test"])
 

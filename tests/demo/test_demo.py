@@ -1,6 +1,8 @@
 """The demonstration: its claims, its page, and the exit status when a claim does not hold."""
 
 import re
+from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +14,7 @@ from hf_captioners.default_model import list_models
 from hf_captioners.demo import page as demo_page
 from hf_captioners.demo import running
 from hf_captioners.demo.claims import check_claims, right_claim
-from hf_captioners.demo.experiment import QUICK, Parts, Run, Scale, prepare
+from hf_captioners.demo.experiment import QUICK, Parts, Run, Scale, fine_tune, prepare
 from tests.browser import look_at, open_browser
 
 SCENE = "1 small red star left on white"
@@ -40,8 +42,8 @@ def test_exit_status_and_page_have_the_same_claims(figures, captions, held, monk
     runs, shown = runs_of(*figures, captions=captions), []
     assert [holds for _, holds in check_claims(runs, [SCENE] * 10)] == held
     parts = SimpleNamespace(unseen={"scene": [SCENE] * 10})
-    monkeypatch.setattr(running, "prepare", lambda scale, seed: parts)
-    monkeypatch.setattr(running, "fine_tune_all", lambda *arguments, **options: runs)
+    monkeypatch.setattr(running, "prepare", lambda scale, seed, run_jobs: parts)
+    monkeypatch.setattr(running, "jobs_in", lambda processes: nullcontext(lambda jobs: runs))
     monkeypatch.setattr(running, "write_page", lambda path, parts, runs, claims, *rest: shown.extend(claims))
     assert main(["demo", "--output_dir", str(tmp_path)]) == int(not all(held))
     assert [holds for _, holds in shown] == held
@@ -60,14 +62,17 @@ def shown(captioner, scenes, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_two_fine_tunings_at_a_time_are_those_of_one(tmp_path):
-    """Two processes give the captions, in the order of the plan, that one process gives."""
+def test_two_jobs_at_a_time_are_those_of_one(tmp_path):
+    """Two processes give the parts and the captions, in the order of the plan, that one process gives."""
     scale = Scale(labelled=64, texts=40, language_steps=5, images=10, epochs=1, unseen=4, runs=1)
-    parts, plan = prepare(scale, 0), [(True, 1), (False, 1)]
-    threads = torch.get_num_threads()
+    threads, found = torch.get_num_threads(), []
     torch.set_num_threads(1)
-    one, two = (running.fine_tune_all(parts, scale, plan, tmp_path / str(count), count) for count in (1, 2))
+    for count in (1, 2):
+        with running.jobs_in(count) as run_jobs:
+            parts, folder = prepare(scale, 0, run_jobs), tmp_path / str(count)
+            found.append(run_jobs([partial(fine_tune, parts, scale, side, 1, folder) for side in (True, False)]))
     torch.set_num_threads(threads)
+    one, two = found
     assert [(run.pretrained, run.seed, run.captions) for run in two] == [
         (run.pretrained, run.seed, run.captions) for run in one
     ]
