@@ -37,6 +37,40 @@ def decoding(figures: dict) -> list[str]:
     return [*lines, "", f"`{command}` repeats the measurement.{sizes}", ""]
 
 
+def trained_decoding(figures: dict) -> list[str]:
+    """Return the section on decoding with a trained captioner."""
+    weights = figures["weights"]
+    plain = weights[0]["cider_d"]
+    return [
+        "## Decoding with a trained captioner",
+        "",
+        "The VisualGPT of [a trimmed vocabulary](#a-trimmed-vocabulary), before it is trimmed: width 128, 4 layers, "
+        f"50,259 tokens, {figures['beams']} beams ({figures['machine']}). Batches of eight of "
+        f"{figures['lengths'][0]['images']} validation photographs that are encoded already, every decoder in turn; "
+        f"medians of {figures['rounds']} rounds.",
+        "",
+        *columns("length", "mean tokens", "decoder", "CPU seconds per photograph", "speed", "equal captions"),
+        *(
+            f"| {row['length']} | {row['tokens']} | {row['decoder']} | {row['seconds']:.3f} | {row['speed']:.2f} | "
+            f"{row['equal']} of {row['images']} |"
+            for row in figures["lengths"]
+        ),
+        "",
+        f"Packed weights on {figures['images']:,} photographs:",
+        "",
+        *columns("weights", "equal captions", "CIDEr-D", "change", "CPU seconds per photograph"),
+        *(
+            f"| {row['weights']} | {row['equal']:,} of {figures['images']:,} | {row['cider_d']:.4f} | "
+            f"{row['cider_d'] / plain - 1:+.1%} | {row['seconds']:.3f} |"
+            for row in weights
+        ),
+        "",
+        "Command: `python benchmarks/trained_decoding.py runs/visualgpt/checkpoint-1200 "
+        "--data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k`.",
+        "",
+    ]
+
+
 def scst(figures: dict) -> list[str]:
     """Return the section on the cost of self-critical training."""
     setting, profile, rival = figures["setting"], figures["profile"], figures["rival"]

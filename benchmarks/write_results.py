@@ -487,6 +487,7 @@ def page() -> str:
         ("attention_on_objects", attention_on_objects),
         ("zodiac_pools", zodiac_pools),
         ("decoding", speed.decoding),
+        ("trained_decoding", speed.trained_decoding),
         ("exported_decoding", speed.exported_decoding),
         ("exported_captions", speed.exported_captions),
         ("trimmed_vocabulary", speed.trimmed_vocabulary),
