@@ -25,11 +25,11 @@ class Scale:
         image_size: side of the images in pixels.
     """
 
-    labelled: int = 40_000
+    labelled: int = 26_000
     texts: int = 4000
     language_steps: int = 500
-    images: int = 2200
-    epochs: int = 3
+    images: int = 2000
+    epochs: int = 5
     unseen: int = 150
     runs: int = 2
     image_size: int = 64
@@ -61,6 +61,11 @@ class Run:
     shuffled: float
     curve: list[tuple[float, float]] = field(default_factory=list)
     model: Any = None
+
+    @property
+    def mean_of_curve(self) -> float:
+        """Mean CIDEr-D of the evaluations during training."""
+        return mean([value for _, value in self.curve])
 
 
 @dataclass
@@ -149,12 +154,13 @@ def fine_tune(parts: Parts, scale: Scale, pretrained: bool, seed: int, folder: P
         seed=seed,
         num_train_epochs=scale.epochs,
         per_device_train_batch_size=32,
-        learning_rate=2e-3,
+        learning_rate=1.2e-3,
+        train_sampling_strategy="group_by_length",
         adam_beta2=0.95,
         lr_scheduler_type="cosine",
         warmup_steps=0.1,
         eval_strategy="steps",
-        eval_steps=0.25,
+        eval_steps=0.2,
         save_strategy="no",
         load_best_model_at_end=False,
         early_stopping_patience=None,

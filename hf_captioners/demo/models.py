@@ -29,7 +29,7 @@ LABELS = {
     "where": len(WHERE),
 }
 HELD_OUT = 200  # images that measure the accuracy of the vision model
-BATCH = 32
+BATCH = 16
 SHAPE_WEIGHT = 3.0  # of the loss of shapes, which are learned last
 
 

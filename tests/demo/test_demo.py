@@ -13,7 +13,7 @@ from hf_captioners.cli import main
 from hf_captioners.default_model import list_models
 from hf_captioners.demo import page as demo_page
 from hf_captioners.demo import running
-from hf_captioners.demo.claims import check_claims, right_claim
+from hf_captioners.demo.claims import best_run, check_claims, right_claim
 from hf_captioners.demo.experiment import QUICK, Parts, Run, Scale, fine_tune, prepare
 from tests.browser import look_at, open_browser
 
@@ -49,6 +49,14 @@ def test_exit_status_and_page_have_the_same_claims(figures, captions, held, monk
     assert [holds for _, holds in shown] == held
     printed = capsys.readouterr().out
     assert all(f"{'holds' if holds else 'DOES NOT HOLD'}: {text}" in printed for text, holds in shown)
+
+
+def test_the_best_run_has_the_most_captions_that_are_right():
+    """Its CIDEr-D decides only between equals."""
+    runs = runs_of(1.0, 2.0, 0.3)
+    assert best_run(runs, [SCENE] * 10) is runs[1]
+    runs[0].captions = RIGHT
+    assert best_run(runs, [SCENE] * 10) is runs[0]
 
 
 @pytest.fixture(scope="module")
