@@ -112,9 +112,22 @@ def training(figures: dict) -> list[str]:
             for row in figures["rows"]
         ),
         "",
+        *memory_of_loss(figures["memory"]),
         "Command: `python benchmarks/training.py --tokenizer gpt2 --output benchmarks/results/training.json`"
         + (" with `--quick`" if setting["quick"] else "")
         + ".",
+        "",
+    ]
+
+
+def memory_of_loss(figures: dict) -> list[str]:
+    """Return the sentence on the memory that the loss takes."""
+    pieces, whole = figures["in pieces"] / 1e6, figures["at once"] / 1e6
+    seconds = figures["in pieces, CPU seconds"], figures["at once, CPU seconds"]
+    return [
+        f"The loss over 50,257 types and its gradient take {pieces:,.0f} MB at most for a batch of "
+        f"{figures['tokens']:,} tokens, {whole:,.0f} MB if the logits of all tokens are computed at once "
+        f"({seconds[0]:.1f} and {seconds[1]:.1f} CPU seconds).",
         "",
     ]
 

@@ -5,20 +5,24 @@
 The loop has its batches in memory before it starts: forward pass, `cross_entropy` over all positions, backward pass,
 clipping, fused AdamW. The trainer reads a feature store, encodes captions and logs. Both train the same captions of
 drawn scenes with random region features, in turn; figures are medians of the rounds, in CPU seconds of one thread.
+The memory of the loss is that of one batch of 128 captions, with logits of some targets at a time or of all.
 """
 
 import argparse
 import json
 import platform
 import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from datasets import Dataset
+from decoding import with_peak_memory
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, TrainerCallback
 
@@ -27,6 +31,7 @@ from hf_captioners.features.feature_store import FeatureStore, StoreDescription
 from hf_captioners.features.feature_store_writer import FeatureStoreWriter
 from hf_captioners.features.region_source import Regions
 from hf_captioners.features.regions_column import with_regions
+from hf_captioners.modeling import modeling_captioning
 from hf_captioners.modeling.configuration_show_attend_tell import ShowAttendTellConfig
 from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
 from hf_captioners.modeling.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration
@@ -38,6 +43,7 @@ from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor
 from hf_captioners.processing.word_tokenizer import build_word_tokenizer
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments
 
+CAPTIONS, TOKENS = 128, 14  # of a batch whose loss takes memory
 REGIONS, FEATURES, STEPS = 50, 2048, 12
 """Regions of an image, their width, and steps of a round, of which the first two are not measured."""
 
@@ -143,6 +149,22 @@ def compare(architecture: str, args: argparse.Namespace) -> dict[str, Any]:
     return {"captioner": architecture, **seconds, "ratio": seconds["trainer"] / seconds["loop"]}
 
 
+def memory_of_loss(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the peak memory in bytes of the loss and its gradient, with the vocabulary in pieces and in one."""
+    with tempfile.TemporaryDirectory() as folder:
+        rows = captions_and_regions(1, Path(folder, "store"))
+        model = captioner("VisualGPT", args, rows)[0].train()
+    hidden = torch.rand(CAPTIONS, TOKENS, model.config.hidden_size, requires_grad=True)
+    labels = torch.randint(model.config.vocab_size, (CAPTIONS, TOKENS))
+    figures = {"tokens": labels.numel()}
+    for name, logits in (("in pieces", modeling_captioning.LOGITS_AT_A_TIME), ("at once", sys.maxsize)):
+        with patch.object(modeling_captioning, "LOGITS_AT_A_TIME", logits):
+            seconds = time.process_time()
+            figures[name] = with_peak_memory(lambda: model.token_nll(hidden, labels, None).sum().backward())[1]
+            figures[f"{name}, CPU seconds"] = time.process_time() - seconds
+    return figures
+
+
 def main() -> None:
     """Measure, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -157,10 +179,14 @@ def main() -> None:
     for architecture in ("VisualGPT", "Show, Attend and Tell"):
         rows.append(compare(architecture, args))
         print(json.dumps(rows[-1]), flush=True)
+    memory = memory_of_loss(args)
+    print(json.dumps(memory))
     machine = f"{platform.machine()}, 1 thread, torch {torch.__version__.split('+')[0]}"
     if args.output is not None:
         setting = {"batch_size": args.batch_size, "regions": REGIONS, "quick": args.quick}
-        args.output.write_text(json.dumps({"setting": setting, "machine": machine, "rows": rows}, indent=1) + "\n")
+        args.output.write_text(
+            json.dumps({"setting": setting, "machine": machine, "rows": rows, "memory": memory}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import ModelOutput, can_return_tuple, logging
@@ -29,7 +30,13 @@ from .layers_vision import (
 logger = logging.get_logger(__name__)
 
 IGNORED_LABEL = -100  # the default `ignore_index` of PyTorch's cross-entropy
+LOGITS_AT_A_TIME = 2**24  # of the loss in training; 64 MB in float32
 REMEMBERED = 8  # weights of a new captioner by which a first step of training is noticed: the smallest ones
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Return values in float32, or in float64 where they have it."""
+    return values if values.dtype == torch.float64 else values.float()
 
 
 @dataclass
@@ -683,12 +690,28 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         return 0.0
 
     def token_nll(self, hidden: Tensor, labels: Tensor, logits: Tensor | None) -> Tensor:
-        """Return the negative log-likelihood of each target token in float32, `[B * K, T]`; 0 without a target."""
+        """Return the negative log-likelihood of each target token in float32, `[B * K, T]`; 0 without a target.
+
+        Without `logits` they are computed at the targets only, at most `LOGITS_AT_A_TIME` of them at a time; each of
+        several pieces is computed again for its gradient.
+        """
         real = labels != IGNORED_LABEL  # [B * K, T]
-        # The projection to V words is expensive, so it skips positions without a target.
-        real_logits = self.lm_head(hidden[real]) if logits is None else logits[real]  # [tokens, V]
-        nll = self.nll_of(real_logits if real_logits.dtype == torch.float64 else real_logits.float(), labels[real])
+        targets = labels[real]  # [tokens]
+        if logits is not None:
+            nll = self.nll_of(at_least_float32(logits[real]), targets)
+        else:
+            size = max(1, LOGITS_AT_A_TIME // self.config.vocab_size)
+            pieces = [*zip(hidden[real].split(size), targets.split(size), strict=True)]
+            if len(pieces) > 1 and torch.is_grad_enabled():
+                found = [checkpoint(self._nll_of_states, *piece, use_reentrant=False) for piece in pieces]
+            else:
+                found = [self._nll_of_states(*piece) for piece in pieces]
+            nll = torch.cat(found)
         return torch.zeros_like(labels, dtype=nll.dtype).masked_scatter(real, nll)  # [tokens] to [B * K, T]
+
+    def _nll_of_states(self, states: Tensor, targets: Tensor) -> Tensor:
+        """Return `nll_of` the logits of last hidden states `[tokens, D]`."""
+        return self.nll_of(at_least_float32(self.lm_head(states)), targets)
 
     def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the negative log-likelihood of each target `[tokens]` under its logits `[tokens, V]`.

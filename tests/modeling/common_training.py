@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from hf_captioners.modeling import modeling_captioning
 from hf_captioners.modeling.layers_attention import AttentionOnAttention, MultiHeadAttention
 from hf_captioners.modeling.layers_recurrent import LSTMCell
 from tests.comparisons import assert_computed_alike
@@ -100,8 +101,8 @@ class LossChecks(CaptionerCase):
         summed = self.make_model(loss_reduction="sum")(**inputs, labels=labels).loss
         assert_close(summed, model(**inputs, labels=labels).loss * (labels != -100).sum(), atol=1e-4)
 
-    def test_training_makes_no_logits(self):
-        """In training, logits are computed at real targets only, with the loss and gradients of all logits."""
+    def test_training_makes_no_logits(self, monkeypatch):
+        """In training, logits are computed at real targets only, in pieces, with the loss and gradients of all."""
         model = self.make_model().train()
         inputs = {**self.inputs("regions"), "labels": self.labels(model)}
         sizes: list[int] = []
@@ -111,6 +112,12 @@ class LossChecks(CaptionerCase):
         assert model(**inputs, return_logits=True).logits.shape == (IMAGES, TOKENS, model.config.vocab_size)
         assert model.eval()(**inputs).logits is not None
         loss, expected = (gradients(model.train(), **inputs, return_logits=flag) for flag in (False, True))
+        assert_close(loss[0], expected[0])
+        assert_same_gradients(loss[1], expected[1])
+        monkeypatch.setattr(modeling_captioning, "LOGITS_AT_A_TIME", 2 * model.config.vocab_size)
+        sizes.clear()
+        loss = gradients(model.train(), **inputs)
+        assert max(sizes) == 2 * model.config.vocab_size and len(sizes) > 2
         assert_close(loss[0], expected[0])
         assert_same_gradients(loss[1], expected[1])
 
