@@ -251,6 +251,11 @@ def run(args: argparse.Namespace) -> int:
             check_path("inputs", path)
     check_model_arguments(args)
 
+    from hf_captioners.captioning.caption_files import part_of_output, require_free_output
+
+    if args.output is not None and args.shard is None:  # told before torch is imported
+        require_free_output(part_of_output(Path(args.output), None), args.resume, args.overwrite)
+
     from hf_captioners.captioning.batches import caption_batches, require_batch_size
     from hf_captioners.captioning.image_list import find_images, shard_of
     from hf_captioners.captioning.read_ahead import workers_for

@@ -141,6 +141,8 @@ MISSPELT = [
     (["caption", "photo.jpg", "--model", "my_captoiner"], "`my_captioner`"),
     (["caption", "photo.jpg", "--model", "runs/last"], "There is no folder runs"),
     (["caption", "photo.jpg", "--model", "my_gpt2"], "language model"),
+    ([*CAPTION, "--output", "predictions.jsonl"], "predictions.jsonl exists. Pass --overwrite"),
+    ([*CAPTION, "--output", "captions.txtt"], "expected a name that ends with .jsonl"),
     (["evaluate", "my_captionr", "my_images", "--split", "train"], "`my_captioner`"),
     (["evaluate", "my_captioner", "my_images"], "there is no split 'test'; there are train."),
     (["evaluate", "my_captioner", "my_image"], "`my_images`"),
