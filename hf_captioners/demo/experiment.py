@@ -62,11 +62,6 @@ class Run:
     curve: list[tuple[float, float]] = field(default_factory=list)
     model: Any = None
 
-    @property
-    def mean_of_curve(self) -> float:
-        """Mean CIDEr-D of the evaluations during training."""
-        return mean([value for _, value in self.curve])
-
 
 @dataclass
 class Parts:
