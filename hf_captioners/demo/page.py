@@ -45,7 +45,7 @@ def write_page(
     Returns:
         The path.
     """
-    best, installed = best_run(runs, parts.unseen["scene"]), list_models()[:1]
+    best, installed = best_run(runs), list_models()[:1]
     shown = examples(best, parts)
     scores = [word["score"] for example in shown for word in example["words"]] or [0.0]
     template = files("hf_captioners.hub_cards").joinpath("demo_page.html").read_text(encoding="utf-8")
