@@ -4,7 +4,7 @@ import logging
 import os
 import pickle
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -24,18 +24,22 @@ class ProcessState(NamedTuple):
     Args:
         folder: the working directory, where relative names begin.
         most_pixels: Pillow's limit of pixels.
+        settings: sets what else the process that started the job has set, as often as it is called.
     """
 
     folder: str
     most_pixels: int | None
+    settings: Callable[[], Any] | None
 
     @classmethod
-    def of_this_process(cls) -> "ProcessState":
+    def of_this_process(cls, settings: Callable[[], Any] | None) -> "ProcessState":
         """Return the state of this process."""
-        return cls(os.getcwd(), PIL.Image.MAX_IMAGE_PIXELS)
+        return cls(os.getcwd(), PIL.Image.MAX_IMAGE_PIXELS, settings)
 
     def take_over(self) -> None:
         """Set the state of this process."""
+        if self.settings is not None:
+            self.settings()
         PIL.Image.MAX_IMAGE_PIXELS = self.most_pixels
         with suppress(OSError):  # a machine that does not have the folder reads absolute names only
             os.chdir(self.folder)
@@ -89,20 +93,28 @@ class RayEngine:
             path on all machines.
         actors: number of actors, each with a captioner, and with a GPU if the cluster has any and `device` allows it.
         address: of a cluster. None: the variable `RAY_ADDRESS`; without it, Ray is started on this machine.
+        settings: a function without arguments that every process of Ray calls before it works, such as
+            `hf_captioners.cli.memory.keep_freed_memory`, which has to be called in each.
 
     Raises:
         ValueError: `actors` is below 1.
         ImportError: Ray is not installed.
     """
 
-    def __init__(self, loading: Mapping[str, Any], actors: int = 1, address: str | None = None) -> None:
+    def __init__(
+        self,
+        loading: Mapping[str, Any],
+        actors: int = 1,
+        address: str | None = None,
+        settings: Callable[[], Any] | None = None,
+    ) -> None:
         if actors < 1:
             raise ValueError(f"`--actors` is {actors}, expected at least 1.")
         try:
             import ray.data  # noqa: F401
         except ImportError:
             raise ImportError("`--engine ray` needs Ray: pip install 'hf-captioners[ray]'") from None
-        self.loading, self.actors, self.address = dict(loading), actors, address
+        self.loading, self.actors, self.address, self.settings = dict(loading), actors, address, settings
 
     def columns(
         self,
@@ -128,7 +140,7 @@ class RayEngine:
         with running_ray(self.address, self.actors + workers):
             rows = [{"names": pickle.dumps(list(batch))} for batch in batches]
             data = ray.data.from_items(rows, override_num_blocks=min(len(rows), MOST_BLOCKS))
-            state = ProcessState.of_this_process()
+            state = ProcessState.of_this_process(self.settings)
             if workers:
                 preparing = PreparingTask(CaptionBatches(pipeline, **options).preparation(), state)
                 # Ray would join two steps that need the same resources, and the actors would read the images.

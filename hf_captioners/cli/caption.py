@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hf_captioners.named_values import read_named_values
 
+from .memory import keep_freed_memory
 from .names import check_least, check_model_arguments, check_path
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def engine_of(args: argparse.Namespace) -> Any:
         raise ValueError(f"`--engine ray` captions with torch: leave out `--backend {args.backend}`.")
     names = ("model", "device", "dtype", "trust_remote_code", "weights", "packed_weights")
     actors = 1 if args.actors is None else args.actors
-    return RayEngine({name: getattr(args, name) for name in names}, actors, args.ray_address)
+    return RayEngine({name: getattr(args, name) for name in names}, actors, args.ray_address, keep_freed_memory)
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
