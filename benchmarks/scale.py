@@ -31,6 +31,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALL
 RESULTS = Path(__file__).parent / "results" / "scale.json"
 COMMAND = [sys.executable, "-m", "hf_captioners.cli", "caption"]
 FEW = 200  # images of the shorter job of `ray`
+BETWEEN_READINGS = 0.5  # seconds; more often, the readings themselves would keep a processor from the job
 TICKS = os.sysconf("SC_CLK_TCK")
 WORDS = "a black white red green blue small large circle square dog man is on in of two three and the"
 
@@ -168,8 +169,17 @@ def works_for_ray(process: int) -> bool:
 
 
 def cpu_seconds(arguments: Sequence[str]) -> float:
-    """Run `hf-captioners caption`; return the CPU seconds of the command and of Ray's actors and tasks."""
+    """Run `hf-captioners caption`; return the CPU seconds of the command and its processes."""
     before = os.times()
+    child = subprocess.run([*COMMAND, *arguments], stderr=subprocess.PIPE)
+    if child.returncode:
+        raise SystemExit(child.stderr.decode())
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def ray_cpu_seconds(arguments: Sequence[str]) -> float:
+    """Run `hf-captioners caption` on Ray; return the CPU seconds of the command and of Ray's actors and tasks."""
     process = subprocess.Popen([*COMMAND, *arguments], stderr=subprocess.PIPE, start_new_session=True)
     own: dict[int, float] = {}
     workers: dict[int, float] = {}
@@ -185,7 +195,7 @@ def cpu_seconds(arguments: Sequence[str]) -> float:
                         own[one] = spent
                     elif one in workers or works_for_ray(one):
                         workers[one] = spent
-            time.sleep(0.02)
+            ended.wait(BETWEEN_READINGS)
 
     watching = threading.Thread(target=watch)
     watching.start()
@@ -194,10 +204,7 @@ def cpu_seconds(arguments: Sequence[str]) -> float:
     watching.join()
     if process.returncode:
         raise SystemExit(error.decode())
-    if "ray" in arguments:
-        return sum(own.values()) + sum(workers.values())
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    return sum(own.values()) + sum(workers.values())
 
 
 def ray(images: Sequence[Path], rounds: int, batch_size: int) -> dict[str, Any]:
@@ -215,7 +222,7 @@ def ray(images: Sequence[Path], rounds: int, batch_size: int) -> dict[str, Any]:
                         (Path(folder) / "images" / path.name).symlink_to(path.absolute())
                     typed = [f"{folder}/images", "--output", f"{folder}/captions.jsonl", "--workers", "1"]
                     typed += ["--batch_size", str(batch_size), "--device", "cpu", *options]
-                    spent.append(cpu_seconds(typed))
+                    spent.append((ray_cpu_seconds if options else cpu_seconds)(typed))
             seconds[name].append((spent[1] - spent[0]) / (many - few))
             print(name, spent, flush=True)
     rows = {name: statistics.median(found) for name, found in seconds.items()}

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -59,8 +60,17 @@ def jobs_in(processes: int) -> Iterator[RunJobs]:
 def _start_process() -> None:
     import torch
 
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
+
+
+def _end_with_parent() -> None:
+    """A parent that is killed cannot end its processes; they would wait for jobs forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _run_by_value(stored: bytes) -> bytes:

@@ -1,6 +1,8 @@
 """The demonstration: its claims, its page, and the exit status when a claim does not hold."""
 
 import re
+import subprocess
+import sys
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -20,6 +22,18 @@ from tests.browser import look_at, open_browser
 SCENE = "1 small red star left on white"
 RIGHT = ["a red star on the left"] * 10
 WRONG = ["a blue star on the left"] * 10
+WAITING_JOBS = """
+import time
+from hf_captioners.demo.running import jobs_in
+
+def wait():
+    print("working", flush=True)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    with jobs_in(2) as run_jobs:
+        run_jobs([wait, wait])
+"""
 FIGURES = [
     ((1.0, 0.8, 0.3), RIGHT, WRONG, [True, True, True]),
     ((1.0, 0.8, 0.3), RIGHT, RIGHT, [True, False, True]),
@@ -86,6 +100,16 @@ def test_two_jobs_at_a_time_are_those_of_one(tmp_path):
         (run.pretrained, run.seed, run.captions) for run in one
     ]
     assert [type(run.model) for run in two] == [type(run.model) for run in one]
+
+
+@pytest.mark.slow
+def test_processes_end_with_the_one_that_started_them(tmp_path):
+    """Its output ends when the last process that writes to it has ended."""
+    (tmp_path / "jobs.py").write_text(WAITING_JOBS)
+    started = subprocess.Popen([sys.executable, tmp_path / "jobs.py"], stdout=subprocess.PIPE, text=True)
+    assert started.stdout.readline() and started.stdout.readline(), "two jobs at a time"
+    started.kill()
+    started.communicate(timeout=60)
 
 
 def test_photographs_of_the_default_captioner(tmp_path):
