@@ -29,11 +29,12 @@ def measure(vision_model: str, batch: int, size: int, repeats: int, pieces: bool
     import torch
 
     from hf_captioners.features.extraction import GridExtractor
-    from hf_captioners.modeling import layers_vision
+    from hf_captioners.modeling.layers_vision import VisionBackbone
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    layers_vision.IMAGES_AT_ONCE = layers_vision.IMAGES_AT_ONCE if pieces else batch
+    if not pieces:
+        VisionBackbone.pieces = staticmethod(lambda pixel_values: [pixel_values])
     extractor = GridExtractor.from_vision_model(vision_model, image_size=size)
     inputs, found = {"pixel_values": torch.randn(batch, 3, size, size)}, []
     extractor(inputs)

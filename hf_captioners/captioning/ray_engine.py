@@ -1,5 +1,6 @@
 """Captioning on Ray, on one machine or a cluster: tasks prepare batches of images, and actors caption them."""
 
+import io
 import logging
 import os
 import pickle
@@ -9,6 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import PIL.Image
+import pyarrow
+import torch
 
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
@@ -18,28 +21,53 @@ CPUS_OF_TASKS = 0.9  # see `RayEngine.columns`
 MOST_BLOCKS = 5000  # of a job: a block of batches is one task, and what a killed job loses of it
 
 
+class TensorPickler(pickle.Pickler):
+    """Pickles tensors as arrays: pickled by torch, each would be written as a file of its own first."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how to rebuild a tensor from its array."""
+        if isinstance(value, torch.Tensor):
+            with suppress(TypeError):  # a number format that NumPy does not have, such as bfloat16
+                return torch.from_numpy, (value.numpy(),)
+        return NotImplemented
+
+
+def table_of(column: str, value: Any) -> pyarrow.Table:
+    """Return a value as a table of one row, the form in which Ray Data passes it on without further copies."""
+    stored = io.BytesIO()
+    TensorPickler(stored, pickle.HIGHEST_PROTOCOL).dump(value)
+    content = pyarrow.py_buffer(stored.getbuffer())
+    ends = pyarrow.array([0, len(content)], pyarrow.int64()).buffers()[1]
+    return pyarrow.table({column: pyarrow.Array.from_buffers(pyarrow.large_binary(), 1, [None, ends, content])})
+
+
+def value_of(table: pyarrow.Table, column: str) -> Any:
+    """Return the value of a table of one row, see `table_of`."""
+    return pickle.loads(table[column][0].as_buffer())
+
+
 class ProcessState(NamedTuple):
     """What a process of Ray takes over from the one that started the job.
 
     Args:
         folder: the working directory, where relative names begin.
         most_pixels: Pillow's limit of pixels.
-        settings: sets what else the process that started the job has set, as often as it is called.
+        on_start: called at the start of every task and actor, and may be called again in the same process.
     """
 
     folder: str
     most_pixels: int | None
-    settings: Callable[[], Any] | None
+    on_start: Callable[[], Any] | None
 
     @classmethod
-    def of_this_process(cls, settings: Callable[[], Any] | None) -> "ProcessState":
+    def of_this_process(cls, on_start: Callable[[], Any] | None) -> "ProcessState":
         """Return the state of this process."""
-        return cls(os.getcwd(), PIL.Image.MAX_IMAGE_PIXELS, settings)
+        return cls(os.getcwd(), PIL.Image.MAX_IMAGE_PIXELS, on_start)
 
     def take_over(self) -> None:
         """Set the state of this process."""
-        if self.settings is not None:
-            self.settings()
+        if self.on_start is not None:
+            self.on_start()
         PIL.Image.MAX_IMAGE_PIXELS = self.most_pixels
         with suppress(OSError):  # a machine that does not have the folder reads absolute names only
             os.chdir(self.folder)
@@ -56,10 +84,10 @@ class PreparingTask:
     def __init__(self, preparation: Preparation, state: ProcessState) -> None:
         self.preparation, self.state = preparation, state
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Replace the names of the images by the prepared batch, as bytes."""
+    def __call__(self, row: pyarrow.Table) -> pyarrow.Table:
+        """Replace the names of the images by the prepared batch."""
         self.state.take_over()
-        return {"prepared": pickle.dumps(self.preparation(pickle.loads(row["names"])), pickle.HIGHEST_PROTOCOL)}
+        return table_of("prepared", self.preparation(value_of(row, "names")))
 
 
 class CaptioningActor:
@@ -76,13 +104,13 @@ class CaptioningActor:
         self.captioner = CaptionBatches(load_pipeline(**loading), **options)
         self.prepare = self.captioner.preparation()
 
-    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Return the columns of a batch as bytes; without tasks that prepare, the actor reads the images too."""
-        if "prepared" in row:
-            prepared = pickle.loads(row["prepared"])
+    def __call__(self, row: pyarrow.Table) -> pyarrow.Table:
+        """Return the columns of a batch; without tasks that prepare, the actor reads the images too."""
+        if "prepared" in row.column_names:
+            prepared = value_of(row, "prepared")
         else:
-            prepared = self.prepare(pickle.loads(row["names"]))
-        return {"columns": pickle.dumps(self.captioner.caption(prepared))}
+            prepared = self.prepare(value_of(row, "names"))
+        return table_of("columns", self.captioner.caption(prepared))
 
 
 class RayEngine:
@@ -93,7 +121,7 @@ class RayEngine:
             path on all machines.
         actors: number of actors, each with a captioner, and with a GPU if the cluster has any and `device` allows it.
         address: of a cluster. None: the variable `RAY_ADDRESS`; without it, Ray is started on this machine.
-        settings: a function without arguments that every process of Ray calls before it works, such as
+        on_start: a function without arguments that every process of Ray calls before it works, such as
             `hf_captioners.cli.memory.keep_freed_memory`, which has to be called in each.
 
     Raises:
@@ -106,7 +134,7 @@ class RayEngine:
         loading: Mapping[str, Any],
         actors: int = 1,
         address: str | None = None,
-        settings: Callable[[], Any] | None = None,
+        on_start: Callable[[], Any] | None = None,
     ) -> None:
         if actors < 1:
             raise ValueError(f"`--actors` is {actors}, expected at least 1.")
@@ -114,7 +142,7 @@ class RayEngine:
             import ray.data  # noqa: F401
         except ImportError:
             raise ImportError("`--engine ray` needs Ray: pip install 'hf-captioners[ray]'") from None
-        self.loading, self.actors, self.address, self.settings = dict(loading), actors, address, settings
+        self.loading, self.actors, self.address, self.on_start = dict(loading), actors, address, on_start
 
     def columns(
         self,
@@ -135,20 +163,27 @@ class RayEngine:
             ValueError: a task fails on images that are whole.
             ConnectionError: there is no cluster at the address.
         """
+        if not batches:  # a job that was killed after its last batch
+            return
         import ray.data
 
         with running_ray(self.address, self.actors + workers):
             rows = [{"names": pickle.dumps(list(batch))} for batch in batches]
-            data = ray.data.from_items(rows, override_num_blocks=min(len(rows), MOST_BLOCKS))
-            state = ProcessState.of_this_process(self.settings)
+            data: ray.data.Dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), MOST_BLOCKS))
+            state = ProcessState.of_this_process(self.on_start)
+            one_row: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}
             if workers:
                 preparing = PreparingTask(CaptionBatches(pipeline, **options).preparation(), state)
                 # Ray would join two steps that need the same resources, and the actors would read the images.
-                data = data.map(
-                    preparing.__call__, compute=ray.data.TaskPoolStrategy(size=workers), num_cpus=CPUS_OF_TASKS
+                data = data.map_batches(
+                    preparing.__call__,
+                    **one_row,
+                    compute=ray.data.TaskPoolStrategy(size=workers),
+                    num_cpus=CPUS_OF_TASKS,
                 )
-            data = data.map(
+            data = data.map_batches(
                 CaptioningActor,
+                **one_row,
                 fn_constructor_kwargs={"loading": self.loading, "options": dict(options), "state": state},
                 compute=ray.data.ActorPoolStrategy(size=self.actors),
                 num_gpus=1 if self.uses_gpus() else None,

@@ -12,7 +12,10 @@ import sys
 import time
 
 import pytest
+import torch
 
+from hf_captioners.captioning.columns import PreparedBatch
+from hf_captioners.captioning.ray_engine import RayEngine, table_of, value_of
 from hf_captioners.cli import main
 
 from .awkward_images import write_awkward_images
@@ -100,3 +103,18 @@ def test_a_killed_job_is_resumed(awkward, captioner, tmp_path):
             job.wait()
     assert run(command, tmp_path)[0] == 1
     assert output.read_bytes() == (tmp_path / "here.jsonl").read_bytes()
+
+
+def test_nothing_is_left_of_a_job():
+    """Ray is not started for it; the extra may be absent."""
+    engine = object.__new__(RayEngine)
+    assert list(engine.columns(None, [], 1, {})) == []
+
+
+def test_values_pass_as_tables():
+    """Tensors of every number format keep it, and arrays and texts beside them."""
+    value = PreparedBatch([{"a": torch.rand(2, 3), "b": torch.rand(2).bfloat16(), "c": torch.tensor(True)}], [None])
+    found = value_of(table_of("column", value), "column")
+    assert found.errors == value.errors
+    for name, tensor in value.items[0].items():
+        assert found.items[0][name].dtype == tensor.dtype and torch.equal(found.items[0][name], tensor)
