@@ -173,9 +173,9 @@ def vision(figures: dict) -> list[str]:
         "",
         f"CPU seconds of {setting['batch']} images of {setting['size']} x {setting['size']} pixels, "
         f"{setting['model']}, medians ({figures['machine']}). Without gradients, a captioner computes a few images "
-        "at a time on a CPU, with channels last; the command line also makes the C library keep freed memory "
-        "([speed](speed.md)). The first row is what plain torch does. `python benchmarks/vision.py` repeats the "
-        "measurement.",
+        "at a time on a CPU, with channels last; the command line also makes the C library keep freed memory, "
+        "and `extract-features` merges batch norms into convolutions ([speed](speed.md)). The first row is what plain "
+        "torch does. `python benchmarks/vision.py` repeats the measurement.",
         "",
         *columns("images of a batch", "memory", "user", "system", "speed"),
     ]

@@ -1,4 +1,4 @@
-"""Measure the CPU time of a vision model with batches as a whole or in pieces, and with memory kept or given back.
+"""Measure the CPU time of a vision model: batches whole or in pieces, batch norms merged, memory kept or given back.
 
     python benchmarks/vision.py --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf
 
@@ -17,10 +17,11 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-ROWS = [(at_once, kept) for at_once in ("whole", "pieces") for kept in (False, True)]
+WHOLE, PIECES, MERGED = "whole", "pieces", "pieces, batch norms merged"
+ROWS = [(at_once, kept) for at_once in (WHOLE, PIECES, MERGED) for kept in (False, True)]
 
 
-def measure(vision_model: str, batch: int, size: int, repeats: int, pieces: bool, kept: bool) -> dict:
+def measure(vision_model: str, batch: int, size: int, repeats: int, at_once: str, kept: bool) -> dict:
     """Return the median user and system seconds of a batch."""
     from hf_captioners.cli.memory import keep_freed_memory
 
@@ -33,9 +34,11 @@ def measure(vision_model: str, batch: int, size: int, repeats: int, pieces: bool
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if not pieces:
+    if at_once == WHOLE:
         VisionBackbone.pieces = staticmethod(lambda pixel_values: [pixel_values])
     extractor = GridExtractor.from_vision_model(vision_model, image_size=size)
+    if at_once == MERGED:
+        extractor.fold_batch_norms()
     inputs, found = {"pixel_values": torch.randn(batch, 3, size, size)}, []
     extractor(inputs)
     for _ in range(repeats):
@@ -59,7 +62,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.row:
         at_once, kept = args.row
-        found = measure(args.vision_model, args.batch, args.size, args.repeats, at_once == "pieces", kept == "True")
+        found = measure(args.vision_model, args.batch, args.size, args.repeats, at_once, kept == "True")
         print(json.dumps(found))
         return
     measured: dict[tuple[str, bool], list[dict]] = {row: [] for row in ROWS}

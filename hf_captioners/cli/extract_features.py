@@ -184,4 +184,5 @@ def _extractor(args: argparse.Namespace, device: Any) -> "RegionExtractor":
         return detector
     grid = GridExtractor.from_vision_model(args.vision_model, args.vision_feature_layer, scales, args.image_size)
     grid.backbone.to(device)
+    grid.fold_batch_norms()
     return grid

@@ -17,6 +17,7 @@ from hf_captioners.modeling.configuration_captioning import DETECTORS, Captionin
 from hf_captioners.modeling.layers_vision import VisionBackbone, VisionDetector, region_size_of
 
 from .feature_store import StoreDescription, StoredKind
+from .folding import fold_batch_norms
 from .region_source import Regions
 
 # Fields of configurations that do not change the features.
@@ -119,6 +120,14 @@ class GridExtractor:
     def prepare(self, images: list[PIL.Image.Image]) -> dict[str, Tensor]:
         """Return `pixel_values` `[B, 3, H, W]`, and `pixel_mask` `[B, H, W]` if images are padded."""
         return dict(self.image_processor(images, return_tensors="pt"))
+
+    def fold_batch_norms(self) -> None:
+        """Merge batch norms into convolutions on a CPU, see `folding`; the model must serve nothing else."""
+        if next(self.backbone.parameters()).device.type != "cpu":
+            return
+        assert self.digest, "cached before the weights change"
+        example = self.prepare([PIL.Image.effect_noise((64, 64), 50).convert("RGB")])["pixel_values"]
+        fold_batch_norms(self.backbone.model, lambda: self.backbone.feature_map(example))
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:
