@@ -171,7 +171,8 @@ def compare(name: str, versions: list[Version], args: argparse.Namespace) -> dic
     row: dict[str, Any] = {which: statistics.median(values) for which, values in found.items()}
     if name == "startup":
         row["floor"] = statistics.median(versions[0].python("-c", NEEDED)["cpu"] for _ in range(args.rounds))
-    return {"measure": text, **row, "ratio": row["now"] / row["earlier"], "images": args.images}
+    images = 1 if name == "startup" else args.images
+    return {"measure": text, **row, "ratio": row["now"] / row["earlier"], "images": images}
 
 
 def prepare(args: argparse.Namespace, place: Path) -> None:

@@ -141,25 +141,26 @@ def earlier_version(figures: dict) -> list[str]:
         f"The command line of this version and of commit `{figures['commit']}`, in turn in one environment on one "
         f"thread ({figures['machine']}); medians of {figures['rounds']}. Each version captions with captioners that "
         "it trained for one step, Show, Attend and Tell at the size of its Flickr8k recipe and a VisualGPT of width "
-        f"256 with 6 layers, {rows['startup']['images']} photographs with 5 beams.",
+        "256 with 6 layers, with 5 beams.",
         "",
-        *columns("measure", "earlier", "now", "earlier / now"),
+        *columns("measure", "photographs", "earlier", "now", "earlier / now"),
     ]
     for name, row in rows.items():
         unit, digits = (1e6, 0) if name == "memory" else (1, 2)
         earlier, now = row["earlier"] / unit, row["now"] / unit
-        lines.append(f"| {row['measure']} | {earlier:,.{digits}f} | {now:,.{digits}f} | {1 / row['ratio']:.2f} |")
+        compared_figures = f"{earlier:,.{digits}f} | {now:,.{digits}f} | {1 / row['ratio']:.2f}"
+        lines.append(f"| {row['measure']} | {row['images']} | {compared_figures} |")
     return [
         *lines,
         "",
         f"Of the time to the first caption, {rows['startup']['floor']:.2f} s are the import of the classes of "
-        "transformers that a captioner is made of. Command:",
+        "transformers that a captioner is made of. Command (`--measures` chooses measures, `--images` the number of "
+        "photographs):",
         "",
         "```bash",
         f"python benchmarks/earlier_version.py --commit {figures['commit']} "
         "--data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation \\",
-        "  --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf --tokenizer gpt2 "
-        f"--images {rows['startup']['images']}",
+        "  --vision_model $HF_CAPTIONERS_DATA_DIR/mobilenetv2/hf --tokenizer gpt2",
         "```",
         "",
     ]
