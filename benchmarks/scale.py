@@ -6,8 +6,8 @@
 
 Each part writes its own rows of `benchmarks/results/scale.json`; the machine does nothing else meanwhile. `waiting`
 and `ray` use the default captioner as it is, in one thread: how long the loop waits for batches that one other process
-prepares, and the CPU seconds of an image, those of 400 images less those of 200, so that the start does not count. Two
-starts of Ray differ by as much as 200 images: `--count 2000` takes longer and says more.
+prepares, and the CPU seconds of an image, those of 1,200 images less those of 200, so that the start does not count (two
+starts of Ray differ by as much as 200 images).
 `memory` captions 100,000 drawn images of 64 x 64 pixels with a tiny captioner of random weights, greedily.
 """
 
@@ -241,13 +241,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=("waiting", "memory", "ray"))
     parser.add_argument("--images", type=Path, help="folder of photographs")
-    parser.add_argument("--count", type=int, help="images; default: 2,000, 100,000 and 400")
+    parser.add_argument("--count", type=int, help="images; default: 2,000, 100,000 and 1,200")
     parser.add_argument("--batch_size", type=int, default=16)
     parser.add_argument("--every", type=int, default=5000, help="images between two readings of the memory")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
-    count = args.count or {"waiting": 2000, "memory": 100_000, "ray": 400}[args.part]
+    count = args.count or {"waiting": 2000, "memory": 100_000, "ray": 1200}[args.part]
     photographs = sorted(args.images.rglob("*.jpg"))[:count] if args.images else []
     if args.part != "memory" and len(photographs) < count:
         parser.error(f"`--images` has {len(photographs)} photographs, expected {count}.")
