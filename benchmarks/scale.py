@@ -6,8 +6,8 @@
 
 Each part writes its own rows of `benchmarks/results/scale.json`; the machine does nothing else meanwhile. `waiting`
 and `ray` use the default captioner as it is, in one thread: how long the loop waits for batches that one other process
-prepares, and the CPU seconds of an image, those of 1,200 images less those of 200, so that the start does not count (two
-starts of Ray differ by as much as 200 images).
+prepares, and the CPU seconds of an image, those of 1,200 images less those of 200, so that the start does not count
+(two starts of Ray differ by as much as 200 images).
 `memory` captions 100,000 drawn images of 64 x 64 pixels with a tiny captioner of random weights, greedily.
 """
 
