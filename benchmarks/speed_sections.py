@@ -153,9 +153,9 @@ def earlier_version(figures: dict) -> list[str]:
     return [
         *lines,
         "",
-        f"Of the time to the first caption, {rows['startup']['floor']:.2f} s are the import of the classes of "
-        "transformers that a captioner is made of. Command (`--measures` chooses measures, `--images` the number of "
-        "photographs):",
+        "To import the classes of transformers that a captioner is made of takes "
+        f"{rows['startup']['floor']:.2f} of the CPU seconds to the first caption, measured after them. Command "
+        "(`--measures` chooses measures, `--images` the number of photographs):",
         "",
         "```bash",
         f"python benchmarks/earlier_version.py --commit {figures['commit']} "
