@@ -153,9 +153,9 @@ def earlier_version(figures: dict) -> list[str]:
     return [
         *lines,
         "",
-        "To import the classes of transformers that a captioner is made of takes "
-        f"{rows['startup']['floor']:.2f} of the CPU seconds to the first caption, measured after them. Command "
-        "(`--measures` chooses measures, `--images` the number of photographs):",
+        "The import of the classes of transformers that a captioner is made of takes "
+        f"{rows['startup']['floor']:.2f} CPU seconds by itself. Command (`--measures` chooses measures, `--images` "
+        "the number of photographs):",
         "",
         "```bash",
         f"python benchmarks/earlier_version.py --commit {figures['commit']} "

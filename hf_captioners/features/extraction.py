@@ -127,7 +127,7 @@ class GridExtractor:
             return
         assert self.digest, "cached before the weights change"
         example = self.prepare([PIL.Image.effect_noise((64, 64), 50).convert("RGB")])["pixel_values"]
-        fold_batch_norms(self.backbone.model, lambda: self.backbone.feature_map(example))
+        fold_batch_norms(self.backbone.model, lambda: self.backbone(example).region_features)
 
     @torch.no_grad()
     def __call__(self, inputs: Mapping[str, Tensor]) -> list[Regions]:

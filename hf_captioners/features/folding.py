@@ -24,7 +24,7 @@ def fold_batch_norms(model: nn.Module, features: Callable[[], Tensor]) -> int:
     Returns:
         The number of batch norms that were merged.
     """
-    plain, pairs = features(), _pairs(model, features)
+    plain, pairs = _features_and_pairs(model, features)
     replaced: list[tuple[nn.Module, str, Any]] = []
 
     def replace(parent: nn.Module, name: str, part: Any) -> None:
@@ -56,8 +56,10 @@ def _without_norm(norm: Any) -> nn.Module:
     return nn.Identity() if type(norm) is nn.BatchNorm2d else nn.Sequential(norm.drop, norm.act)
 
 
-def _pairs(model: nn.Module, run: Callable[[], Any]) -> list[tuple[nn.Conv2d, nn.Module, str]]:
-    """Return the convolutions with the batch norms that read them, these as a module and the name of its attribute."""
+def _features_and_pairs(
+    model: nn.Module, features: Callable[[], Tensor]
+) -> tuple[Tensor, list[tuple[nn.Conv2d, nn.Module, str]]]:
+    """Return the features, and each convolution with the batch norm that reads it: a module and its attribute."""
     places = {
         norm: (parent, name)
         for parent in model.modules()
@@ -80,8 +82,8 @@ def _pairs(model: nn.Module, run: Callable[[], Any]) -> list[tuple[nn.Conv2d, nn
     hooks = [part.register_forward_hook(after_convolution) for part in model.modules() if type(part) is nn.Conv2d]
     hooks += [norm.register_forward_pre_hook(before_norm) for norm in places]
     try:
-        run()
+        computed = features()
     finally:
         for hook in hooks:
             hook.remove()
-    return [(part, *places[norm]) for part, norm in found if calls[part] == calls[norm] == 1]
+    return computed, [(part, *places[norm]) for part, norm in found if calls[part] == calls[norm] == 1]

@@ -112,9 +112,10 @@ def test_nothing_is_left_of_a_job():
 
 
 def test_values_pass_as_tables():
-    """Tensors of every number format keep it, and arrays and texts beside them."""
-    value = PreparedBatch([{"a": torch.rand(2, 3), "b": torch.rand(2).bfloat16(), "c": torch.tensor(True)}], [None])
+    """Tensors keep their number format, also those that NumPy does not have, and errors stand beside them."""
+    tensors = {"a": torch.rand(2, 3), "b": torch.rand(2).bfloat16(), "c": torch.tensor(True)}
+    value = PreparedBatch([tensors], [None, "too thin"])
     found = value_of(table_of("column", value), "column")
-    assert found.errors == value.errors
+    assert found.errors == value.errors and found.items[0].keys() == tensors.keys()
     for name, tensor in value.items[0].items():
         assert found.items[0][name].dtype == tensor.dtype and torch.equal(found.items[0][name], tensor)
