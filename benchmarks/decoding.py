@@ -117,7 +117,7 @@ def decoders(case: Case, ours: Any, regions: dict[str, Tensor], tokens: int, bea
     for weights in PACKING if case.packed else ():
         if can_pack(weights):
             packed = copy.deepcopy(ours, {id(parameter): parameter for parameter in ours.parameters()})
-            packed.optimize_for_generation(weights)
+            packed.optimize_for_generation(weights, drop_plain=True)  # as `hf-captioners caption`
             yield Decoder(f"this library, {weights} packed", generate(packed), exact=weights == "float32")
     if case.rival == "as released":
         change = lambda: patch.object(BeamFoldingCrossAttention, "keys_and_values", project_always)  # noqa: E731

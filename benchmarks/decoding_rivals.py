@@ -15,7 +15,7 @@ def with_stock_search(model: Any) -> Any:
 
     It repeats encoder results for each beam, and has the cache of transformers.
     """
-    names = ["_expand_inputs_for_generation", "_beam_search", "_sample"]
+    names = ["_expand_inputs_for_generation", "_get_logits_processor", "_beam_search", "_sample"]
     methods: dict[str, Any] = {name: getattr(GenerationMixin, name) for name in names}
     if hasattr(model.model.decoder, "mask_config"):
         methods["_prepare_cache_for_generation"] = _prepare_stock_cache

@@ -31,6 +31,7 @@ from .search_captioning import (
     caption_logits_processors,
     judges_rows,
     only_lowers,
+    with_one_least_length,
 )
 
 # What belongs to images, not to rows of text; inputs that a configuration declares for images are added.
@@ -396,7 +397,9 @@ class CaptionGenerationMixin(GenerationMixin):
         self, generation_config: Any, input_ids_seq_length: int | None = None, **kwargs: Any
     ) -> LogitsProcessorList:
         """Return the processors of transformers, then those of captioning code."""
-        processors = super()._get_logits_processor(generation_config, input_ids_seq_length, **kwargs)
+        processors = with_one_least_length(
+            super()._get_logits_processor(generation_config, input_ids_seq_length, **kwargs)
+        )
         processors.extend(caption_logits_processors(generation_config, input_ids_seq_length or 1))
         return processors
 

@@ -376,8 +376,13 @@ def pack_float32(weight: Tensor) -> Product:
 
 def pack_bfloat16(weight: Tensor) -> Product:
     """Return the product with a weight `[out, in]` in bfloat16. The bias is added in float32."""
-    product = pack_float32(weight.to(torch.bfloat16))
-    return lambda states, bias: _add(product(states.to(torch.bfloat16), None).to(states.dtype), bias)
+    rounded = pack_float32(weight.to(torch.bfloat16))
+
+    def product(states: Tensor, bias: Tensor | None) -> Tensor:
+        output = rounded(states.to(torch.bfloat16), None)
+        return output.to(states.dtype) if bias is None else output + bias
+
+    return product
 
 
 def pack_int8(weight: Tensor) -> Product:
@@ -390,20 +395,16 @@ def pack_int8(weight: Tensor) -> Product:
     zeros = torch.zeros_like(scales, dtype=torch.long)
 
     def product(states: Tensor, bias: Tensor | None) -> Tensor:
-        largest = torch.linalg.vector_norm(states, torch.inf, dim=1, keepdim=True)  # [rows, 1]
+        largest = states.abs().amax(1, keepdim=True)  # [rows, 1]; the infinity norm is several times slower
         row_scales = largest.clamp_(min=torch.finfo(states.dtype).tiny).div_(127)
         # Unsigned with 128 as zero, since oneDNN has no fast product for signed inputs; the half rounds.
         rounded = states.div(row_scales).add_(128.5).to(torch.uint8)
         output = torch.ops.onednn.qlinear_pointwise(
             rounded, 1.0, 128, packed, scales, zeros, None, 1.0, 0, states.dtype, "none", [], ""
         )
-        return _add(output.mul_(row_scales), bias)
+        return output.mul_(row_scales) if bias is None else torch.addcmul(bias, output, row_scales)
 
     return product
-
-
-def _add(output: Tensor, bias: Tensor | None) -> Tensor:
-    return output if bias is None else output.add_(bias)
 
 
 PACKING: dict[str, Callable[[Tensor], Product]] = {

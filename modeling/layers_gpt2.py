@@ -67,7 +67,7 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
     def __init__(self, config: GPT2CaptioningConfig, layer_idx: int) -> None:
         super().__init__()
         text, width = config.text_config, config.hidden_size
-        self.num_levels = len(config.cross_levels)
+        self.cross_levels = list(config.cross_levels)
         self.ln_1 = nn.LayerNorm(width, eps=text.layer_norm_epsilon)
         self.attn = GPT2Attention(text, layer_idx=layer_idx)
         self.crossattention = BeamFoldingCrossAttention(
@@ -100,7 +100,7 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
 
         Args:
             hidden: `[B * K, T, D]`.
-            levels: `[B, N, R, D]`.
+            levels: of the encoder, `[B, E, R, D]`; those of `cross_levels` are read, once for each image.
             step: masks of this step.
             past_key_values: cache of text and images.
 
@@ -113,7 +113,11 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
         stream = self.stream_dropout(hidden + branch)
         query = self.ln_1(stream)
         attended, cross_weights = self.crossattention(
-            query, lambda: self.ln_1(levels), self.num_levels, step.memory_masks["region"], past_key_values
+            query,
+            lambda: self.ln_1(levels[:, self.cross_levels]),  # [B, N, R, D]
+            len(self.cross_levels),
+            step.memory_masks["region"],
+            past_key_values,
         )
         stream, gates = self.combine(stream, query, attended, step)
         return stream, self_weights, cross_weights, gates
@@ -152,9 +156,8 @@ class GPT2TextDecoder(TextDecoder):
     def run_layer(
         self, index: int, hidden: Tensor, step: DecoderStep
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
-        """Run block `index` on the encoder levels that the configuration names."""
-        levels = step.encoder_outputs.level_states[:, self.config.cross_levels]  # [B, N, R, D]
-        return self.h[index](hidden, levels, step, step.cache)
+        """Run block `index`, which reads the encoder levels that the configuration names."""
+        return self.h[index](hidden, step.encoder_outputs.level_states, step, step.cache)
 
 
 class GPT2CaptioningForConditionalGeneration(CaptioningForConditionalGeneration):

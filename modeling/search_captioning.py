@@ -7,7 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from transformers import LogitsProcessor
+from transformers import (
+    LogitsProcessor,
+    LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+)
 
 # The released penalty of a token that would complete a trigram again: twice log 2, to three digits.
 TRIGRAM_PENALTY = 2 * 0.693
@@ -610,6 +615,47 @@ class NoImmediateRepetition(LogitsProcessor):
         return scores.scatter(1, input_ids[:, -1:], -torch.inf)
 
 
+class NoEarlyEnd(LogitsProcessor):
+    """Forbid the end tokens until a row has its least length (`min_length`, `min_new_tokens`).
+
+    The two processors of transformers make a mask of the vocabulary and a copy of the scores in every step, also when
+    the length is reached.
+
+    Args:
+        least_length: of rows with their prompt.
+        eos_token_ids: `[E]`, ids that end a caption.
+    """
+
+    def __init__(self, least_length: int, eos_token_ids: Tensor) -> None:
+        self.least_length, self.eos_token_ids = least_length, eos_token_ids
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
+        """Return `scores` `[rows, V]`, with -inf at the end tokens as long as rows of `input_ids` are too short."""
+        if input_ids.shape[1] >= self.least_length:
+            return scores
+        inside = self.eos_token_ids[self.eos_token_ids < scores.shape[-1]]
+        return scores.index_fill(1, inside, -torch.inf)
+
+
+def with_one_least_length(processors: LogitsProcessorList) -> LogitsProcessorList:
+    """Return processors of which one `NoEarlyEnd` replaces those of transformers for a least length, at its place."""
+    found = LogitsProcessorList()
+    joined: NoEarlyEnd | None = None
+    for one in processors:
+        if type(one) is MinLengthLogitsProcessor:
+            least = one.min_length
+        elif type(one) is MinNewTokensLengthLogitsProcessor:
+            least = one.prompt_length_to_skip + one.min_new_tokens
+        else:
+            found.append(one)
+            continue
+        if joined is None:
+            joined = NoEarlyEnd(least, one.eos_token_id)
+            found.append(joined)
+        joined.least_length = max(joined.least_length, least)
+    return found
+
+
 class NoBadEndings(LogitsProcessor):
     """Forbid the end token after a word that no sentence ends with ("remove_bad_endings" of the released code).
 
@@ -657,8 +703,6 @@ class TrigramPenalty(LogitsProcessor):
 
 # Processors of transformers that only forbid tokens, whatever the batch is: they may precede the normalisation.
 FORBIDDING_PROCESSORS = {
-    "MinLengthLogitsProcessor",
-    "MinNewTokensLengthLogitsProcessor",
     "SuppressTokensLogitsProcessor",
     "SuppressTokensAtBeginLogitsProcessor",
     "NoRepeatNGramLogitsProcessor",
@@ -673,7 +717,7 @@ def only_lowers(processors: Any) -> bool:
 
     They may then be applied to logits as well as to log-probabilities, and scores of hypotheses never rise.
     """
-    own = (NoImmediateRepetition, NoBadEndings, TrigramPenalty)
+    own = (NoEarlyEnd, NoImmediateRepetition, NoBadEndings, TrigramPenalty)
     return all(type(one) in own or type(one).__name__ in FORBIDDING_PROCESSORS for one in processors)
 
 
