@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers.activations import ACT2FN
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
 from .configuration_visualgpt import VisualGPTConfig
@@ -168,6 +169,8 @@ class VisualGPTBlock(GPT2CrossAttentionBlock):
         self.fusion = FUSION_CLASSES[config.fusion](config)
         self.ln_2 = nn.LayerNorm(width, eps=text.layer_norm_epsilon)
         self.mlp = GPT2MLP(text.n_inner if text.n_inner is not None else 4 * width, text)
+        if text.activation_function == "gelu_new":
+            self.mlp.act = ACT2FN["gelu_pytorch_tanh"]  # the same function in one operation instead of eight
         if config.residual_dropout_on == "stream":
             self.mlp.dropout.p = 0.0
 
