@@ -94,6 +94,65 @@ def keep_state(mask: Tensor | None, new: LSTMState, old: LSTMState) -> LSTMState
     return LSTMState(*(None if one is None else torch.where(mask[:, None], one, other) for one, other in pairs))
 
 
+def read_lengths(token_mask: Tensor | None) -> Tensor | None:
+    """Return the number of real tokens of each row, `[B * K]`; None unless padding follows them, and nothing else.
+
+    Args:
+        token_mask: `[B * K, T]`, True = a real token.
+    """
+    if token_mask is None or torch.compiler.is_compiling() or not bool(token_mask.any()) or bool(token_mask.all()):
+        return None
+    padding_first = token_mask[:, 1:] & ~token_mask[:, :-1]
+    return None if bool(padding_first.any()) else token_mask.sum(1)
+
+
+class RunningRows:
+    """The rows of text that a recurrent layer runs at each step of training: those of captions that go on.
+
+    Images are sorted by their longest caption, so that the rows of every step are the first ones.
+
+    Args:
+        lengths: `[B * K]`, see `read_lengths`.
+        images: B.
+        steps: T.
+    """
+
+    def __init__(self, lengths: Tensor, images: int, steps: int) -> None:
+        longest = lengths.unflatten(0, (images, -1)).amax(1)  # [B]
+        self.order = longest.argsort(descending=True, stable=True)  # [B]
+        after = torch.arange(steps, device=lengths.device)[:, None]
+        # Number of images at each step that has any
+        self.counts = [count for count in (longest > after).sum(1).tolist() if count]
+        self.steps, self.images, self.rows_of_image = steps, images, len(lengths) // images
+
+    def sort(self, *values: Tensor | None) -> tuple[Any, ...]:
+        """Return tensors `[B, ...]` or `[B * K, ...]` with their images sorted."""
+        parts = (None if one is None else one.unflatten(0, (self.images, -1)) for one in values)
+        return tuple(None if part is None else part[self.order].flatten(0, 1) for part in parts)
+
+    def cut(self, step: int, *values: Tensor | None) -> tuple[Any, ...]:
+        """Return the entries of the images that run at a step, of tensors of those that ran at the step before."""
+        before, now = self.counts[step - 1] if step else self.images, self.counts[step]
+        if before == now:
+            return values
+        return tuple(None if one is None else one[: len(one) // before * now] for one in values)
+
+    def stack(self, parts: Sequence[Tensor]) -> Tensor:
+        """Return the entries `[rows, ...]` of every step as `[B * K, T, ...]` in the given order; 0 after the end."""
+        each = torch.arange(self.rows_of_image, device=self.order.device)
+        rows = (self.order[:, None] * self.rows_of_image + each).flatten()  # [B * K], places of the sorted rows
+        places = torch.cat([rows[: len(part)] * self.steps + step for step, part in enumerate(parts)])
+        joined = torch.cat(tuple(parts))
+        full = joined.new_zeros(len(rows) * self.steps, *joined.shape[1:])
+        return full.index_copy(0, places, joined).unflatten(0, (len(rows), self.steps))
+
+
+def stack_steps(steps: Sequence[tuple[Any, ...]], running: RunningRows | None) -> tuple[Any, ...]:
+    """Return records of every step, `[rows, ...]` each or None, as `[B * K, T, ...]`."""
+    stack = running.stack if running is not None else lambda parts: torch.stack(parts, 1)
+    return tuple(None if parts[0] is None else stack(parts) for parts in zip(*steps, strict=True))
+
+
 def initialize_as_torch(module: nn.Module) -> None:
     """Initialise linear maps, LSTM cells and word embeddings of a module as PyTorch does, for `_init_weights`.
 
@@ -269,6 +328,7 @@ class AttentionLSTMLayer(GradientCheckpointingLayer):
         words: Tensor,
         global_state: Tensor,
         token_mask: Tensor | None,
+        lengths: Tensor | None,
         hidden: Tensor,
         memory: Tensor,
         context: Tensor,
@@ -281,6 +341,8 @@ class AttentionLSTMLayer(GradientCheckpointingLayer):
             words: `[B * K, T, E]`.
             global_state: `[B * K, D]`, the vector of the image.
             token_mask: `[B * K, T]`, True = a real token; other tokens do not change the states.
+            lengths: `[B * K]`, tokens of each row that are run (see `RunningRows`) instead of all; the states after
+                the last step are then those of the longest captions.
             hidden, memory: state of the attention LSTM before the first step, `[B * K, D]`.
             context, context_memory: context before the first step, `[B * K, D]`, and its memory or None.
             prepared: what the attention reads of the images.
@@ -290,20 +352,27 @@ class AttentionLSTMLayer(GradientCheckpointingLayer):
             None, attention gates `[B * K, T, M]` or None; then the four states after the last step. One flat tuple,
             which gradient checkpointing requires.
         """
+        running = None if lengths is None else RunningRows(lengths, len(prepared[0]), words.shape[1])
+        if running is not None:
+            words, global_state, hidden, memory, context, context_memory, *prepared = running.sort(
+                words, global_state, hidden, memory, context, context_memory, *prepared
+            )
+            token_mask = None  # padding follows the tokens, and is not run
         state, read, steps = LSTMState(hidden, memory), LSTMState(context, context_memory), []
         projected = self.lstm.word_projection(words)  # [B * K, T, 4 D]
-        for step in range(words.shape[1]):
+        for step in range(words.shape[1] if running is None else len(running.counts)):
+            if running is not None:
+                global_state, *both = running.cut(step, global_state, *state, *read, *prepared)
+                state, read, prepared = LSTMState(*both[:2]), LSTMState(*both[2:4]), both[4:]
             image = global_state + self.context_dropout(read.hidden)  # [B * K, D]
-            new, _ = self.lstm(projected[:, step], image, state)
+            new, _ = self.lstm(projected[: len(image), step], image, state)
             attended, weights, attention_gates = self.attention(new.hidden, *prepared)
             new_context, gate = self.context(attended, new.hidden, read)
             mask = None if token_mask is None else token_mask[:, step]
             state, read = keep_state(mask, new, state), keep_state(mask, new_context, read)
             output = state.hidden + read.hidden if self.output_residual else read.hidden
             steps.append((output, weights, gate, attention_gates))
-        outputs, weights, gates, attention_gates = (
-            None if one[0] is None else torch.stack(one, 1) for one in zip(*steps, strict=True)
-        )
+        outputs, weights, gates, attention_gates = stack_steps(steps, running)
         weights = None if weights is None else weights.movedim(1, -2)  # [B * K, T, ..., R] to [B * K, ..., T, R]
         return outputs, weights, gates, attention_gates, *state, *read
 
@@ -345,6 +414,7 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
 
     main_input_name = "input_ids"
     gradient_checkpointing = False
+    skips_padding = True
 
     embedding: nn.Embedding
     layer: AttentionLSTMLayer
@@ -395,8 +465,10 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
         first = self.initial_states(encoder_outputs, rows)[0] if first is None else first
         prepared = self.layer.attention.prepare(encoder_outputs, rows)
         inputs = self.dropout(words.relu())
+        can_skip = self.training and cache is None and all(one is None or isinstance(one, Tensor) for one in prepared)
+        lengths = read_lengths(token_mask) if can_skip else None
         outputs, weights, context_gates, attention_gates, *last = self.layer(
-            inputs, vectors, token_mask, *(first.get(name) for name in STATES), *prepared
+            inputs, vectors, token_mask, lengths, *(first.get(name) for name in STATES), *prepared
         )
         if cache is not None:
             kept = {name: state for name, state in zip(STATES, last, strict=True) if state is not None}

@@ -1,14 +1,12 @@
 """Base classes of captioners: models from images or region features to logits over caption tokens."""
 
 import inspect
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import ModelOutput, can_return_tuple, logging
@@ -26,17 +24,11 @@ from .layers_vision import (
     vision_part_of,
     without_padding,
 )
+from .loss_captioning import IGNORED_LABEL, CaptionLossMixin
 
 logger = logging.get_logger(__name__)
 
-IGNORED_LABEL = -100  # the default `ignore_index` of PyTorch's cross-entropy
-LOGITS_AT_A_TIME = 2**24  # of the loss in training; 64 MB in float32
 REMEMBERED = 8  # weights of a new captioner by which a first step of training is noticed: the smallest ones
-
-
-def at_least_float32(values: Tensor) -> Tensor:
-    """Return values in float32, or in float64 where they have it."""
-    return values if values.dtype == torch.float64 else values.float()
 
 
 @dataclass
@@ -171,6 +163,8 @@ class CaptioningPreTrainedModel(PreTrainedModel):
     # Output classes of an architecture that returns more than the common fields.
     model_output_class: ClassVar[type[CaptioningModelOutput]] = CaptioningModelOutput
     lm_output_class: ClassVar[type[CaptioningLMOutput]] = CaptioningLMOutput
+    # Whether a decoder runs no step for the padding after a caption in training.
+    skips_padding = False
     # Class of the decoder's cache, where it is not that of transformers.
     cache_class: ClassVar[type[Cache] | None] = None
     # Called with the directory of every saved checkpoint. The package registers a function that adds the files with
@@ -485,7 +479,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
         )
 
 
-class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGenerationMixin):
+class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossMixin, CaptionGenerationMixin):
     """Captioner with a language-modelling head. Subclasses set `model` and `lm_head`."""
 
     model: CaptioningModel
@@ -591,6 +585,8 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             use_cache = False if use_cache is None else use_cache  # teacher forcing reads all tokens at once
+        if self.training and labels is not None and decoder_attention_mask is None and use_cache is False:
+            decoder_attention_mask = self.tokens_of_loss(labels)
         outputs = self.model(
             pixel_values=pixel_values,
             region_features=region_features,
@@ -647,103 +643,6 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
     def last_attention(self, outputs: CaptioningLMOutput) -> Tensor | None:
         """Return the cross-attention weights `[B * K, ..., T, R]` of the decoder's last layer."""
         return outputs.cross_attentions[-1]
-
-    @property
-    def loss_reads_attentions(self) -> bool:
-        """Whether `caption_loss` needs `cross_attentions`. Architectures may override this property."""
-        return False
-
-    def caption_loss(
-        self,
-        outputs: CaptioningModelOutput,
-        labels: Tensor,
-        logits: Tensor | None,
-        num_items_in_batch: Tensor | int | None,
-    ) -> Tensor:
-        """Compute the loss: the negative log-likelihood reduced by `config.loss_reduction`, plus `auxiliary_loss`.
-
-        Args:
-            outputs: outputs of the model with the last hidden state `[B * K, T, D]`.
-            labels: `[B * K, T]`.
-            logits: `[B * K, T, V]`; None: computed at the real target positions.
-            num_items_in_batch: see `forward`.
-        """
-        nll = self.token_nll(outputs.last_hidden_state, labels, logits)
-        loss = self.reduce_nll(nll, labels, num_items_in_batch)
-        return loss + self.auxiliary_loss(outputs, nll, labels, num_items_in_batch)
-
-    def auxiliary_loss(
-        self,
-        outputs: CaptioningModelOutput,
-        nll: Tensor,
-        labels: Tensor,
-        num_items_in_batch: Tensor | int | None,
-    ) -> Tensor | float:
-        """Return the terms that an architecture adds to the negative log-likelihood; default: none.
-
-        Args:
-            outputs: outputs of the model, with `cross_attentions` if `loss_reads_attentions`.
-            nll: `[B * K, T]`, see `token_nll`.
-            labels: `[B * K, T]`.
-            num_items_in_batch: see `forward`.
-        """
-        return 0.0
-
-    def token_nll(self, hidden: Tensor, labels: Tensor, logits: Tensor | None) -> Tensor:
-        """Return the negative log-likelihood of each target token in float32, `[B * K, T]`; 0 without a target.
-
-        Without `logits` they are computed at the targets only, at most `LOGITS_AT_A_TIME` of them at a time; each of
-        several pieces is computed again for its gradient.
-        """
-        real = labels != IGNORED_LABEL  # [B * K, T]
-        targets = labels[real]  # [tokens]
-        if logits is not None:
-            nll = self.nll_of(at_least_float32(logits[real]), targets)
-        else:
-            size = max(1, LOGITS_AT_A_TIME // self.config.vocab_size)
-            pieces = [*zip(hidden[real].split(size), targets.split(size), strict=True)]
-            if len(pieces) > 1 and torch.is_grad_enabled():
-                found = [checkpoint(self._nll_of_states, *piece, use_reentrant=False) for piece in pieces]
-            else:
-                found = [self._nll_of_states(*piece) for piece in pieces]
-            nll = torch.cat(found)
-        return torch.zeros_like(labels, dtype=nll.dtype).masked_scatter(real, nll)  # [tokens] to [B * K, T]
-
-    def _nll_of_states(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Return `nll_of` the logits of last hidden states `[tokens, D]`."""
-        return self.nll_of(at_least_float32(self.lm_head(states)), targets)
-
-    def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the negative log-likelihood of each target `[tokens]` under its logits `[tokens, V]`.
-
-        With label smoothing s, return the divergence from the distribution of 1 - s at the target and s / (V - 1)
-        elsewhere.
-        """
-        smoothing, others = self.config.label_smoothing, logits.shape[-1] - 1
-        if not smoothing:
-            return nn.functional.cross_entropy(logits, targets, reduction="none")
-        # PyTorch spreads the smoothing over all words, the target included, and leaves out the entropy.
-        over_all = self.config.label_smoothing_over == "all_words"
-        share = smoothing if over_all else smoothing * (others + 1) / others
-        other, target = share / (others + 1), 1 - share + share / (others + 1)
-        entropy = -target * math.log(target) - others * other * math.log(other)
-        return nn.functional.cross_entropy(logits, targets, reduction="none", label_smoothing=share) - entropy
-
-    def reduce_nll(self, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
-        """Reduce the negative log-likelihoods `[B * K, T]` to the loss."""
-        if self.config.loss_reduction == "sum":
-            return nll.sum()
-        count = (labels != IGNORED_LABEL).sum() if self.config.loss_reduction == "token_mean" else len(labels)
-        return nll.sum() / count * self.share_of_step(labels, num_items_in_batch)
-
-    @staticmethod
-    def share_of_step(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor | float:
-        """Return this batch's share of the target tokens of an optimisation step; 1 without accumulation."""
-        if num_items_in_batch is None:
-            return 1.0
-        if isinstance(num_items_in_batch, Tensor):
-            num_items_in_batch = num_items_in_batch.to(labels.device)
-        return (labels != IGNORED_LABEL).sum() / num_items_in_batch
 
     @classmethod
     def from_pretrained_parts(cls, vision_model: Any = None, tokenizer: Any = None, **config_fields: Any) -> Any:

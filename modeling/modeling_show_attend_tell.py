@@ -17,7 +17,7 @@ from transformers.utils import can_return_tuple
 from .configuration_show_attend_tell import ShowAttendTellConfig
 from .generation_captioning import RecurrentCache
 from .layers_attention import AdditiveAttention, mean_of_visible, rows_of_images
-from .layers_recurrent import LSTMCell, LSTMState, keep_state
+from .layers_recurrent import LSTMCell, LSTMState, RunningRows, keep_state, read_lengths, stack_steps
 from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     IGNORED_LABEL,
@@ -253,6 +253,7 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
         keys: Tensor,
         region_mask: Tensor | None,
         token_mask: Tensor | None,
+        lengths: Tensor | None,
         locations: Tensor | None,
         hidden: Tensor,
         memory: Tensor,
@@ -265,6 +266,8 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
             keys: `[B, R, A]`, attention keys of the regions.
             region_mask: `[B, R]`, True = a real region.
             token_mask: `[B * K, T]`, True = a real token; other tokens do not change the state.
+            lengths: `[B * K]`, tokens of each row that are run (see `RunningRows`) instead of all; the state after the
+                last step is then that of the longest captions.
             locations: `[B * K, T]`, locations to use instead of sampling.
             hidden, memory: the state before the first step, `[B * K, n]`.
 
@@ -272,21 +275,29 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
             The entries of `LayerRecord`, then the hidden state and memory after the last step, in one flat tuple,
             which gradient checkpointing requires.
         """
-        state, steps = LSTMState(hidden, memory), []
-        projected = self.lstm.word_projection(words)  # [B * K, T, 4 n]
         # One draw per row and not per step, so that a caption is hard or soft as a whole.
         drawing = self.rule.sample_hard_rows(words.shape[0], words.device) if locations is None else None
-        for step in range(words.shape[1]):
+        running = None if lengths is None else RunningRows(lengths, len(annotations), words.shape[1])
+        if running is not None:
+            words, annotations, keys, region_mask, locations, hidden, memory, drawing = running.sort(
+                words, annotations, keys, region_mask, locations, hidden, memory, drawing
+            )
+            token_mask = None  # padding follows the tokens, and is not run
+        state, steps = LSTMState(hidden, memory), []
+        projected = self.lstm.word_projection(words)  # [B * K, T, 4 n]
+        for step in range(words.shape[1] if running is None else len(running.counts)):
+            if running is not None:
+                annotations, keys, region_mask, locations, drawing, *both = running.cut(
+                    step, annotations, keys, region_mask, locations, drawing, *state
+                )
+                state = LSTMState(*both)
             weights = self.attention(state.hidden, keys, region_mask).flatten(0, 1)  # [B * K, R]
             location = self.rule.locate(weights, drawing) if locations is None else locations[:, step]
             context, visual = self.attend(state, annotations, weights, location)  # from h_{t-1}, before the LSTM step
-            new, gates = self.lstm(projected[:, step], context, state)
+            new, gates = self.lstm(projected[: len(context), step], context, state)
             state = keep_state(None if token_mask is None else token_mask[:, step], new, state)
             steps.append((state.hidden, context, weights, visual, *gates, location))
-        stacked = (  # T tensors `[B * K, ...]` to `[B * K, T, ...]`
-            None if one[0] is None else torch.stack(one, 1) for one in zip(*steps, strict=True)
-        )
-        return *stacked, *state
+        return *stack_steps(steps, running), *state
 
 
 class DeepOutput(nn.Module):
@@ -345,6 +356,12 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         self.gradient_checkpointing = False
         self.post_init()
 
+    @property
+    def skips_padding(self) -> bool:
+        """Whether padding needs no steps in training; the program sums Eq. 25 and 26 over padding, too."""
+        rules = (self.config.doubly_stochastic_reduction, self.config.location_loss_reduction)
+        return "batch_sum" not in rules
+
     def get_input_embeddings(self) -> nn.Module:
         """Return the word embedding E."""
         return self.embedding
@@ -392,6 +409,8 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         cache = None if cache is None else RecurrentCache.require(cache)
         length = input_ids.shape[1]
         token_mask = None if attention_mask is None else attention_mask[:, -length:].bool()  # [B * K, T]
+        can_skip = self.training and cache is None and self.skips_padding
+        lengths = read_lengths(token_mask) if can_skip else None
         words = inputs = self.embedding(input_ids)  # [B * K, T, m]
         states, records = [words], []
         for index, (layer, first) in enumerate(
@@ -403,6 +422,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
                 encoder_outputs.level_states[:, index],
                 encoder_outputs.region_mask,
                 token_mask,
+                lengths,
                 None if locations is None else locations[index],
                 *first,
             )
@@ -466,6 +486,12 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
     def loss_reads_attentions(self) -> bool:
         """Whether the loss has a term that reads attention weights: Eq. 25 (hard) or Eq. 26 (soft)."""
         return self.config.attention_type == "hard" or self.config.doubly_stochastic_weight > 0
+
+    @property
+    def loss_reads_tokens(self) -> bool:
+        """Whether the loss needs each token: for the rewards of Eq. 25 (hard), or for `probability_floor`."""
+        of_tokens = self.config.attention_type == "hard" or self.config.probability_floor > 0
+        return of_tokens or super().loss_reads_tokens
 
     def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the negative log-likelihood of targets `[tokens]`; `probability_floor` is added to probabilities."""

@@ -155,7 +155,11 @@ class CaptionSampling:
         """
         read, length = samples.sequences[:, :-1], samples.tokens.shape[1]
         if self.is_own:
-            outputs = model(**images, decoder_input_ids=read, use_cache=False, output_gates=True)
+            options: dict[str, Any] = {"use_cache": False, "output_gates": True}
+            if self.base_model.model.decoder.skips_padding:
+                prompt = torch.ones_like(read[:, : read.shape[1] - length])
+                options["decoder_attention_mask"] = torch.cat((prompt, samples.real.long()), 1)
+            outputs = model(**images, decoder_input_ids=read, **options)
         else:
             number = len(read) // len(next(iter(images.values())))
             repeated = {name: value.repeat_interleave(number, 0) for name, value in images.items()}

@@ -1,12 +1,13 @@
 """Checks of the loss, of gradients, and of the parameters that training changes."""
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch.nn import functional
 
-from hf_captioners.modeling import modeling_captioning
+from hf_captioners.modeling import loss_captioning
 from hf_captioners.modeling.layers_attention import AttentionOnAttention, MultiHeadAttention
 from hf_captioners.modeling.layers_recurrent import LSTMCell
 from tests.comparisons import assert_computed_alike
@@ -106,7 +107,7 @@ class LossChecks(CaptionerCase):
         model = self.make_model().train()
         inputs = {**self.inputs("regions"), "labels": self.labels(model)}
         sizes: list[int] = []
-        model.lm_head.register_forward_hook(lambda module, args, logits: sizes.append(logits.numel()))
+        hook = model.lm_head.register_forward_hook(lambda module, args, logits: sizes.append(logits.numel()))
         assert model(**inputs).logits is None
         assert sizes == [int((inputs["labels"] != -100).sum()) * model.config.vocab_size]
         assert model(**inputs, return_logits=True).logits.shape == (IMAGES, TOKENS, model.config.vocab_size)
@@ -114,12 +115,22 @@ class LossChecks(CaptionerCase):
         loss, expected = (gradients(model.train(), **inputs, return_logits=flag) for flag in (False, True))
         assert_close(loss[0], expected[0])
         assert_same_gradients(loss[1], expected[1])
-        monkeypatch.setattr(modeling_captioning, "LOGITS_AT_A_TIME", 2 * model.config.vocab_size)
+        monkeypatch.setattr(loss_captioning, "LOGITS_AT_A_TIME", 2 * model.config.vocab_size)
         sizes.clear()
-        loss = gradients(model.train(), **inputs)
+        loss = gradients(model.train(), **inputs)  # with a hook on the head: every piece is computed by the head
         assert max(sizes) == 2 * model.config.vocab_size and len(sizes) > 2
         assert_close(loss[0], expected[0])
         assert_same_gradients(loss[1], expected[1])
+        hook.remove()
+        found = mock.Mock(wraps=loss_captioning.linear_cross_entropy)
+        monkeypatch.setattr(loss_captioning, "linear_cross_entropy", found)
+        loss = gradients(model, **inputs)
+        assert found.call_count == (0 if model.loss_reads_tokens else 1)
+        assert_close(loss[0], expected[0])
+        assert_same_gradients(loss[1], expected[1])
+        with torch.autocast("cpu", torch.bfloat16):
+            model(**inputs).loss.backward()
+        assert found.call_count == (0 if model.loss_reads_tokens else 1)  # the head computes in half precision
 
     @pytest.mark.parametrize("as_tensor", [False, True])
     def test_accumulated_batches_equal_one(self, as_tensor):
