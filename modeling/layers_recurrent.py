@@ -465,7 +465,8 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
         first = self.initial_states(encoder_outputs, rows)[0] if first is None else first
         prepared = self.layer.attention.prepare(encoder_outputs, rows)
         inputs = self.dropout(words.relu())
-        can_skip = self.training and cache is None and all(one is None or isinstance(one, Tensor) for one in prepared)
+        can_skip = self.training and cache is None and self.skips_padding
+        can_skip = can_skip and all(one is None or isinstance(one, Tensor) for one in prepared)  # no mask of flex
         lengths = read_lengths(token_mask) if can_skip else None
         outputs, weights, context_gates, attention_gates, *last = self.layer(
             inputs, vectors, token_mask, lengths, *(first.get(name) for name in STATES), *prepared

@@ -127,6 +127,8 @@ class ZodiacAoANetDecoder(ZodiacAoANetPreTrainedModel, AttentionLSTMDecoder):
     `gates` of its output have the pooled intensities `[B * K, T, H or 1]` in `attention`.
     """
 
+    skips_padding = False  # the released pool reads every row of the batch
+
     def __init__(self, config: ZodiacAoANetConfig) -> None:
         super().__init__(config)
         width = config.hidden_size

@@ -1,6 +1,6 @@
 """Checks of the loss, of gradients, and of the parameters that training changes."""
 
-from typing import Any
+from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
@@ -65,6 +65,9 @@ def parts_of(model: Any) -> dict[str, int]:
 
 class LossChecks(CaptionerCase):
     """Checks of the loss against a computation by hand."""
+
+    # Fields with which training draws nothing but dropout.
+    without_draws: ClassVar[dict[str, Any]] = {}
 
     def mean_by_hand(self, logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
         """Return the divergence from 1 - s at the target and s spread over the rest, averaged over real targets."""
@@ -131,6 +134,33 @@ class LossChecks(CaptionerCase):
         with torch.autocast("cpu", torch.bfloat16):
             model(**inputs).loss.backward()
         assert found.call_count == (0 if model.loss_reads_tokens else 1)  # the head computes in half precision
+
+    def test_padding_takes_no_steps(self, monkeypatch):
+        """In training, recurrent decoders run no step for padding, with the loss and gradients of all steps."""
+        model = self.make_model(**self.without_draws).train()
+        if not model.model.decoder.skips_padding:
+            return
+        for module in model.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+            elif isinstance(module, MultiHeadAttention):
+                module.dropout = 0.0
+        rows: list[int] = []
+        cell = next(module for module in model.model.decoder.modules() if isinstance(module, LSTMCell))
+        cell.register_forward_hook(lambda module, args, output: rows.append(len(args[0])))
+        for captions in (1, 2):
+            labels = functional.pad(self.labels(model, captions * IMAGES).flip(0), (0, 2), value=-100)
+            inputs = {**self.inputs("regions"), "labels": labels}
+            rows.clear()
+            loss, found = gradients(model, **inputs)
+            longest = (labels != -100).sum(1).view(IMAGES, captions).amax(1)
+            assert sum(rows) == captions * int(longest.sum()) < labels.numel()
+            with monkeypatch.context() as patched:
+                patched.setattr(type(model.model.decoder), "skips_padding", False)
+                expected = gradients(model, **inputs)
+            assert sum(rows) == captions * int(longest.sum()) + labels.numel()
+            assert_close(loss, expected[0])
+            assert_same_gradients(found, expected[1])
 
     @pytest.mark.parametrize("as_tensor", [False, True])
     def test_accumulated_batches_equal_one(self, as_tensor):

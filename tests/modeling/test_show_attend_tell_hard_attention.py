@@ -1,6 +1,7 @@
 """Show, Attend and Tell's hard attention: the common checks, samples, baseline and gradient."""
 
 import itertools
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -20,6 +21,8 @@ class TestHardAttention(
     ShowAttendTellCase, SavingChecks, OutputChecks, MaskChecks, LossChecks, TrainingChecks, CacheChecks
 ):
     """Common checks with sampled locations in training and the most probable one otherwise."""
+
+    without_draws: ClassVar[dict[str, Any]] = {"location_sampling_probability": 0.0}
 
     def make_config(self, **fields):
         return super().make_config(**HARD | {"location_decoding": "argmax"} | fields)
