@@ -10,9 +10,11 @@ longer. `--quick` has smaller captioners and three rounds (under five minutes).
 
 import argparse
 import copy
+import ctypes
 import json
 import platform
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -24,6 +26,7 @@ import torch
 from decoding_rivals import captions_one_by_one, keys_of_every_step, project_always, with_stock_search
 from timing import cpu_seconds
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.pytorch_utils import Conv1D
@@ -33,6 +36,14 @@ from hf_captioners.modeling.layers_attention import PACKING, BeamFoldingCrossAtt
 from hf_captioners.modeling.layers_recurrent import DotRegionAttention
 
 FEATURE_SIZE = 2048
+# What operators are for, by parts of their names; those that read the vocabulary otherwise choose tokens.
+OPERATORS = {
+    "products": ("linear", "addmm", "aten::mm"),
+    "attention": ("scaled_dot_product", "aten::bmm"),
+    "caches and other copies": ("aten::cat", "aten::index", "aten::copy_", "aten::clone", "aten::repeat"),
+    "norms and activations": ("layer_norm", "aten::gelu", "aten::sigmoid"),
+}
+PROFILED = ("VisualGPT", 8, "this library, float32 packed")  # case, images, decoder
 STOCK = "stock generate"
 
 
@@ -129,8 +140,8 @@ def decoders(case: Case, ours: Any, regions: dict[str, Tensor], tokens: int, bea
         yield Decoder(case.rival, lambda: captions_one_by_one(ours, regions["region_features"], beams, tokens))
 
 
-def measure(case: Case, images: int, args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Return the rows of a case with a number of images."""
+def measure(case: Case, images: int, args: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, float] | None]:
+    """Return the rows of a case with a number of images, and the operators' shares of the decoder of `PROFILED`."""
     torch.manual_seed(0)
     ours = captioner(case, args.quick)
     corners = torch.rand(images, case.regions, 2, 2).sort(dim=2).values.flatten(2)
@@ -158,17 +169,33 @@ def measure(case: Case, images: int, args: argparse.Namespace) -> list[dict[str,
                 "decoder": one.name,
                 "seconds": round(seconds[one.name], 3),
                 "speed": round(seconds[STOCK] / seconds[one.name], 2),
-                "over_floor": round(seconds[one.name] / least, 2),
+                "over_floor": round(seconds[one.name] / least, 2) if one.exact else None,
                 "equal": equal,
                 "memory": None if memory[one.name] is None else round(memory[one.name] / 2**20),
             }
         )
-    return rows
+    profiled = next((one for one in compared if (case.name, images, one.name) == PROFILED), None)
+    return rows, None if profiled is None else operator_shares(profiled.run, ours.config.vocab_size)
+
+
+def operator_shares(run: Callable[[], Tensor], vocabulary: int) -> dict[str, float]:
+    """Return the shares of a run's operators in their CPU time, by what they are for, the largest first."""
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as found:
+        run()
+    times: Counter[str] = Counter()
+    for event in found.key_averages(group_by_input_shape=True):
+        of_vocabulary = any(vocabulary in shape for shape in event.input_shapes if shape)
+        kinds = (kind for kind, names in OPERATORS.items() if any(name in event.key for name in names))
+        kind = next(kinds, "choice of tokens" if of_vocabulary else "other operators")
+        times[kind] += event.self_cpu_time_total
+    return {kind: round(time / times.total(), 3) for kind, time in times.most_common()}
 
 
 def with_peak_memory(run: Callable[[], Tensor]) -> tuple[Tensor, int | None]:
     """Return what a function returns, and the bytes that it took at most (None where Linux does not tell)."""
     reset, status = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)  # what earlier calls have freed would hide what this one takes
     try:
         reset.write_text("5")
         before = kilobytes(status, "VmRSS")
@@ -222,7 +249,8 @@ def line(row: dict[str, Any]) -> str:
     equal = "" if row["equal"] is None else f"{row['equal']}/{row['images']}"
     memory = "" if row["memory"] is None else f"{row['memory']} MB"
     decoder = f"{row['case']:<24} {row['width']:>5} {row['images']:>6}  {row['decoder']:<32}"
-    figures = f"{row['seconds']:7.2f}  {row['speed']:5.2f} x  {row['over_floor']:8.2f} x"
+    over_floor = "" if row["over_floor"] is None else f"{row['over_floor']:.2f} x"
+    figures = f"{row['seconds']:7.2f}  {row['speed']:5.2f} x  {over_floor:>10}"
     return f"{decoder} {figures}  {equal:>5}  {memory:>7}"
 
 
@@ -239,19 +267,24 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"{'captioner':<24} width images  {'decoder':<32} seconds   speed  over floor  equal  memory")
     rows: list[dict[str, Any]] = []
+    profiled: dict[str, Any] = {}
     with torch.no_grad():
         for case in CASES:
             wanted = (not args.cases or case.architecture in args.cases) and not (args.quick and case.quick == {})
             for images in case.images if wanted else ():
-                measured = measure(case, images, args)
+                measured, found = measure(case, images, args)
                 for row in measured:
                     print(line(row), flush=True)
                 rows += measured
+                if found is not None:
+                    profiled = dict(zip(("case", "images", "decoder"), PROFILED, strict=True)) | {"shares": found}
+                    print(json.dumps(profiled), flush=True)
     setting = {"quick": args.quick, "beams": args.beams, "tokens": args.tokens}
     machine = f"{processor_name()}, 1 thread, torch {torch.__version__.split('+')[0]}"
     if args.output is not None:
         args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(json.dumps({"setting": setting, "machine": machine, "rows": rows}, indent=1) + "\n")
+        result = {"setting": setting, "machine": machine, "rows": rows, "profile": profiled}
+        args.output.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ def decoding(figures: dict) -> list[str]:
         f"region features given ({figures['machine']}). Every decoder has the same weights and runs once in each "
         "round; CPU seconds are medians of the rounds. *Speed* is relative to `stock generate`, the method of "
         "transformers, which repeats encoder results for each beam. *Over the floor* is the time divided by what "
-        "this machine needs for the products at the speed of packed weights, or for reading the weights once a step. "
-        "`as released` projects the keys and values of cross-attention again for each beam and step, as the released "
-        "code does, `keys of every step` those of the attention; `images one by one` is the loop of the common "
-        "re-implementation of Show, Attend and Tell (196 regions; 50 elsewhere). *Equal* counts captions that are "
-        "those of `stock generate`; bfloat16 and int8 round, which random weights do not bear. Memory is the peak of "
-        "one call above what was held before it.",
+        "this machine needs for the float32 products at the speed of packed weights, or for reading the weights once "
+        "a step. `as released` projects the keys and values of cross-attention again for each beam and step, as the "
+        "released code does, `keys of every step` those of the attention; `images one by one` is the loop of the "
+        "common re-implementation of Show, Attend and Tell (196 regions; 50 elsewhere). *Equal* counts captions that "
+        "are those of `stock generate`; bfloat16 and int8 round, which random weights do not bear. Memory is the peak "
+        "of one call above what was held before it.",
         "",
         *columns(
             "captioner", "width", "images", "decoder", "CPU seconds", "speed", "over the floor", "equal", "memory, MB"
@@ -28,10 +28,14 @@ def decoding(figures: dict) -> list[str]:
     ]
     for row in figures["rows"]:
         equal = "" if row["equal"] is None else f"{row['equal']} of {row['images']}"
+        over_floor = "" if row["over_floor"] is None else f"{row['over_floor']:.1f}"
         lines.append(
             f"| {row['case']} | {row['width']} | {row['images']} | {row['decoder']} | {row['seconds']:.2f} | "
-            f"{row['speed']:.2f} | {row['over_floor']:.1f} | {equal} | {row['memory']} |"
+            f"{row['speed']:.2f} | {over_floor} | {equal} | {row['memory']} |"
         )
+    profile = figures["profile"]
+    shares = ", ".join(f"{share:.0%} {kind}" for kind, share in profile["shares"].items())
+    lines += ["", f"Operators of {profile['case']}, {profile['images']} images, {profile['decoder']}: {shares}."]
     command = "make bench ARGS=--quick" if setting["quick"] else "make bench"
     sizes = " Its captioners are smaller; `make bench` has the sizes of the papers." if setting["quick"] else ""
     return [*lines, "", f"`{command}` repeats the measurement.{sizes}", ""]

@@ -1,9 +1,9 @@
-"""Multi-head and additive attention over regions with beams on the query axis, attention on attention, packed weights.
+"""Multi-head and additive attention over regions with beams on the query axis, attention on attention, linear layers.
 
 oneDNN computes products of few rows faster with weights that it has rearranged for itself ("packed"). PyTorch
 rearranges them at every call; the linear layers at the end of this file do it once, for generation on a CPU. The
 operators are private ones of PyTorch and are used in this file only: where one is missing or fails, the layer computes
-as before.
+as before. In training, the cross-entropy of a large vocabulary is computed for some tokens at a time.
 """
 
 import math
@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear_cross_entropy
 from transformers import Cache, EncoderDecoderCache
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
@@ -36,6 +37,11 @@ DROPPED = (
 LEAST_OUTPUTS = 8
 # Packed weights are checked when `generate()` begins and are used until it ends.
 _generating: ContextVar[bool] = ContextVar("generating", default=False)
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Return values in float32, or in float64 where they have it."""
+    return values if values.dtype == torch.float64 else values.float()
 
 
 def eager_attention_forward(
@@ -521,12 +527,67 @@ def fingerprint_of(weight: Tensor) -> Tensor:
     return weight @ torch.linspace(0.5, 1.5, weight.shape[1])
 
 
+def has_ordinary_weight(layer: nn.Module) -> bool:
+    """Whether the weight of a layer is a parameter that no other library has replaced (quantised, sharded)."""
+    return type(layer.weight) is nn.Parameter and type(layer.weight.data) is Tensor
+
+
+def is_plain_linear(layer: nn.Module, states: Tensor) -> bool:
+    """Whether a layer only multiplies float32 states by its weight, so that a loss may read the weight itself.
+
+    It may not under autocast or compilation, nor where a hook or another library (an adapter, for instance) takes part
+    in the call.
+    """
+    if type(layer) not in (nn.Linear, PackedLinear) or "forward" in vars(layer) or not has_ordinary_weight(layer):
+        return False
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
+    changed = any(hooks) or torch.is_autocast_enabled(states.device.type) or torch.compiler.is_compiling()
+    return layer.weight.dtype == states.dtype == torch.float32 and not changed
+
+
+def summed_cross_entropy(layer: nn.Module, states: Tensor, targets: Tensor, at_a_time: int) -> Tensor | None:
+    """Return the sum of cross-entropies of many tokens, of some at a time, and compute its gradient with it.
+
+    Args:
+        layer: maps states to logits `[tokens, V]`, which are never held for all tokens.
+        states: `[tokens, D]`.
+        targets: `[tokens]`.
+        at_a_time: tokens whose logits are held.
+
+    Returns:
+        A scalar; None where few tokens need no pieces, there is no gradient, or the layer does not only multiply.
+    """
+    pieces = math.ceil(len(targets) / at_a_time)
+    if pieces < 2 or not torch.is_grad_enabled() or not is_plain_linear(layer, states):
+        return None
+    size = math.ceil(len(targets) / pieces)
+    options = nn.LinearCrossEntropyOptions(batch_chunk_size=size, allow_retain_graph=True)
+    weights: Any = {"linear_weight": layer.weight, "linear_bias": layer.bias}
+    return linear_cross_entropy(states, target=targets, **weights, reduction="sum", options=options)
+
+
+def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float, over_all: bool) -> Tensor:
+    """Return the negative log-likelihood of each target `[tokens]` under its logits `[tokens, V]`.
+
+    With a smoothing s, return the divergence from the distribution of 1 - s at the target and s / (V - 1) elsewhere,
+    or, with `over_all`, of 1 - s + s / V at the target and s / V elsewhere.
+    """
+    if not smoothing:
+        return cross_entropy(logits, targets, reduction="none")
+    # PyTorch spreads the smoothing over all words, the target included, and leaves out the entropy.
+    others = logits.shape[-1] - 1
+    share = smoothing if over_all else smoothing * (others + 1) / others
+    other, target = share / (others + 1), 1 - share + share / (others + 1)
+    entropy = -target * math.log(target) - others * other * math.log(other)
+    return cross_entropy(logits, targets, reduction="none", label_smoothing=share) - entropy
+
+
 def can_be_packed(module: nn.Module) -> bool:
     """Whether a module is a plain linear layer on a CPU, with an ordinary tensor as its weight."""
     if type(module) not in PACKED_CLASSES:
         return False
     weight = module.weight
-    ordinary = type(weight) is nn.Parameter and type(weight.data) is Tensor and weight.device.type == "cpu"
+    ordinary = has_ordinary_weight(module) and weight.device.type == "cpu"
     return ordinary and weight.numel() >= LEAST_OUTPUTS * weight.shape[type(module) is nn.Linear]
 
 

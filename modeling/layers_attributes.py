@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .layers_attention import at_least_float32
+
 # Below, softplus(z) equals its series e^z - e^2z / 2 up to rounding, and its logarithm has a series too.
 SMALL_LOGIT = -15.0
 # Below, 1 - e^-u equals u (1 - u / 2 + u^2 / 6) up to rounding.
@@ -54,7 +56,7 @@ def noisy_or(logits: Tensor, mask: Tensor | None = None) -> Presence:
     Returns:
         log p and log (1 - p), `[B, W]`, in float32 or float64.
     """
-    logits = logits if logits.dtype == torch.float64 else logits.float()
+    logits = at_least_float32(logits)
     if mask is not None:
         logits = logits.masked_fill(~mask[..., None], -torch.inf)
     hazard = -nn.functional.logsigmoid(-logits).sum(1)  # u, [B, W]

@@ -365,7 +365,7 @@ class AttentionLSTMLayer(GradientCheckpointingLayer):
                 global_state, *both = running.cut(step, global_state, *state, *read, *prepared)
                 state, read, prepared = LSTMState(*both[:2]), LSTMState(*both[2:4]), both[4:]
             image = global_state + self.context_dropout(read.hidden)  # [B * K, D]
-            new, _ = self.lstm(projected[: len(image), step], image, state)
+            new, _ = self.lstm(projected[: image.shape[0], step], image, state)
             attended, weights, attention_gates = self.attention(new.hidden, *prepared)
             new_context, gate = self.context(attended, new.hidden, read)
             mask = None if token_mask is None else token_mask[:, step]

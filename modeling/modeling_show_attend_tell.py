@@ -294,7 +294,7 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
             weights = self.attention(state.hidden, keys, region_mask).flatten(0, 1)  # [B * K, R]
             location = self.rule.locate(weights, drawing) if locations is None else locations[:, step]
             context, visual = self.attend(state, annotations, weights, location)  # from h_{t-1}, before the LSTM step
-            new, gates = self.lstm(projected[: len(context), step], context, state)
+            new, gates = self.lstm(projected[: context.shape[0], step], context, state)
             state = keep_state(None if token_mask is None else token_mask[:, step], new, state)
             steps.append((state.hidden, context, weights, visual, *gates, location))
         return *stack_steps(steps, running), *state
