@@ -128,7 +128,7 @@ class RunningRows:
     def sort(self, *values: Tensor | None) -> tuple[Any, ...]:
         """Return tensors `[B, ...]` or `[B * K, ...]` with their images sorted."""
         parts = (None if one is None else one.unflatten(0, (self.images, -1)) for one in values)
-        return tuple(None if part is None else part[self.order].flatten(0, 1) for part in parts)
+        return tuple(None if part is None else part.index_select(0, self.order).flatten(0, 1) for part in parts)
 
     def cut(self, step: int, *values: Tensor | None) -> tuple[Any, ...]:
         """Return the entries of the images that run at a step, of tensors of those that ran at the step before."""

@@ -297,7 +297,8 @@ class CaptioningTrainer(HubTrainer):
         """Compute the loss; scheduled sampling, if it is on, replaces input words."""
         probability = self.args.scheduled_sampling_probability(self.state.epoch or 0)
         if probability and model.training:
-            inputs = {**inputs, "decoder_input_ids": mix_in_own_words(self.base_model, inputs, probability)}
+            words = mix_in_own_words(self.base_model, inputs, probability)
+            inputs = {**inputs, "decoder_input_ids": words, "use_cache": False}
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
