@@ -8,6 +8,12 @@ import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import (
+    LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    TemperatureLogitsWarper,
+)
 
 from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS
 from hf_captioners.modeling.search_captioning import (
@@ -17,9 +23,12 @@ from hf_captioners.modeling.search_captioning import (
     Hypotheses,
     NextTokens,
     NoBadEndings,
+    NoEarlyEnd,
     NoImmediateRepetition,
     TrigramPenalty,
     best_of_groups,
+    only_lowers,
+    with_one_least_length,
 )
 
 END, PAD, BEGIN, WORDS = 0, 1, 2, 7
@@ -307,6 +316,27 @@ def test_no_immediate_repetition():
     assert torch.equal(processor(torch.tensor([[3], [4]]), scores), scores), "the prompt is not looked at"
     found = processor(torch.tensor([[BEGIN, 3], [BEGIN, 4]]), scores)
     assert found.isinf().nonzero().tolist() == [[0, 3], [1, 4]]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    min_length=st.integers(0, 6),
+    new_tokens=st.integers(0, 6),
+    ends=st.lists(st.sampled_from([END, 3, WORDS + 5]), min_size=1, max_size=2, unique=True),
+)
+def test_one_least_length_equals_the_two_of_transformers(min_length, new_tokens, ends):
+    """Also with an end token outside of the vocabulary, at the place of the first of the two."""
+    other, end = TemperatureLogitsWarper(2.0), torch.tensor(ends)
+    limits = [MinLengthLogitsProcessor(min_length, end), MinNewTokensLengthLogitsProcessor(2, new_tokens, end)]
+    stock = LogitsProcessorList([other, *limits, other])
+    found = with_one_least_length(stock)
+    assert [type(one) for one in found] == [type(other), NoEarlyEnd, type(other)]
+    assert only_lowers([one for one in found if one is not other])
+    scores = torch.randn(3, WORDS, generator=torch.Generator().manual_seed(0))
+    for length in range(1, 10):
+        ids = torch.full((3, length), BEGIN)
+        assert torch.equal(found(ids, scores.clone()), stock(ids, scores.clone()))
+    assert with_one_least_length(LogitsProcessorList([other])) == [other]
 
 
 def test_no_bad_endings():
