@@ -33,9 +33,9 @@ def decoding(figures: dict) -> list[str]:
             f"| {row['case']} | {row['width']} | {row['images']} | {row['decoder']} | {row['seconds']:.2f} | "
             f"{row['speed']:.2f} | {over_floor} | {equal} | {row['memory']} |"
         )
-    profile = figures["profile"]
-    shares = ", ".join(f"{share:.0%} {kind}" for kind, share in profile["shares"].items())
-    lines += ["", f"Operators of {profile['case']}, {profile['images']} images, {profile['decoder']}: {shares}."]
+    if profile := figures["profile"]:  # empty where VisualGPT was not among the cases
+        shares = ", ".join(f"{share:.0%} {kind}" for kind, share in profile["shares"].items())
+        lines += ["", f"Operators of {profile['case']}, {profile['images']} images, {profile['decoder']}: {shares}."]
     command = "make bench ARGS=--quick" if setting["quick"] else "make bench"
     sizes = " Its captioners are smaller; `make bench` has the sizes of the papers." if setting["quick"] else ""
     return [*lines, "", f"`{command}` repeats the measurement.{sizes}", ""]

@@ -678,7 +678,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         """
         hidden = outputs.last_hidden_state
         nll = None
-        if logits is None and not self.loss_reads_tokens:
+        if logits is None and not self.loss_reads_tokens and labels.numel() > self.tokens_at_a_time:
             real = labels != IGNORED_LABEL
             nll = summed_cross_entropy(self.lm_head, hidden[real], labels[real], self.tokens_at_a_time)
         if nll is None:
