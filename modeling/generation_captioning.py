@@ -239,7 +239,7 @@ class RecurrentCache(Cache):
         """
         if not isinstance(cache, RecurrentCache):
             raise TypeError(
-                f"`past_key_values` is a {type(cache).__name__}, a recurrent decoder needs a `RecurrentCache`; "
+                f"`cache` is a {type(cache).__name__}, a recurrent decoder needs a `RecurrentCache`; "
                 "omit it to create one."
             )
         return cache
@@ -446,14 +446,14 @@ class CaptionGenerationMixin(GenerationMixin):
         return input_ids, model_kwargs | of_images
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
-        given = model_kwargs.get("past_key_values")
+        given = model_kwargs.get("cache")
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
-        cache = model_kwargs.get("past_key_values")
+        cache = model_kwargs.get("cache")
         generation_config.cache_is_given = given is not None
         if isinstance(cache, EncoderDecoderCache):
-            model_kwargs["past_key_values"] = CaptionCache.of(cache)  # that of transformers reorders the images too
+            model_kwargs["cache"] = CaptionCache.of(cache)  # that of transformers reorders the images too
         elif cache is None and self.cache_class is not None and generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = self.cache_class()
+            model_kwargs["cache"] = self.cache_class()
 
     def _prefill(
         self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], is_first_iteration: bool = True
@@ -468,8 +468,8 @@ class CaptionGenerationMixin(GenerationMixin):
             for name, value in model_kwargs.items()
         }
         outputs = super()._prefill(input_ids[::rows], generation_config, few, is_first_iteration)
-        if outputs.past_key_values is not None:
-            outputs.past_key_values.batch_repeat_interleave(rows)
+        if outputs.cache is not None:
+            outputs.cache.batch_repeat_interleave(rows)
         for name in ("logits", "decoder_hidden_states", "decoder_attentions", "cross_attentions"):
             if outputs.get(name) is not None:
                 outputs[name] = _repeated(outputs[name], rows)
@@ -479,7 +479,7 @@ class CaptionGenerationMixin(GenerationMixin):
         self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any]
     ) -> int:
         """Return K if the K text rows of every image are equal and nothing is cached yet, else 1."""
-        cache, encoded = model_kwargs.get("past_key_values"), model_kwargs.get("encoder_outputs")
+        cache, encoded = model_kwargs.get("cache"), model_kwargs.get("encoder_outputs")
         if encoded is None or generation_config.prefill_chunk_size is not None:
             return 1
         if cache is not None and (cache.get_seq_length() or cache.is_compileable):
@@ -615,7 +615,7 @@ class CaptionGenerationMixin(GenerationMixin):
         of_images = set(self.image_input_names())
         rows = (images[:, None] * beams + torch.arange(beams, device=images.device)).flatten()
         for name, value in model_kwargs.items():
-            if name == "past_key_values" and value is not None:
+            if name == "cache" and value is not None:
                 value.batch_select_indices(rows)
                 if hasattr(value, "select_images"):
                     value.select_images(images)
@@ -635,7 +635,7 @@ class CaptionGenerationMixin(GenerationMixin):
     ) -> tuple[Hypotheses, "StepRecord"]:
         """Search with one group of beams after the other, each with its own copy of the cache."""
         rows, groups = input_ids.shape[0], generation_config.pool_groups
-        of_images, cache = set(self.image_input_names()), model_kwargs.pop("past_key_values", None)
+        of_images, cache = set(self.image_input_names()), model_kwargs.pop("cache", None)
         members = torch.arange(rows, device=input_ids.device).view(-1, groups, generation_config.num_beams // groups)
         done: list[GroupPoolBeams] = []
         records = []
@@ -646,9 +646,9 @@ class CaptionGenerationMixin(GenerationMixin):
                 if name not in of_images
             }
             own |= {name: value for name, value in model_kwargs.items() if name in of_images}
-            own["past_key_values"] = copy.deepcopy(cache)
+            own["cache"] = copy.deepcopy(cache)
             if cache is not None and cache.get_seq_length():
-                own["past_key_values"].batch_select_indices(index.flatten())
+                own["cache"].batch_select_indices(index.flatten())
             beams = GroupPoolBeams(input_ids[index.flatten()], generation_config, list(done))
             records.append(
                 self._search(beams, logits_processor, stopping_criteria, generation_config, synced_gpus, own)
@@ -660,7 +660,7 @@ class CaptionGenerationMixin(GenerationMixin):
     @staticmethod
     def _continue_rows(model_kwargs: dict[str, Any], parents: Tensor) -> None:
         """Reorder the cache to the kept rows."""
-        cache: Cache | None = model_kwargs.get("past_key_values")
+        cache: Cache | None = model_kwargs.get("cache")
         if cache is not None:
             cache.reorder_cache(parents)
 
@@ -683,7 +683,7 @@ class CaptionGenerationMixin(GenerationMixin):
             decoder_attentions=record.decoder_attentions,
             cross_attentions=record.cross_attentions,
             decoder_hidden_states=record.decoder_hidden_states,
-            past_key_values=model_kwargs.get("past_key_values") if generation_config.return_cache else None,
+            cache=model_kwargs.get("cache") if generation_config.return_cache else None,
         )
 
 

@@ -94,7 +94,7 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
         raise NotImplementedError
 
     def forward(
-        self, hidden: Tensor, levels: Tensor, step: DecoderStep, past_key_values: Any = None
+        self, hidden: Tensor, levels: Tensor, step: DecoderStep, cache: Any = None
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
         """Run one layer.
 
@@ -102,13 +102,13 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
             hidden: `[B * K, T, D]`.
             levels: of the encoder, `[B, E, R, D]`; those of `cross_levels` are read, once for each image.
             step: masks of this step.
-            past_key_values: cache of text and images.
+            cache: cache of text and images.
 
         Returns:
             The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
         """
         branch, self_weights = self.attn(
-            self.ln_1(hidden), past_key_values=past_key_values, attention_mask=step.causal_mask
+            self.ln_1(hidden), cache=cache, attention_mask=step.causal_mask
         )
         stream = self.stream_dropout(hidden + branch)
         query = self.ln_1(stream)
@@ -117,7 +117,7 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
             lambda: self.ln_1(levels[:, self.cross_levels]),  # [B, N, R, D]
             len(self.cross_levels),
             step.memory_masks["region"],
-            past_key_values,
+            cache,
         )
         stream, gates = self.combine(stream, query, attended, step)
         return stream, self_weights, cross_weights, gates

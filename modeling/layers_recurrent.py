@@ -441,7 +441,7 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
         input_ids: Tensor,
         encoder_outputs: CaptioningEncoderOutput,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         use_cache: bool = False,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
@@ -454,8 +454,9 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
             dropout; `cross_attentions` are `([B * K, ..., T, R],)`, `gates` are `(AttentionLSTMGates,)`.
         """
         if self.gradient_checkpointing and self.training:
-            use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
-        cache = RecurrentCache() if use_cache and past_key_values is None else past_key_values
+            use_cache, cache = False, None  # the backward pass runs layers again, and would update it twice
+        if cache is None and use_cache:
+            cache = RecurrentCache()
         cache = None if cache is None else RecurrentCache.require(cache)
         rows, length = input_ids.shape
         token_mask = None if attention_mask is None else attention_mask[:, -length:].bool()  # [B * K, T]
@@ -477,7 +478,7 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
         hidden = self.dropout(outputs)
         return CaptioningDecoderOutput(
             last_hidden_state=hidden,
-            past_key_values=cache if use_cache else None,
+            cache=cache if use_cache else None,
             hidden_states=(words, outputs, hidden) if output_hidden_states else None,
             cross_attentions=(weights,) if output_attentions else None,
             gates=(AttentionLSTMGates(context_gates, attention_gates),) if output_gates else None,

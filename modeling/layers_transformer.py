@@ -653,7 +653,7 @@ class TextDecoder(CaptioningPreTrainedModel):
         input_ids: Tensor,
         encoder_outputs: CaptioningEncoderOutput,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         use_cache: bool = False,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
@@ -665,18 +665,18 @@ class TextDecoder(CaptioningPreTrainedModel):
             input_ids: `[B * K, T]`.
             encoder_outputs: of B images.
             attention_mask: `[B * K, past + T]`, 1 = a real token.
-            past_key_values: a cache.
+            cache: a cache.
             use_cache: return a cache.
         """
         if self.gradient_checkpointing and self.training:
-            use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
-        cache = None if past_key_values is None else CaptionCache.of(past_key_values)
+            use_cache, cache = False, None  # the backward pass runs layers again, and would update it twice
+        cache = None if cache is None else CaptionCache.of(cache)
         if cache is None and use_cache:
             cache = self.new_cache()
         attention_mask = self.hide_tokens(input_ids, attention_mask)
         hidden = self.embed(input_ids, attention_mask, 0 if cache is None else cache.get_seq_length())
         causal_mask = create_causal_mask(
-            config=self.mask_config, inputs_embeds=hidden, attention_mask=attention_mask, past_key_values=cache
+            config=self.mask_config, inputs_embeds=hidden, attention_mask=attention_mask, cache=cache
         )
         memories = {name: encoder_outputs.memory(name) for name in self.memory_names}
         memory_masks = {name: self.memory_mask(hidden, *memory) for name, memory in memories.items()}
@@ -694,7 +694,7 @@ class TextDecoder(CaptioningPreTrainedModel):
         self_weights, cross_weights, gates = zip(*records, strict=True)
         return CaptioningDecoderOutput(
             last_hidden_state=hidden,
-            past_key_values=cache if use_cache else None,
+            cache=cache if use_cache else None,
             hidden_states=tuple(states) if output_hidden_states else None,
             attentions=self_weights if output_attentions else None,
             cross_attentions=cross_weights if output_attentions else None,

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import ModelOutput, can_return_tuple, logging
+from transformers.utils.deprecation import deprecate_kwarg
 
 from .configuration_captioning import CaptioningConfig, declare_inputs, input_names, read_inputs
 from .generation_captioning import SEARCH_OPTIONS, CaptionGenerationMixin
@@ -101,7 +102,7 @@ class CaptioningDecoderOutput(ModelOutput):
 
     Args:
         last_hidden_state: `[B * K, T, D]`.
-        past_key_values: the cache, with `use_cache=True`.
+        cache: the cache, with `use_cache=True`.
         hidden_states: tuple of `[B * K, T, D]`: the embeddings, then every layer.
         attentions: tuple of `[B * K, H, T, T]`.
         cross_attentions: tuple over layers; the shape is documented by the architecture.
@@ -109,7 +110,7 @@ class CaptioningDecoderOutput(ModelOutput):
     """
 
     last_hidden_state: Tensor | None = None
-    past_key_values: Any = None
+    cache: Any = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
@@ -162,7 +163,6 @@ class CaptioningPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_attention_backend = True
-    _skip_keys_device_placement = ["past_key_values"]
 
     # Output classes of an architecture that returns more than the common fields.
     model_output_class: ClassVar[type[CaptioningModelOutput]] = CaptioningModelOutput
@@ -393,6 +393,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
         """Replace the token embedding."""
         self.decoder.set_input_embeddings(value)
 
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     @can_return_tuple
     def forward(
         self,
@@ -403,7 +404,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -420,7 +421,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
             decoder_input_ids: `[B * K, T]`; the K captions of an image are consecutive rows.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
             encoder_outputs: what the encoder returned for the B images.
-            past_key_values: a cache; use_cache: return one.
+            cache: a cache; use_cache: return one.
             output_gates: return the gates of every decoder layer, and gates and relations of the encoder.
             **inputs: inputs that the configuration declares.
 
@@ -459,7 +460,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
             decoder_input_ids,
             encoder_outputs,
             attention_mask=decoder_attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             use_cache=self.config.use_cache if use_cache is None else use_cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
@@ -539,6 +540,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         """Return the decoder inputs `[B, T]` of labels `[B, T]`."""
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
 
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     @can_return_tuple
     def forward(
         self,
@@ -549,7 +551,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
@@ -599,7 +601,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             use_cache=use_cache,
             output_attentions=True if labels is not None and self.loss_reads_attentions else output_attentions,
             output_hidden_states=output_hidden_states,

@@ -387,7 +387,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         input_ids: Tensor,
         encoder_outputs: CaptioningEncoderOutput,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         use_cache: bool = False,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
@@ -404,8 +404,9 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
             state, `cross_attentions` are `[B * K, T, R]` a layer, `gates` are `ShowAttendTellGates`.
         """
         if self.gradient_checkpointing and self.training:
-            use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
-        cache = RecurrentCache() if use_cache and past_key_values is None else past_key_values
+            use_cache, cache = False, None  # the backward pass runs layers again, and would update it twice
+        if cache is None and use_cache:
+            cache = RecurrentCache()
         cache = None if cache is None else RecurrentCache.require(cache)
         length = input_ids.shape[1]
         token_mask = None if attention_mask is None else attention_mask[:, -length:].bool()  # [B * K, T]
@@ -434,7 +435,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         hidden = self.output(inputs, records[-1].context, words)
         return ShowAttendTellDecoderOutput(
             last_hidden_state=hidden,
-            past_key_values=cache if use_cache else None,
+            cache=cache if use_cache else None,
             hidden_states=(*states, hidden) if output_hidden_states else None,
             cross_attentions=tuple(record.weights for record in records) if output_attentions else None,
             gates=tuple(ShowAttendTellGates(*record[3:7]) for record in records) if output_gates else None,

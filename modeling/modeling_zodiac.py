@@ -170,20 +170,20 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TextDecoder):
             return torch.cat((torch.ones_like(real[:, :1]), real[:, 1:]), dim=1)
         return None if attention_mask.shape[0] == 1 and bool(attention_mask.all()) else attention_mask
 
-    def forward(self, *args: Any, past_key_values: Any = None, use_cache: bool = False, **kwargs: Any) -> Any:
+    def forward(self, *args: Any, cache: Any = None, use_cache: bool = False, **kwargs: Any) -> Any:
         """Decode text rows, see `TextDecoder.forward`.
 
         Raises:
             ValueError: a cache is given, and the pool is that of the released code.
         """
         if self.config.intensity_pool == "released":
-            if past_key_values is not None:
+            if cache is not None:
                 raise ValueError(
                     'With `intensity_pool="released"` later words change earlier ones, so nothing can be cached: '
                     'pass `use_cache=False`, or use the pool "mean" or "sum".'
                 )
             use_cache = False
-        return super().forward(*args, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
+        return super().forward(*args, cache=cache, use_cache=use_cache, **kwargs)
 
     def run_layer(
         self, index: int, hidden: Tensor, step: DecoderStep
@@ -216,9 +216,9 @@ class ZodiacForConditionalGeneration(ZodiacPreTrainedModel, IntensityForConditio
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Switch the cache off for the released pool."""
         if self.captions_depend_on_batch:
-            if kwargs.get("use_cache") or kwargs.get("past_key_values") is not None:
+            if kwargs.get("use_cache") or kwargs.get("cache") is not None:
                 raise ValueError(
-                    'With `intensity_pool="released"` nothing can be cached; omit `use_cache` and `past_key_values`.'
+                    'With `intensity_pool="released"` nothing can be cached; omit `use_cache` and `cache`.'
                 )
             kwargs["use_cache"] = False
         return super()._prepare_generation_config(generation_config, **kwargs)

@@ -172,10 +172,10 @@ def test_steps_equal_teacher_forcing(model, fusion):
             out = one(
                 encoder_outputs=encoded,
                 decoder_input_ids=captions[:, step : step + 1],
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
             )
-            cache = out.past_key_values
+            cache = out.cache
             found.append(out.logits)
     assert difference(torch.cat(found, dim=1).log_softmax(-1), logprobs(one)) < EXACT
     assert len(cache.cross_attention_cache.layers) == len(layers(one)) * len(layers(one)[0].attentions)

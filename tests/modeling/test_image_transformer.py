@@ -179,7 +179,7 @@ class TestImageTransformer(ImageTransformerCase, CaptionerChecks):
     def test_beams_carry_all_state(self, model):
         """State and context of every beam are rows of the cache; images have one row each."""
         cache = RecurrentCache()
-        model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, past_key_values=cache)
+        model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, cache=cache)
         shapes = {name: tuple(state.shape) for name, state in cache.layers[0].states.items()}
         assert shapes == dict.fromkeys(("hidden", "memory", "context"), (3 * IMAGES, WIDTH))
         encoded = model.get_encoder()(**self.inputs("regions"))

@@ -99,13 +99,13 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
             model(
                 **self.inputs("regions"),
                 decoder_input_ids=self.captions(model),
-                past_key_values=DynamicCache(),
+                cache=DynamicCache(),
                 use_cache=True,
             )
 
     def test_recurrent_cache_holds_one_state_per_layer(self, model):
         cache = RecurrentCache()
-        model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, past_key_values=cache)
+        model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, cache=cache)
         assert [tuple(layer.states["hidden"].shape) for layer in cache.layers] == [
             (3 * IMAGES, model.config.hidden_size)
         ]

@@ -190,7 +190,7 @@ def compare_program_steps(case: Case) -> None:
             encoder_outputs=encoded,
             decoder_input_ids=inputs["decoder_input_ids"][:, step : step + 1],
             decoder_attention_mask=inputs["decoder_attention_mask"][:, : step + 1],
-            past_key_values=cache,
+            cache=cache,
             locations=tuple(one[:, step : step + 1] for one in inputs["locations"]) if "locations" in inputs else None,
             use_cache=True,
         )
@@ -307,7 +307,7 @@ def compare_steps(case: Case) -> None:
         out = model(
             encoder_outputs=encoded,
             decoder_input_ids=inputs["decoder_input_ids"][:, step : step + 1],
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
             output_attentions=True,
         )
