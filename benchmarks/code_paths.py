@@ -43,7 +43,11 @@ def docstring_lines(tree: ast.AST) -> set[int]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and node.body:
             first = node.body[0]
-            if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str):
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
                 lines.update(range(first.lineno, (first.end_lineno or first.lineno) + 1))
     return lines
 
@@ -181,7 +185,9 @@ def size_figures() -> dict[str, Any]:
 
     lengths = function_lengths()
     closures = {name: import_closure(name) for name in ARCHITECTURES}
-    longest = sorted(((path.read_text("utf-8").count("\n"), path.relative_to(ROOT).as_posix()) for path in source_files()))
+    longest = sorted(
+        ((path.read_text("utf-8").count("\n"), path.relative_to(ROOT).as_posix()) for path in source_files())
+    )
     return {
         "code_lines": sum(map(code_lines, source_files())),
         "functions": {
