@@ -32,7 +32,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.pytorch_utils import Conv1D
 
 import hf_captioners.modeling  # noqa: F401 (registers the architectures)
-from hf_captioners.modeling.layers_attention import PACKING, BeamFoldingCrossAttention, can_pack
+from hf_captioners.modeling.layers_attention import BeamFoldingCrossAttention
+from hf_captioners.modeling.layers_packed import PACKING, can_pack
 from hf_captioners.modeling.layers_recurrent import DotRegionAttention
 
 FEATURE_SIZE = 2048

@@ -23,7 +23,7 @@ from decoding_rivals import with_stock_search
 from hf_captioners.data import load_captions
 from hf_captioners.loading import load_captioner
 from hf_captioners.metrics import compute_caption_metrics
-from hf_captioners.modeling.layers_attention import PACKING, can_pack
+from hf_captioners.modeling.layers_packed import PACKING, can_pack
 
 RESULTS = Path(__file__).parent / "results" / "trained_decoding.json"
 BATCH = 8

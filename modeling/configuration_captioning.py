@@ -1,9 +1,6 @@
-"""Base configurations: of all captioners, of those with a GPT-2 decoder, and of those with an attention LSTM."""
+"""Base configuration of captioners, and the checks of its fields."""
 
-import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from transformers import AutoConfig, PreTrainedConfig
@@ -12,12 +9,6 @@ RegionMaskRule = Literal["explicit", "zero_projected_sum"]
 TokenMaskRule = Literal["explicit", "pad_id", "after_end"]
 LabelSmoothingOver = Literal["other_words", "all_words"]
 LossReduction = Literal["token_mean", "caption_mean", "sum"]
-
-# Names without effect on a captioner that callers pass along: `transformers` asks for outputs by this one.
-IGNORED_NAMES = ("return_dict",)
-# Layouts of declared inputs, see `CaptioningConfig.encoder_inputs`.
-INPUT_LAYOUTS = ("ids", "region", "relation", "vector", "image", "text")
-
 
 # Detectors of transformers whose queries can be regions, by model type: the field with the number of queries.
 DETECTORS = {
@@ -33,68 +24,6 @@ def queries_field(config: Any) -> str:
     """Return the field of a detector's configuration that has its number of queries."""
     field = DETECTORS[config.model_type]
     return "two_stage_num_proposals" if getattr(config, "two_stage", False) else field
-
-
-def mask_name(name: str) -> str:
-    """Return the name of the mask of an input of the layout `"ids"`: of `attribute_ids` it is `attribute_mask`."""
-    return f"{name.removesuffix('_ids')}_mask"
-
-
-def input_names(inputs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keyword arguments of declared inputs: their names, and the masks of those of the layout `"ids"`."""
-    return tuple(
-        keyword
-        for name, layout in inputs.items()
-        for keyword in ((name, mask_name(name)) if layout == "ids" else (name,))
-    )
-
-
-def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    """Return a forward method whose signature names further inputs, which it receives in its `**inputs`.
-
-    `generate()` and the Trainer of transformers read the signature of `forward` to find out which inputs a model has.
-
-    Args:
-        function: a method with a parameter `**inputs`.
-        names: keyword arguments to add to its signature, each with the default None.
-    """
-
-    @functools.wraps(function)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    signature = inspect.signature(function)
-    *listed, rest = signature.parameters.values()
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Tensor | None")
-        for name in names
-        if name not in signature.parameters
-    ]
-    forward.__signature__ = signature.replace(parameters=[*listed, *added, rest])  # type: ignore[attr-defined]
-    return forward
-
-
-def read_inputs(given: Mapping[str, Any], declared: Mapping[str, str], owner: Any) -> dict[str, Any]:
-    """Return the declared inputs among the keyword arguments that a forward method got.
-
-    Args:
-        given: keyword arguments that are not in the method's own signature.
-        declared: names and layouts, as in `CaptioningConfig.encoder_inputs`.
-        owner: the module that was called, for the message.
-
-    Raises:
-        TypeError: a name is unknown and its value is not None; the message has the nearest name.
-    """
-    names = input_names(declared)
-    unknown = [
-        name for name, value in given.items() if name not in names and name not in IGNORED_NAMES and value is not None
-    ]
-    if unknown:
-        known = [name for name in inspect.signature(owner.forward).parameters if name != "inputs"]
-        nearest = get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean `{nearest[0]}`?" if nearest else f"it reads {', '.join(f'`{name}`' for name in known)}."
-        raise TypeError(f"`{unknown[0]}` is not an input of {type(owner).__name__}; {hint}")
-    return {name: given[name] for name in names if given.get(name) is not None}
 
 
 def require_choice(field: str, value: Any, choices: tuple[Any, ...]) -> None:
@@ -352,154 +281,3 @@ class CaptioningConfig(PreTrainedConfig):
                 f"Use `AutoConfig.from_pretrained(...)` to load it by its own type."
             )
         return super().from_dict(config_dict, **kwargs)
-
-
-class GPT2CaptioningConfig(CaptioningConfig):
-    """Fields that captioners with a GPT-2 decoder share: the language model, the region encoder and dropouts.
-
-    Args:
-        text_config (`GPT2Config` or `dict`, *optional*): the language model; the decoder takes its widths, depth,
-            vocabulary, context length and dropouts. The default is GPT-2 small with embedding and attention dropout 0,
-            which have no effect in the released code of VisualGPT.
-        encoder_layers (`int`, defaults to 3): layers of the region encoder (released and paper: 3).
-        encoder_attention_heads (`int`, *optional*): heads of the region encoder; default: as many as the
-            language model has.
-        encoder_key_dim, encoder_value_dim (`int`, *optional*): width of the keys and values per head;
-            default: hidden size / heads.
-        encoder_dropout (`float`, defaults to 0.1): rate on the projection and in the layers of the region encoder.
-        cross_levels (`list[int]`, *optional*): encoder levels (0-based) that the decoder reads; default: the last.
-        cross_attention_dropout (`float`, defaults to 0.2): rate on cross-attention weights (released; not in the
-            paper).
-        aoa_dropout (`float`, defaults to 0.2): rate inside attention-on-attention blocks.
-        residual_dropout_on (`str`, defaults to `"stream"`): `"stream"` (released) applies dropout to the sum of stream
-            and branch; `"branch"` is transformers' GPT-2. The rate is `text_config.resid_pdrop`.
-
-    Raises:
-        ValueError: if a value is out of range.
-    """
-
-    sub_configs = {"text_config": AutoConfig, "vision_config": AutoConfig}
-    field_choices = {"residual_dropout_on": ("stream", "branch")}
-    field_rates = ("encoder_dropout", "cross_attention_dropout", "aoa_dropout")
-    field_minimums = {"encoder_layers": 1}
-
-    text_config: PreTrainedConfig | dict | None = None
-    encoder_layers: int = 3
-    encoder_attention_heads: int | None = None
-    encoder_key_dim: int | None = None
-    encoder_value_dim: int | None = None
-    encoder_dropout: float | int = 0.1
-    cross_levels: list[int] | None = None
-    cross_attention_dropout: float | int = 0.2
-    aoa_dropout: float | int = 0.2
-    residual_dropout_on: str = "stream"
-    bos_token_id: int | None = 50256
-    eos_token_id: int | list[int] | None = 50256
-    pad_token_id: int | None = 50256
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Build the language model's configuration, resolve the levels and check ranges."""
-        # GPT2Config has ids of its own; those of the captioner hold for both, unless `text_config` gives others.
-        special = {key: getattr(self, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        if self.text_config is None:
-            self.text_config = {"embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        if isinstance(self.text_config, dict):
-            self.text_config = special | self.text_config
-        self.text_config = build_sub_config(self.text_config, "gpt2")
-        if self.text_config.model_type != "gpt2":
-            raise ValueError(f"`text_config` is a {self.text_config.model_type!r} configuration, expected 'gpt2'.")
-        super().__post_init__(**kwargs)
-        if self.encoder_attention_heads is None:
-            self.encoder_attention_heads = self.text_config.num_attention_heads
-        if self.cross_levels is None:
-            self.cross_levels = (
-                list(range(self.encoder_layers)) if self.reads_all_levels else [self.encoder_layers - 1]
-            )
-        self._check_levels()
-
-    def _check_levels(self) -> None:
-        outside = [level for level in self.cross_levels if not 0 <= level < self.encoder_layers]
-        if outside or not self.cross_levels:
-            raise ValueError(
-                f"`cross_levels` is {self.cross_levels}, expected levels between 0 and {self.encoder_layers - 1}: "
-                f"the encoder has `encoder_layers={self.encoder_layers}`."
-            )
-        if len(self.cross_levels) > 1 and not self.reads_all_levels:
-            raise ValueError(f"The decoder reads one level, got `cross_levels={self.cross_levels}`.")
-        if self.encoder_key_dim is None and self.hidden_size % self.encoder_attention_heads:
-            raise ValueError(
-                f"hidden size {self.hidden_size} is not a multiple of `encoder_attention_heads="
-                f"{self.encoder_attention_heads}`; choose a different number of heads or set `encoder_key_dim`."
-            )
-
-    @property
-    def reads_all_levels(self) -> bool:
-        """Whether the decoder can read several encoder levels; it then reads all by default."""
-        return False
-
-    @property
-    def hidden_size(self) -> int:
-        """D, width of the decoder's stream and of the region encoder."""
-        return self.text_config.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        """V, size of the vocabulary."""
-        return self.text_config.vocab_size
-
-
-class AttentionLSTMConfig(CaptioningConfig):
-    """Fields that captioners with the attention LSTM of AoANet share: its widths, its inputs and dropouts.
-
-    Args:
-        embedding_size (`int`, defaults to 1024): E, width of the word embeddings.
-        hidden_size (`int`, defaults to 1024): D, width of regions, states and contexts.
-        num_heads (`int`, defaults to 8): H, of all attentions with several heads.
-        global_vector (`str`, defaults to `"mean"`): the vector of the image that the LSTM reads: `"mean"` of the
-            encoded regions; `"projected"`, a rectified projection of the mean of the regions as they come in;
-            `"given"`, a rectified projection of `global_features` `[B, global_feature_size]`.
-        global_feature_size (`int`, defaults to 2048): width of `global_features`.
-        dropout (`float`, defaults to 0.5): rate on words, regions, projected global vectors and the output.
-        context_dropout (`float`, defaults to 0.5): rate on the previous context.
-        aoa_dropout (`float`, defaults to 0.3): rate on the input of attention on attention in the encoder.
-
-    Raises:
-        ValueError: if a value is out of range, or tied matrices have different widths.
-    """
-
-    sub_configs = {"vision_config": AutoConfig}
-    encoder_inputs: ClassVar[Mapping[str, str]] = {"global_features": "vector"}
-    field_choices = {
-        "region_mask_rule": ("explicit",),
-        "token_mask_rule": ("explicit",),
-        "global_vector": ("mean", "projected", "given"),
-    }
-    field_rates = ("dropout", "context_dropout", "aoa_dropout")
-    field_minimums = {"embedding_size": 1, "hidden_size": 1, "num_heads": 1, "global_feature_size": 1}
-
-    embedding_size: int = 1024
-    hidden_size: int = 1024
-    num_heads: int = 8
-    global_vector: str = "mean"
-    global_feature_size: int = 2048
-    dropout: float | int = 0.5
-    context_dropout: float | int = 0.5
-    aoa_dropout: float | int = 0.3
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
-    pad_token_id: int | None = 0
-    tie_word_embeddings: bool = False
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Check that tied matrices have one width."""
-        super().__post_init__(**kwargs)
-        if self.tie_word_embeddings and self.hidden_size != self.embedding_size:
-            raise ValueError(
-                "`tie_word_embeddings=True` needs states as wide as the word embeddings, got "
-                f"{self.hidden_size} and {self.embedding_size}: use `hidden_size={self.embedding_size}`."
-            )
-
-    @property
-    def required_vectors(self) -> dict[str, int]:
-        """`global_features`, if the vector of the image is given."""
-        return {"global_features": self.global_feature_size} if self.global_vector == "given" else {}

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from .configuration_captioning import AttentionLSTMConfig, build_sub_config, require_choice
+from .configuration_attention_lstm import AttentionLSTMConfig
+from .configuration_captioning import build_sub_config, require_choice
 
 CHILD, NEIGHBOUR, PARENT = "child", "neighbour", "parent"
 # What a number in `region_relations` says of the column's region, seen from the row's; 0: the two are not related.

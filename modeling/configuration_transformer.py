@@ -58,7 +58,7 @@ class CaptioningTransformerConfig(CaptioningConfig):
     model_type = "captioning_transformer"
     sub_configs = {"vision_config": AutoConfig}
     attribute_map = {"num_hidden_layers": "decoder_layers"}  # read by caches
-    # Equal to `REGION_NORMS` and `PositionTable.KINDS` of layers_transformer, which a configuration does not import.
+    # Equal to `REGION_NORMS` and `PositionTable.KINDS`, which a configuration does not import.
     field_choices = {
         "norm_type": ("layer", "unbiased"),
         "region_norm": ("none", "layer", "batch_input", "batch"),

@@ -3,7 +3,8 @@ Models for Image Captioning")."""
 
 from typing import Any
 
-from .configuration_captioning import GPT2CaptioningConfig, require_range
+from .configuration_captioning import require_range
+from .configuration_gpt2 import GPT2CaptioningConfig
 
 
 class VisualGPTConfig(GPT2CaptioningConfig):

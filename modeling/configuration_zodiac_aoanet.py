@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from .configuration_captioning import AttentionLSTMConfig, require_minimum
+from .configuration_attention_lstm import AttentionLSTMConfig
+from .configuration_captioning import require_minimum
 
 
 class ZodiacAoANetConfig(AttentionLSTMConfig):

@@ -1,7 +1,6 @@
 """Decoding of captions without repeating encoder states, with the beam searches of captioning papers."""
 
 import copy
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,18 +8,18 @@ import torch
 from torch import Tensor
 from transformers import (
     Cache,
-    DynamicCache,
     EncoderDecoderCache,
     GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
 )
-from transformers.cache_utils import CacheLayerMixin
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.utils import ModelOutput
 
-from .configuration_captioning import input_names, require_choice
-from .layers_attention import generating, pack, packed_as, unpack
+from .configuration_captioning import require_choice
+from .inputs_captioning import IMAGE_INPUTS, input_names, visible_tokens
+from .layers_attention import CaptionCache
+from .layers_packed import generating, pack, packed_as, unpack
 from .search_captioning import (
     BOOKKEEPINGS,
     CaptionBeams,
@@ -32,17 +31,6 @@ from .search_captioning import (
     judges_rows,
     only_lowers,
     with_one_least_length,
-)
-
-# What belongs to images, not to rows of text; inputs that a configuration declares for images are added.
-IMAGE_INPUTS = (
-    "pixel_values",
-    "view_mask",
-    "region_features",
-    "region_boxes",
-    "region_mask",
-    "region_views",
-    "encoder_outputs",
 )
 
 
@@ -92,217 +80,6 @@ def check_search_options(config: Any) -> None:
     for name, default in SEARCH_OPTIONS.items():
         if name.startswith("pool_") and getattr(config, name) != default and config.bookkeeping != "pool":
             raise ValueError(f'`{name}` needs `bookkeeping="pool"`, got {config.bookkeeping!r}.')
-
-
-def visible_tokens(config: Any, input_ids: Tensor) -> Tensor | None:
-    """Return the mask of tokens by the rule of the configuration (`token_mask_rule`), read off all tokens so far.
-
-    Args:
-        config: a captioner's configuration.
-        input_ids: `[B * K, T]` from the first token on.
-
-    Returns:
-        `[B * K, T]` int64, 1 = visible; None if masks are explicit.
-    """
-    if config.token_mask_rule == "pad_id":
-        return (input_ids != config.pad_token_id).long()
-    if config.token_mask_rule == "after_end":
-        is_end = torch.isin(input_ids, torch.tensor(config.eos_token_id, device=input_ids.device))
-        is_end[:, 0] = False  # the begin token may have the id of the end token
-        return (is_end.cumsum(-1) - is_end.long() == 0).long()
-    return None
-
-
-class RecurrentLayer(CacheLayerMixin):
-    """Cache of one recurrent layer: named tensors with one row for each text row.
-
-    States (`hidden`, `memory`, a running context) hold what the layer computed at the last token, `[rows, ...]`.
-    Records (running sums, for instance) keep an entry per token, `[rows, T, ...]`, so that they can be cropped.
-    """
-
-    is_sliding = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cumulative_length = 0
-        self.states: dict[str, Tensor] = {}
-        self.records: dict[str, Tensor] = {}
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate nothing: the tensors come with the first update."""
-        self.device, self.dtype, self.is_initialized = key_states.device, key_states.dtype, True
-
-    def update(  # type: ignore[override]
-        self, num_tokens: int, states: Mapping[str, Tensor], records: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Replace the states by those after `num_tokens` more tokens, and append the records of these tokens.
-
-        Returns:
-            The records of all tokens so far, `[rows, T, ...]`.
-        """
-        first = next(iter((*states.values(), *records.values())))
-        self.lazy_initialization(first, first)
-        self.states = dict(states)
-        for name, values in records.items():
-            before = [self.records[name]] if name in self.records else []
-            self.records[name] = torch.cat((*before, values), dim=1)
-        self.cumulative_length += num_tokens
-        return self.records
-
-    def get_seq_length(self) -> int:
-        """Return the number of tokens that the states have read."""
-        return self.cumulative_length
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the length of a mask over all tokens, and its offset."""
-        return self.cumulative_length + query_length, 0
-
-    def get_max_length(self) -> int:
-        """Return -1: there is no longest caption."""
-        return -1
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens.
-
-        Raises:
-            ValueError: the layer has states, which cannot forget a token.
-        """
-        if not tokens_to_remove:
-            return
-        if self.states:
-            raise ValueError("A recurrent state cannot be cropped: caption anew from the begin token.")
-        removed = abs(tokens_to_remove)  # transformers counts what to remove as a negative number
-        self.records = {name: values[:, :-removed] for name, values in self.records.items()}
-        self.cumulative_length -= removed
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self.states, self.records, self.cumulative_length = {}, {}, 0
-
-    def _change_rows(self, change: Callable[[Tensor], Tensor]) -> None:
-        self.states = {name: change(values) for name, values in self.states.items()}
-        self.records = {name: change(values) for name, values in self.records.items()}
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let the rows continue the rows `beam_idx`."""
-        self._change_rows(lambda values: values.index_select(0, beam_idx.to(values.device)))
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row."""
-        self._change_rows(lambda values: values.repeat_interleave(repeats, dim=0))
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some rows."""
-        self._change_rows(lambda values: values[indices])
-
-
-class RecurrentCache(Cache):
-    """Recurrent states for `generate()`: only what changes with the step, so that beams reorder nothing else.
-
-    What belongs to images, such as projected attention keys, is in the encoder's outputs.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(layer_class_to_replicate=RecurrentLayer)
-
-    def layer(self, layer_idx: int) -> RecurrentLayer:
-        """Return the cache of a layer, new if there is none yet."""
-        while len(self.layers) <= layer_idx:
-            self.layers.append(RecurrentLayer())
-        return self.layers[layer_idx]
-
-    def state(self, layer_idx: int) -> dict[str, Tensor] | None:
-        """Return the named states of a layer; None before its first token."""
-        layer = self.layer(layer_idx)
-        return layer.states if layer.get_seq_length() else None
-
-    def update(self, layer_idx: int, num_tokens: int, **states: Tensor) -> None:  # type: ignore[override]
-        """Replace the states of a layer by those after `num_tokens` more tokens."""
-        self.layer(layer_idx).update(num_tokens, states, {})
-
-    def append(self, layer_idx: int, **records: Tensor) -> dict[str, Tensor]:
-        """Append an entry per token to the records of a layer; returns those of all tokens `[rows, T, ...]`."""
-        num_tokens = next(iter(records.values())).shape[1]
-        return self.layer(layer_idx).update(num_tokens, {}, records)
-
-    def record(self, layer_idx: int, name: str) -> Tensor | None:
-        """Return a record of a layer for all tokens so far, `[rows, T, ...]`; None before its first token."""
-        found = self.layer(layer_idx).records.get(name)
-        return found if found is not None and found.shape[1] else None
-
-    @staticmethod
-    def require(cache: Any) -> "RecurrentCache":
-        """Return the cache itself.
-
-        Raises:
-            TypeError: it is a cache of another type.
-        """
-        if not isinstance(cache, RecurrentCache):
-            raise TypeError(
-                f"`cache` is a {type(cache).__name__}, a recurrent decoder needs a `RecurrentCache`; "
-                "omit it to create one."
-            )
-        return cache
-
-
-class CaptionCache(EncoderDecoderCache):
-    """Keys and values of B x K text rows, of B images, and running records of the text rows.
-
-    Only the text side follows the beams; the image side has one row per image and stays put. Every cross-attention
-    has an entry of its own on the image side, however many a decoder layer has. `records` keeps named tensors with an
-    entry per token (running sums, for instance), see `RecurrentCache.append`.
-    """
-
-    def __init__(self, self_attention_cache: Cache, cross_attention_cache: Cache | None = None) -> None:
-        super().__init__(self_attention_cache, cross_attention_cache or DynamicCache())
-        self.records = RecurrentCache()
-
-    @classmethod
-    def of(cls, cache: Any) -> "CaptionCache":
-        """Return a cache with the same storage as `cache`, an `EncoderDecoderCache`, and this class's rule for beams.
-
-        An empty image side is replaced by one without a fixed number of entries.
-        """
-        if isinstance(cache, cls):
-            return cache
-        filled = any(cache.is_updated.values())
-        shared = cls(cache.self_attention_cache, cache.cross_attention_cache if filled else None)
-        shared.records = getattr(cache, "records", shared.records)
-        if filled:
-            shared.is_updated = cache.is_updated
-        # The caller can continue with `cache` itself.
-        cache.cross_attention_cache, cache.is_updated = shared.cross_attention_cache, shared.is_updated
-        cache.records = shared.records
-        return shared
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let text rows `[B * K]` continue the rows `beam_idx`, which stay within their image."""
-        self.self_attention_cache.reorder_cache(beam_idx)
-        self.records.reorder_cache(beam_idx)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every text row."""
-        self.self_attention_cache.batch_repeat_interleave(repeats)
-        self.records.batch_repeat_interleave(repeats)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some text rows; all images stay."""
-        self.self_attention_cache.batch_select_indices(indices)
-        self.records.batch_select_indices(indices)
-
-    def select_images(self, images: Tensor) -> None:
-        """Keep some images; `batch_select_indices` keeps their text rows."""
-        self.cross_attention_cache.batch_select_indices(images)
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens of every text row."""
-        self.self_attention_cache.crop(tokens_to_remove)
-        self.records.crop(tokens_to_remove)
-
-    def reset(self) -> None:
-        """Forget everything."""
-        super().reset()
-        self.records.reset()
 
 
 # Options of `generate()` beside those of transformers, and their defaults.

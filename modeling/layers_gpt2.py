@@ -15,7 +15,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
-from .configuration_captioning import GPT2CaptioningConfig
+from .configuration_gpt2 import GPT2CaptioningConfig
 from .layers_attention import AttentionOnAttention, BeamFoldingCrossAttention, MultiHeadAttention
 from .layers_transformer import DecoderStep, LevelGates, RegionEncoder, RegionEncoderLayer, TextDecoder
 from .layers_vision import load_vision_model_for
@@ -107,9 +107,7 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
         Returns:
             The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
         """
-        branch, self_weights = self.attn(
-            self.ln_1(hidden), cache=cache, attention_mask=step.causal_mask
-        )
+        branch, self_weights = self.attn(self.ln_1(hidden), cache=cache, attention_mask=step.causal_mask)
         stream = self.stream_dropout(hidden + branch)
         query = self.ln_1(stream)
         attended, cross_weights = self.crossattention(

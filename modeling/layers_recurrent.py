@@ -10,17 +10,18 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
-from .generation_captioning import RecurrentCache
+from .inputs_captioning import RegionFeatures
 from .layers_attention import (
-    AdditiveAttention,
     AttentionOnAttention,
-    PreparedDotAttention,
+    FeedForward,
+    MultiHeadAttention,
+    RecurrentCache,
+    Residual,
     create_region_mask,
     mean_of_visible,
     rows_of_images,
 )
-from .layers_transformer import FeedForward, Residual, UnbiasedLayerNorm
-from .layers_vision import RegionFeatures
+from .layers_regions import UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningDecoderOutput,
     CaptioningEncoder,
@@ -170,6 +171,76 @@ def initialize_as_torch(module: nn.Module) -> None:
         bound = 1 / math.sqrt(cell.hidden_projection.in_features)
         for parameter in cell.parameters():
             init.uniform_(parameter, -bound, bound)
+
+
+class PreparedDotAttention(MultiHeadAttention):
+    """Attention from B x K text rows to keys and values that the encoder has projected once per image (AoANet).
+
+    Only the queries are projected here. `scale` multiplies the width of the heads.
+    """
+
+    def __init__(self, config: Any, hidden_size: int, num_heads: int, scale: int = 1, dropout: float = 0.0) -> None:
+        nn.Module.__init__(self)
+        self.config, self.num_heads, self.dropout, self.memory_slots = config, num_heads, dropout, 0
+        self.key_dim = self.value_dim = hidden_size * scale // num_heads
+        self.scaling = self.key_dim**-0.5
+        self.q_proj = nn.Linear(hidden_size, hidden_size * scale)
+
+    def forward(  # type: ignore[override]
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from queries to the regions of their images.
+
+        Args:
+            queries: `[B * K, T, D]`, the rows of an image next to each other.
+            keys, values: `[B, R, scale * D]`.
+            mask: of the keys, for K * T queries, see `create_region_mask`.
+
+        Returns:
+            `[B * K, T, scale * D]`, and the weights `[B * K, H, T, R]` or None.
+        """
+        rows, length = queries.shape[:2]
+        folded = queries.reshape(keys.shape[0], -1, queries.shape[-1])  # [B, K * T, D]
+        query = self.split_heads(self.q_proj(folded))
+        attended, weights = self.attend(query, self.split_heads(keys), self.split_heads(values), mask)
+        if weights is not None:  # [B, H, K * T, R] to [B * K, H, T, R]
+            weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+        return attended.flatten(2).reshape(rows, length, -1), weights
+
+
+class AdditiveAttention(nn.Module):
+    """Additive attention (Bahdanau et al., 2014; Show, Attend and Tell, Eq. 15-16).
+
+    The weights are `softmax(scale * w activation(k_i + W q))`. The caller projects the keys, once per image.
+
+    Args:
+        query_size: width of queries.
+        attention_size: A, width of the keys.
+        activation: `"tanh"` or `"relu"`.
+        scale: factor of the scores.
+    """
+
+    def __init__(self, query_size: int, attention_size: int, activation: str = "tanh", scale: float = 1.0) -> None:
+        super().__init__()
+        self.activation = getattr(torch, activation)
+        self.scale = scale
+        self.query_projection = nn.Linear(query_size, attention_size, bias=False)
+        self.score = nn.Linear(attention_size, 1)
+
+    def forward(self, queries: Tensor, keys: Tensor, region_mask: Tensor | None = None) -> Tensor:
+        """Compute weights `[B, K, R]`.
+
+        Args:
+            queries: `[B * K, Q]`; the K rows of an image are consecutive.
+            keys: `[B, R, A]`, keys of the regions.
+            region_mask: `[B, R]`, True = visible.
+        """
+        queries = self.query_projection(queries).unflatten(0, (keys.shape[0], -1))  # [B, K, A]
+        summed = keys[:, None] + queries[:, :, None]  # [B, K, R, A]
+        scores = self.score(self.activation(summed))[..., 0] * self.scale  # [B, K, R]
+        if region_mask is not None:
+            scores = scores.masked_fill(~region_mask[:, None], -torch.inf)
+        return scores.softmax(-1)
 
 
 class DotRegionAttention(nn.Module):

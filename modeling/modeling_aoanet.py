@@ -7,6 +7,7 @@ context, i the information and g the gate of attention on attention.
 from torch import Tensor, nn
 
 from .configuration_aoanet import AoANetConfig
+from .inputs_captioning import RegionFeatures
 from .layers_attention import AttentionOnAttention, MultiHeadAttention, create_region_mask
 from .layers_recurrent import (
     AdditiveRegionAttention,
@@ -18,8 +19,7 @@ from .layers_recurrent import (
     RefiningEncoder,
     RefiningLayer,
 )
-from .layers_transformer import RegionProjection, UnbiasedLayerNorm
-from .layers_vision import RegionFeatures
+from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,

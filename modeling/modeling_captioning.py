@@ -3,36 +3,37 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import ModelOutput, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 
-from .configuration_captioning import CaptioningConfig, declare_inputs, input_names, read_inputs
+from .configuration_captioning import CaptioningConfig
 from .generation_captioning import SEARCH_OPTIONS, CaptionGenerationMixin
-from .layers_attention import at_least_float32, smoothed_cross_entropy, summed_cross_entropy
-from .layers_vision import (
+from .inputs_captioning import (
     RegionFeatures,
-    VisionBackbone,
     check_inputs,
     check_regions,
+    declare_inputs,
+    input_names,
+    read_inputs,
+    without_padding,
+)
+from .layers_vision import (
+    VisionBackbone,
     load_vision_model_for,
     regions_of_images,
     supported_attentions,
     vision_part_of,
-    without_padding,
 )
+from .losses_captioning import IGNORED_LABEL, CaptionLossMixin
 
 logger = logging.get_logger(__name__)
 
-IGNORED_LABEL = -100  # the default `ignore_index` of PyTorch's cross-entropy
-LOGITS_AT_A_TIME = 2**24  # of the loss in training; 64 MB in float32
 REMEMBERED = 8  # weights of a new captioner by which a first step of training is noticed: the smallest ones
 
 
@@ -484,7 +485,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
         )
 
 
-class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGenerationMixin):
+class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossMixin, CaptionGenerationMixin):
     """Captioner with a language-modelling head. Subclasses set `model` and `lm_head`."""
 
     model: CaptioningModel
@@ -649,105 +650,6 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
     def last_attention(self, outputs: CaptioningLMOutput) -> Tensor | None:
         """Return the cross-attention weights `[B * K, ..., T, R]` of the decoder's last layer."""
         return outputs.cross_attentions[-1]
-
-    @property
-    def loss_reads_attentions(self) -> bool:
-        """Whether `caption_loss` needs `cross_attentions`. Architectures may override this property."""
-        return False
-
-    @property
-    def loss_reads_tokens(self) -> bool:
-        """Whether `nll_of` is no cross-entropy, or `auxiliary_loss` needs each token and not only their sum."""
-        return bool(self.config.label_smoothing)
-
-    def tokens_of_loss(self, labels: Tensor) -> Tensor | None:
-        """Return the mask `[B * K, T]` of the tokens up to the last target, for a decoder that skips the others."""
-        if not self.model.decoder.skips_padding:
-            return None
-        real = labels != IGNORED_LABEL
-        return real.flip(1).cumsum(1).flip(1) > 0
-
-    def caption_loss(
-        self, outputs: ModelOutput, labels: Tensor, logits: Tensor | None, num_items_in_batch: Tensor | int | None
-    ) -> Tensor:
-        """Compute the loss: the negative log-likelihood reduced by `config.loss_reduction`, plus `auxiliary_loss`.
-
-        Args:
-            outputs: outputs of the model with the last hidden state `[B * K, T, D]`.
-            labels: `[B * K, T]`.
-            logits: `[B * K, T, V]`; None: computed at the real target positions.
-            num_items_in_batch: see `forward`.
-        """
-        hidden = outputs.last_hidden_state
-        nll = None
-        if logits is None and not self.loss_reads_tokens and labels.numel() > self.tokens_at_a_time:
-            real = labels != IGNORED_LABEL
-            nll = summed_cross_entropy(self.lm_head, hidden[real], labels[real], self.tokens_at_a_time)
-        if nll is None:
-            nll = self.token_nll(hidden, labels, logits)
-        loss = self.reduce_nll(nll, labels, num_items_in_batch)
-        return loss + self.auxiliary_loss(outputs, nll, labels, num_items_in_batch)
-
-    def auxiliary_loss(
-        self, outputs: ModelOutput, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
-    ) -> Tensor | float:
-        """Return the terms that an architecture adds to the negative log-likelihood; default: none.
-
-        Args:
-            outputs: outputs of the model, with `cross_attentions` if `loss_reads_attentions`.
-            nll: `[B * K, T]`, see `token_nll`; without `loss_reads_tokens` possibly only their sum.
-            labels: `[B * K, T]`.
-            num_items_in_batch: see `forward`.
-        """
-        return 0.0
-
-    def token_nll(self, hidden: Tensor, labels: Tensor, logits: Tensor | None) -> Tensor:
-        """Return the negative log-likelihood of each target token in float32, `[B * K, T]`; 0 without a target.
-
-        Without `logits` they are computed at the targets only, at most `LOGITS_AT_A_TIME` of them at a time; each of
-        several pieces is computed again for its gradient.
-        """
-        real = labels != IGNORED_LABEL  # [B * K, T]
-        targets = labels[real]  # [tokens]
-        if logits is not None:
-            nll = self.nll_of(at_least_float32(logits[real]), targets)
-        else:
-            size = self.tokens_at_a_time
-            pieces = [*zip(hidden[real].split(size), targets.split(size), strict=True)]
-            again = len(pieces) > 1 and torch.is_grad_enabled()
-            run = partial(checkpoint, self._nll_of_states, use_reentrant=False) if again else self._nll_of_states
-            nll = torch.cat([run(*piece) for piece in pieces])
-        return torch.zeros_like(labels, dtype=nll.dtype).masked_scatter(real, nll)  # [tokens] to [B * K, T]
-
-    @property
-    def tokens_at_a_time(self) -> int:
-        """Number of tokens whose logits are held at a time."""
-        return max(1, LOGITS_AT_A_TIME // self.config.vocab_size)
-
-    def _nll_of_states(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Return `nll_of` the logits of last hidden states `[tokens, D]`."""
-        return self.nll_of(at_least_float32(self.lm_head(states)), targets)
-
-    def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the negative log-likelihood of each target `[tokens]` under its logits `[tokens, V]`."""
-        over_all = self.config.label_smoothing_over == "all_words"
-        return smoothed_cross_entropy(logits, targets, self.config.label_smoothing, over_all)
-
-    def reduce_nll(self, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
-        """Reduce the negative log-likelihoods `[B * K, T]` to the loss."""
-        if self.config.loss_reduction == "sum":
-            return nll.sum()
-        count = (labels != IGNORED_LABEL).sum() if self.config.loss_reduction == "token_mean" else len(labels)
-        return nll.sum() / count * self.share_of_step(labels, num_items_in_batch)
-
-    @staticmethod
-    def share_of_step(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor | float:
-        """Return this batch's share of the target tokens of an optimisation step; 1 without accumulation."""
-        if num_items_in_batch is None:
-            return 1.0
-        if isinstance(num_items_in_batch, Tensor):
-            num_items_in_batch = num_items_in_batch.to(labels.device)
-        return (labels != IGNORED_LABEL).sum() / num_items_in_batch
 
     @classmethod
     def from_pretrained_parts(cls, vision_model: Any = None, tokenizer: Any = None, **config_fields: Any) -> Any:

@@ -19,21 +19,19 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple, logging
 
 from .configuration_eta import ETAConfig
-from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention
+from .inputs_captioning import RegionFeatures
+from .layers_attention import BeamFoldingCrossAttention, FeedForward, MultiHeadAttention, Residual
 from .layers_attributes import AttributeNetwork, Attributes, WordScores, noisy_or, top_attributes
 from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,
-    FeedForward,
     PositionTable,
-    Residual,
     TextDecoder,
     TransformerEncoderLayer,
     TransformerPreTrainedModel,
     encode_levels,
     sinusoids,
 )
-from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     CaptioningDecoderOutput,
     CaptioningEncoder,

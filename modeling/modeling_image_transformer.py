@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .configuration_image_transformer import RELATION_NUMBERS, ImageTransformerConfig
-from .layers_attention import AttentionOnAttention, MultiHeadAttention, PreparedDotAttention, create_region_mask
+from .inputs_captioning import RegionFeatures
+from .layers_attention import AttentionOnAttention, MultiHeadAttention, create_region_mask
 from .layers_recurrent import (
     AttendedContext,
     AttentionLSTMDecoder,
@@ -18,11 +19,11 @@ from .layers_recurrent import (
     AttentionLSTMPreTrainedModel,
     DotRegionAttention,
     LSTMState,
+    PreparedDotAttention,
     RefiningEncoder,
     RefiningLayer,
 )
-from .layers_transformer import RegionProjection, UnbiasedLayerNorm
-from .layers_vision import RegionFeatures
+from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,

@@ -10,16 +10,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from .configuration_m2_transformer import M2TransformerConfig
-from .layers_attention import BeamFoldingCrossAttention
+from .layers_attention import BeamFoldingCrossAttention, FeedForward, Residual
 from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,
-    FeedForward,
     LevelGates,
     PositionTable,
     RegionEncoder,
     RegionEncoderLayer,
-    Residual,
     TextDecoder,
     TransformerDecoderLayer,
     TransformerPreTrainedModel,

@@ -15,10 +15,17 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
 from .configuration_show_attend_tell import ShowAttendTellConfig
-from .generation_captioning import RecurrentCache
-from .layers_attention import AdditiveAttention, mean_of_visible, rows_of_images
-from .layers_recurrent import LSTMCell, LSTMState, RunningRows, keep_state, read_lengths, stack_steps
-from .layers_vision import RegionFeatures
+from .inputs_captioning import RegionFeatures
+from .layers_attention import RecurrentCache, mean_of_visible, rows_of_images
+from .layers_recurrent import (
+    AdditiveAttention,
+    LSTMCell,
+    LSTMState,
+    RunningRows,
+    keep_state,
+    read_lengths,
+    stack_steps,
+)
 from .modeling_captioning import (
     IGNORED_LABEL,
     CaptioningDecoderOutput,

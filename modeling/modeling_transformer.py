@@ -11,23 +11,20 @@ from typing import Any
 from torch import Tensor, nn
 
 from .configuration_transformer import CaptioningTransformerConfig
-from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention
+from .inputs_captioning import RegionFeatures
+from .layers_attention import BeamFoldingCrossAttention, FeedForward, MultiHeadAttention, Residual
+from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,
-    FeedForward,
     PositionTable,
-    RegionProjection,
-    Residual,
     TextDecoder,
     TransformerDecoderLayer,
     TransformerEncoderLayer,
     TransformerPreTrainedModel,
-    UnbiasedLayerNorm,
     encode_levels,
     visible_regions,
 )
-from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     CaptioningEncoder,
     CaptioningEncoderOutput,

@@ -14,6 +14,7 @@ from transformers.activations import ACT2FN
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
 from .configuration_visualgpt import VisualGPTConfig
+from .inputs_captioning import RegionFeatures
 from .layers_attention import AttentionOnAttention
 from .layers_gpt2 import (
     GPT2CaptioningForConditionalGeneration,
@@ -22,7 +23,6 @@ from .layers_gpt2 import (
     GPT2TextDecoder,
 )
 from .layers_transformer import DecoderStep, LevelGates, RegionEncoder, RegionEncoderLayer, gates_by_level, meshed_sum
-from .layers_vision import RegionFeatures
 from .modeling_captioning import CaptioningLMOutput, CaptioningModel
 
 

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from .configuration_zodiac_aoanet import ZodiacAoANetConfig
-from .layers_attention import AttentionOnAttention
+from .inputs_captioning import RegionFeatures
+from .layers_attention import AttentionOnAttention, FeedForward, Residual
 from .layers_intensity import (
+    IntensityAttention,
     IntensityForConditionalGeneration,
     RegionIntensityAttention,
-    StepIntensityAttention,
+    visible_entries,
     without_common_padding,
 )
 from .layers_recurrent import (
@@ -21,8 +23,7 @@ from .layers_recurrent import (
     RefiningEncoder,
     RefiningLayer,
 )
-from .layers_transformer import FeedForward, RegionProjection, Residual, UnbiasedLayerNorm
-from .layers_vision import RegionFeatures
+from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningModel,
@@ -119,6 +120,60 @@ class ZodiacAoANetEncoder(ZodiacAoANetPreTrainedModel, RefiningEncoder):
         if not output_gates:
             outputs.gates = None
         return outputs
+
+
+class StepIntensityAttention(IntensityAttention):
+    """Intensity attention of one step of a recurrent decoder, over keys and values that the encoder has projected.
+
+    The encoder's `level_states` `[B, 2, R, W]` are the keys and the values. The intensities of a step are pooled over
+    the visible regions of its image.
+
+    Args:
+        config: see `IntensityAttention.add_intensity`.
+        hidden_size: D of the queries.
+        num_heads: H.
+        attended_size: W.
+        norm: applied to the queries.
+    """
+
+    def __init__(self, config: Any, hidden_size: int, num_heads: int, attended_size: int, norm: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.config, self.num_heads = config, num_heads
+        self.key_dim = attended_size // num_heads
+        self.scaling = self.key_dim**-0.5
+        self.norm = norm
+        self.q_proj = nn.Linear(hidden_size, attended_size)
+        self.add_intensity(config, hidden_size)
+
+    def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
+        """Return what `forward` reads beside the query, once for all steps of B * K text rows."""
+        keys, values = (
+            self.activate(self.split_heads(self.before(states))) for states in encoder_outputs.level_states.unbind(1)
+        )
+        mask = encoder_outputs.region_mask
+        visible = visible_entries(None, keys) if mask is None else mask[:, None, None].float()  # [B, 1, 1, R]
+        return keys, values, visible, mask is None
+
+    def forward(  # type: ignore[override]
+        self, hidden: Tensor, keys: Tensor, values: Tensor, visible: Tensor, without_mask: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend from states `[B * K, D]`.
+
+        Returns:
+            The attended vectors `[B * K, W]`, weights `[B * K, H, R]` and pooled intensities `[B * K, H or 1]`.
+        """
+        folded = self.before(self.norm(hidden)).unflatten(0, (keys.shape[0], -1))  # [B, K, D]
+        query, past = self.heads(self.q_proj, folded), self.heads(self.p_proj, folded)
+        attended, weights = self.attended(query, keys, values, visible)
+        sums = self.intensities(past, values, visible)  # [B, H, K]
+        if self.pool == "released":
+            captions = sums.shape[-1] * (self.num_heads if without_mask else 1)
+            pooled = self.pooled_over_batch(sums, visible.sum() * captions)
+        else:
+            pooled = (sums if self.pool == "mean" else sums.sum(1, keepdim=True)) / visible.sum(-1)
+        attended = self.scaled(attended, pooled).flatten(2).flatten(0, 1)
+        pooled = pooled.expand(keys.shape[0], -1, folded.shape[1]).transpose(1, 2).flatten(0, 1)
+        return attended, weights.transpose(1, 2).flatten(0, 1), pooled
 
 
 class ZodiacAoANetDecoder(ZodiacAoANetPreTrainedModel, AttentionLSTMDecoder):

@@ -11,8 +11,8 @@ from transformers import Cache
 from transformers.utils import ModelOutput
 
 from hf_captioners.loading import load_captioner
-from hf_captioners.modeling.configuration_captioning import input_names
-from hf_captioners.modeling.generation_captioning import IMAGE_INPUTS, CaptionGenerationMixin
+from hf_captioners.modeling.generation_captioning import CaptionGenerationMixin
+from hf_captioners.modeling.inputs_captioning import IMAGE_INPUTS, input_names
 from hf_captioners.modeling.modeling_captioning import CaptioningLMOutput, CaptioningPreTrainedModel
 
 # What members must agree in, since they read and write the same tokens.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from hf_captioners.modeling.configuration_captioning import input_names
+from hf_captioners.modeling.inputs_captioning import input_names
 
 from .cache_tensors import IMAGE, STATE, cache_of_tensors, cache_tensors
 from .onnx_captioner import IMAGES, LENGTH, PAST, PRESENT, ROWS

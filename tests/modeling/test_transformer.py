@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from hf_captioners.modeling.configuration_transformer import CaptioningTransformerConfig
-from hf_captioners.modeling.layers_transformer import REGION_NORMS, PositionTable, RegionBatchNorm, sinusoids
+from hf_captioners.modeling.layers_regions import REGION_NORMS, RegionBatchNorm
+from hf_captioners.modeling.layers_transformer import PositionTable, sinusoids
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_transformer import CaptioningTransformerProcessor
 from tests.comparisons import assert_computed_alike

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from hf_captioners.modeling.layers_attention import BeamFoldingCrossAttention, MultiHeadAttention, create_region_mask
-from hf_captioners.modeling.layers_transformer import (
-    CachedSelfAttention,
-    DecoderStep,
+from hf_captioners.modeling.inputs_captioning import RegionFeatures
+from hf_captioners.modeling.layers_attention import (
+    BeamFoldingCrossAttention,
     FeedForward,
+    MultiHeadAttention,
     Residual,
-    TextDecoder,
+    create_region_mask,
 )
-from hf_captioners.modeling.layers_vision import RegionFeatures
+from hf_captioners.modeling.layers_transformer import CachedSelfAttention, DecoderStep, TextDecoder
 from hf_captioners.modeling.modeling_captioning import (
     CaptioningEncoder,
     CaptioningEncoderOutput,
