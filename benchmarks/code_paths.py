@@ -186,7 +186,7 @@ def size_figures() -> dict[str, Any]:
     lengths = function_lengths()
     closures = {name: import_closure(name) for name in ARCHITECTURES}
     longest = sorted(
-        ((path.read_text("utf-8").count("\n"), path.relative_to(ROOT).as_posix()) for path in source_files())
+        (path.read_text("utf-8").count("\n"), path.relative_to(ROOT).as_posix()) for path in source_files()
     )
     return {
         "code_lines": sum(map(code_lines, source_files())),

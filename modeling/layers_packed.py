@@ -49,11 +49,13 @@ def pack_bfloat16(weight: Tensor) -> Product:
 
 
 def pack_int8(weight: Tensor) -> Product:
-    """Return the product with a weight `[out, in]` in 8 bits, one scale for each output.
+    """Return the product with a weight `[out, in]` in 8 bits (7 without VNNI), one scale for each output.
 
     Each row of the input has its own scale as well, so that a row does not depend on the others.
     """
-    scales = weight.abs().amax(1).clamp(min=torch.finfo(weight.dtype).tiny) / 127  # [out]
+    # Processors without VNNI add two products of 8 bits in 16 bits, where only weights of 7 bits cannot overflow.
+    largest_integer = 127 if torch.cpu._is_vnni_supported() else 63
+    scales = weight.abs().amax(1).clamp(min=torch.finfo(weight.dtype).tiny) / largest_integer  # [out]
     packed = torch.ops.onednn.qlinear_prepack((weight / scales[:, None]).round().to(torch.int8), None)
     zeros = torch.zeros_like(scales, dtype=torch.long)
 

@@ -98,8 +98,7 @@ def test_caches_are_tensors(name):
     again = cache_of_tensors(tensors, type(outputs.cache))
     assert cache_tensors(again).keys() == tensors.keys()
     following = [
-        model(**inputs, decoder_input_ids=tokens[:, -1:], cache=cache).logits
-        for cache in (again, outputs.cache)
+        model(**inputs, decoder_input_ids=tokens[:, -1:], cache=cache).logits for cache in (again, outputs.cache)
     ]
     assert torch.equal(*following)
 
