@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import torch
+from provenance import run_records, write_results
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 import hf_captioners
@@ -89,8 +90,7 @@ def main() -> None:
         "examples": captions[:5],
         "published": published_row(args) if args.recipe else None,
     }
-    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
-    Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(args.output, result, run_records(args.model))
     print(f"CIDEr-D {own['cider_d']:.4f}, shuffled control {shuffled['cider_d']:.4f}, BLEU-4 {own['bleu_4']:.4f}")
 
 

@@ -14,6 +14,8 @@ import os
 import platform
 from pathlib import Path
 
+from provenance import run_records, write_results
+
 EVALUATED = ("cider_d", "bleu_4", "distinct", "length", "bad_endings")
 
 
@@ -40,12 +42,15 @@ def main() -> None:
     parser.add_argument("--commands", type=Path, required=True, help="text file with the commands of the runs")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
+    gathered = {path: gather(path) for path in sorted(args.folder.rglob("result.json"))}
+    runs = {path: run for path, run in gathered.items() if run}
     figures = {
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU",
         "commands": args.commands.read_text(encoding="utf-8"),
-        "runs": [run for path in sorted(args.folder.rglob("result.json")) if (run := gather(path))],
+        "runs": list(runs.values()),
     }
-    args.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    records = [record for path in runs for record in run_records(path.parent, args.folder)]
+    write_results(args.output, figures, records, measured_here=False)
     print(f"{len(figures['runs'])} runs")
 
 

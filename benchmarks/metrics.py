@@ -32,6 +32,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np  # noqa: E402
+from provenance import write_results
 
 from hf_captioners.metrics import (  # noqa: E402
     CiderD,
@@ -328,8 +329,7 @@ def main() -> None:
     import_seconds, growth = time_import(), time_growth(data)
     machine = f"{platform.machine()}, one core, Python {platform.python_version()}, numpy {np.__version__}"
     figures = {"machine": machine, "rows": report.rows, "import_seconds": import_seconds, "growth": growth}
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(figures, indent=2) + "\n")
+    write_results(args.output, figures)
     if args.output == RESULTS:
         write_page(figures)
 

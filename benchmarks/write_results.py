@@ -5,13 +5,14 @@ python benchmarks/write_results.py
 
 import json
 import statistics
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import speed_sections as speed
+from known_changes import RESULTS, known_changes, provenance_lines
+from provenance import ROOT
 from tables import columns, commands, shell, spread
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 TITLES = {"bleu_1": "BLEU-1", "bleu_4": "BLEU-4", "cider_d": "CIDEr-D"}
 
 
@@ -461,49 +462,72 @@ def attention_on_objects(figures: dict) -> list[str]:
     ]
 
 
-def page() -> str:
-    """Return the whole page."""
+SECTIONS: tuple[tuple[str, Callable[[dict], list[str]]], ...] = (
+    ("default_captioner", default_captioner),
+    ("flickr8k_visualgpt", flickr8k),
+    ("flickr8k_show_attend_tell", flickr8k),
+    ("flickr8k_aoanet", flickr8k),
+    ("flickr8k_zodiac_aoanet", flickr8k),
+    ("flickr8k_transformer", flickr8k),
+    ("flickr8k_image_transformer", flickr8k),
+    ("attributes", attributes),
+    ("self_critical", self_critical),
+    ("self_retrieval", self_retrieval),
+    ("low_data", low_data),
+    ("correction_loop", correction_loop),
+    ("memorization", memorization),
+    ("attention_on_objects", attention_on_objects),
+    ("zodiac_pools", zodiac_pools),
+    ("decoding", speed.decoding),
+    ("trained_decoding", speed.trained_decoding),
+    ("exported_decoding", speed.exported_decoding),
+    ("exported_captions", speed.exported_captions),
+    ("trimmed_vocabulary", speed.trimmed_vocabulary),
+    ("browser_captions", speed.browser_captions),
+    ("vision", speed.vision),
+    ("detector", detector),
+    ("regions", regions),
+    ("training", speed.training),
+    ("earlier_version", speed.earlier_version),
+    ("scst", speed.scst),
+    ("scale", speed.scale),
+)
+"""The result files, and the function of the section of each, in the order of the page."""
+
+
+def written_sections(changes: Sequence[dict], results: Path = RESULTS) -> dict[str, list[str]]:
+    """Return the lines of the sections by the names of their result files.
+
+    Args:
+        changes: the changes of the code that invalidate results, see `known_changes`.
+        results: folder of the result files.
+    """
+    sections = {}
+    for name, section in SECTIONS:
+        path = results / f"{name}.json"
+        if path.is_file():
+            figures = json.loads(path.read_text(encoding="utf-8"))
+            title, blank, *lines = section(figures)
+            sections[name] = [title, blank, *provenance_lines(name, figures["provenance"], changes), *lines]
+    return sections
+
+
+def page(changes: Sequence[dict] | None = None) -> str:
+    """Return the whole page.
+
+    Args:
+        changes: default: those of `known_changes.json`.
+    """
     lines = [
         "# Results",
         "",
-        "Scores are computed with the metrics of this library, in natural units: papers print a CIDEr-D of 0.414 as "
-        "41.4. `python benchmarks/write_results.py` writes this page from the files in `benchmarks/results`.",
+        "Scores are computed with the metrics of this library, in natural units: papers print a CIDEr-D of 0.6 as 60. "
+        "`python benchmarks/write_results.py` writes this page from the files in `benchmarks/results`. A section that "
+        "a later change of the code invalidates (`benchmarks/known_changes.json`) says so.",
         "",
     ]
-    sections = (
-        ("default_captioner", default_captioner),
-        ("flickr8k_visualgpt", flickr8k),
-        ("flickr8k_show_attend_tell", flickr8k),
-        ("flickr8k_aoanet", flickr8k),
-        ("flickr8k_zodiac_aoanet", flickr8k),
-        ("flickr8k_transformer", flickr8k),
-        ("flickr8k_image_transformer", flickr8k),
-        ("attributes", attributes),
-        ("self_critical", self_critical),
-        ("self_retrieval", self_retrieval),
-        ("low_data", low_data),
-        ("correction_loop", correction_loop),
-        ("memorization", memorization),
-        ("attention_on_objects", attention_on_objects),
-        ("zodiac_pools", zodiac_pools),
-        ("decoding", speed.decoding),
-        ("trained_decoding", speed.trained_decoding),
-        ("exported_decoding", speed.exported_decoding),
-        ("exported_captions", speed.exported_captions),
-        ("trimmed_vocabulary", speed.trimmed_vocabulary),
-        ("browser_captions", speed.browser_captions),
-        ("vision", speed.vision),
-        ("detector", detector),
-        ("regions", regions),
-        ("training", speed.training),
-        ("earlier_version", speed.earlier_version),
-        ("scst", speed.scst),
-        ("scale", speed.scale),
-    )
-    for name, section in sections:
-        path = RESULTS / f"{name}.json"
-        if path.is_file():
-            lines += section(json.loads(path.read_text(encoding="utf-8")))
+    for section in written_sections(known_changes() if changes is None else changes).values():
+        lines += section
     return "\n".join(lines)
 
 
