@@ -4,8 +4,8 @@
     python benchmarks/gather_runs.py runs/reproduce/self_critical --commands commands.txt \
         --output benchmarks/results/self_critical.json
 
-For a run of self-critical training two evaluations are kept: the initial one of the captioner, and the best later one.
-Both use the same decoding on the same images.
+For a run of self-critical training two evaluations are kept: the initial one of the captioner, and the last one. Both
+use the same decoding on the same images.
 """
 
 import argparse
@@ -29,8 +29,7 @@ def gather(path: Path) -> dict | None:
     kept = ("table", "row", "regime", "seed", "seconds", "figures")
     run = {name: result[name] for name in kept if name in result}  # an interrupted run has no time
     if evaluated and not evaluated[0]["step"]:
-        best = max((entry for entry in evaluated if entry["step"]), key=lambda entry: entry["eval_cider_d"])
-        for when, entry in (("before", evaluated[0]), ("after", best)):
+        for when, entry in (("before", evaluated[0]), ("after", evaluated[-1])):
             run[when] = {"step": entry["step"]} | {name: entry[f"eval_{name}"] for name in EVALUATED}
     return run
 
@@ -47,6 +46,7 @@ def main() -> None:
     figures = {
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU",
         "commands": args.commands.read_text(encoding="utf-8"),
+        "after": "last",
         "runs": list(runs.values()),
     }
     records = [record for path in runs for record in run_records(path.parent, args.folder)]

@@ -18,30 +18,28 @@ TITLES = {"bleu_1": "BLEU-1", "bleu_4": "BLEU-4", "cider_d": "CIDEr-D"}
 
 def flickr8k(figures: dict) -> list[str]:
     """Return the section on a captioner of photographs."""
-    training, name = figures["training"], figures["model"]
+    name, runs = figures["model"], figures.get("runs", [figures])
     ratio = figures["cider_d"] / figures["cider_d_shuffled"]
     metrics = [metric for metric in ("bleu_1", "bleu_4", "cider_d") if metric in figures]
     blank = " |" * (len(metrics) - 1)
+    means = " Scores are means ± standard deviations over the seeds." if len(runs) > 1 else ""
     return [
-        f"## Flickr8k: {name} trained on 6,000 photographs with two CPU cores",
+        f"## Flickr8k: {name} trained on 6,000 photographs",
         "",
         f"Scores on the {figures['images']:,} validation photographs with five references each and beam search with "
         f"{figures['beams']} beams. The shuffled control scores the same captions against the references of the "
-        "adjacent photograph.",
+        f"adjacent photograph.{means}",
         "",
         *columns("captions", *(TITLES[metric] for metric in metrics)),
-        f"| **{name}** | " + " | ".join(f"**{figures[metric]:.3f}**" for metric in metrics) + " |",
-        f"| shuffled control |{blank} {figures['cider_d_shuffled']:.3f} |",
+        f"| **{name}** | " + " | ".join(f"**{spread([run[metric] for run in runs])}**" for metric in metrics) + " |",
+        f"| shuffled control |{blank} {spread([run['cider_d_shuffled'] for run in runs])} |",
         "",
         f"The CIDEr-D score is {ratio:.1f} times that of the shuffled control. {figures['distinct_captions']:,} of "
         f"the {figures['images']:,} captions are distinct. A baseline without training, the consensus of the captions "
         "of the 30 nearest neighbours (same backbone), reaches BLEU-4 0.154 and CIDEr-D 0.361.",
         "",
         *beside_published(figures),
-        f"Training: {training['epochs']:g} epochs, {training['steps']:,} steps, {training['seconds'] / 60:.0f} "
-        f"minutes. The best evaluation was after epoch {training['best_epoch']:g}. Hardware: {figures['hardware']}. "
-        f"Captioning the photographs took {figures['captioning_seconds']} s.",
-        "",
+        *trainings(figures, runs),
         "Commands (`HF_CAPTIONERS_DATA_DIR` is the data folder):",
         "",
         "```bash",
@@ -49,6 +47,25 @@ def flickr8k(figures: dict) -> list[str]:
         "```",
         "",
         "First captions: " + "; ".join(f"“{caption}”" for caption in figures["examples"]) + ".",
+        "",
+    ]
+
+
+def trainings(figures: dict, runs: list[dict]) -> list[str]:
+    """Return the sentences on the length of the trainings and on the weights that are scored."""
+    training = runs[0]["training"]
+    minutes = statistics.fmean(run["training"]["seconds"] for run in runs) / 60
+    if "best_epoch" in training:
+        scored = f"The best evaluation was after epoch {training['best_epoch']:g}."
+    else:
+        scored = (
+            "The last weights are scored; the learning rate was chosen on 500 training photographs, which only those "
+            "runs held out."
+        )
+    each = f" for each of {len(runs)} seeds" if len(runs) > 1 else ""
+    return [
+        f"Training: {training['epochs']:g} epochs, {training['steps']:,} steps, {minutes:.0f} minutes{each}. {scored} "
+        f"Hardware: {figures['hardware']}. Captioning the photographs took {figures['captioning_seconds']} s.",
         "",
     ]
 
@@ -107,7 +124,8 @@ def self_critical(figures: dict) -> list[str]:
         "## Effect of self-critical training",
         "",
         "Scores on validation images, with the decoding and metrics of the evaluations during training. *Before* is "
-        "the captioner after cross-entropy training, *after* the best evaluation of self-critical training. Distinct "
+        f"the captioner after cross-entropy training, *after* the {figures.get('after', 'best')} evaluation of "
+        "self-critical training. Distinct "
         "captions and bad endings (truncated captions) are shares of all captions; words are the mean per caption. "
         "Scores are means ± standard deviations over the runs.",
         "",
