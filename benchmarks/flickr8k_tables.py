@@ -1,4 +1,4 @@
-"""Run all trainings behind the tables of Flickr8k, of self-critical training and of low data, one after the other.
+"""Run the trainings behind the tables of Flickr8k, self-critical training and low data in a resumable queue.
 
     python benchmarks/flickr8k_tables.py --output_dir FOLDER \
         --data_dir $HF_CAPTIONERS_DATA_DIR --coco_captions captions_train2014.json
@@ -206,8 +206,11 @@ class Study:
 
     def typed(self, command: list[str]) -> str:
         """Return a command as a person types it in the output folder."""
-        words = [shell_word(word.replace(str(self.folder), ".")) for word in command]
-        text = " ".join(["python", *words[1:]])
+        local = {str(self.folder): ".", str(self.coco_captions): self.coco_captions.name}
+        for path, name in local.items():
+            command = [word.replace(path, name) for word in command]
+        words = map(shell_word, command[1:])
+        text = " ".join(["python", *words])
         return text.replace("python -m hf_captioners.cli", "hf-captioners")
 
     def prepare(self) -> None:

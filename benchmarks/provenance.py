@@ -82,9 +82,11 @@ def shell_word(argument: str) -> str:
     path = Path(argument)
     if not path.is_absolute():
         return shlex.quote(argument)
-    data_dir = os.environ.get(DATA_DIR)
-    if data_dir and path.is_relative_to(Path(data_dir).absolute()):
-        return f"${DATA_DIR}/{shlex.quote(str(path.relative_to(Path(data_dir).absolute())))}"
+    if data_dir := os.environ.get(DATA_DIR):
+        place = Path(data_dir).absolute()
+        if path.is_relative_to(place):
+            inside = path.relative_to(place)
+            return f"${DATA_DIR}" + (f"/{shlex.quote(str(inside))}" if inside.parts else "")
     if path.is_relative_to(ROOT):
         return shlex.quote(str(path.relative_to(ROOT)))
     return shlex.quote(f".../{path.name}")  # a folder of one machine says nothing elsewhere

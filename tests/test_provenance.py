@@ -159,8 +159,22 @@ def test_figures_of_a_training_run_have_the_commit_that_trained(modules, tmp_pat
 def test_a_recorded_command_names_no_folder_of_a_machine(modules, monkeypatch):
     provenance, _, _ = modules
     monkeypatch.setenv("HF_CAPTIONERS_DATA_DIR", "/elsewhere/data")
-    words = ["/elsewhere/data/flickr8k", "/private/runs", str(ROOT / "docs" / "a b.jpg"), "--seeds", "1 2"]
-    expected = ["$HF_CAPTIONERS_DATA_DIR/flickr8k", ".../runs", "'docs/a b.jpg'", "--seeds", "'1 2'"]
+    words = [
+        "/elsewhere/data",
+        "/elsewhere/data/flickr8k",
+        "/private/runs",
+        str(ROOT / "docs" / "a b.jpg"),
+        "--seeds",
+        "1 2",
+    ]
+    expected = [
+        "$HF_CAPTIONERS_DATA_DIR",
+        "$HF_CAPTIONERS_DATA_DIR/flickr8k",
+        ".../runs",
+        "'docs/a b.jpg'",
+        "--seeds",
+        "'1 2'",
+    ]
     assert [provenance.shell_word(word) for word in words] == expected
 
 
