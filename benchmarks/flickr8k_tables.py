@@ -1,4 +1,4 @@
-"""Run the trainings behind the tables of Flickr8k, self-critical training and low data in a resumable queue.
+"""Run the trainings of the tables on Flickr8k, self-critical training and low data in a resumable queue.
 
     python benchmarks/flickr8k_tables.py --output_dir FOLDER \
         --data_dir $HF_CAPTIONERS_DATA_DIR --coco_captions captions_train2014.json
