@@ -62,7 +62,8 @@ def measured_by(record: dict[str, Any]) -> str:
 
 def provenance_lines(name: str, records: Sequence[dict[str, Any]], changes: Sequence[dict[str, Any]]) -> list[str]:
     """Return the lines of a section that say what measured it, and whether it is to be repeated."""
-    lines = [f"*Measured by {'; '.join(map(measured_by, records))}.*", ""]
+    latest = {measured_by(record | {"date": ""}): measured_by(record) for record in records}
+    lines = [f"*Measured by {'; '.join(latest.values())}.*", ""]
     for change in invalidating(name, records, changes):
         lines += [f"**Measured before commit `{change['commit'][:7]}` ({change['why']}), to be repeated.**", ""]
     return lines

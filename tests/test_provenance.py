@@ -189,6 +189,17 @@ def test_a_change_is_judged_by_the_recorded_commits(modules):
     assert known_changes.invalidating("table", [{"commit": None}], [change]) == [change], "nobody knows its commit"
 
 
+def test_a_section_names_commit_and_processor_once(modules):
+    _, known_changes, _ = modules
+    record = {"recorded": True, "commit": "a" * 40, "dirty": False, "cpu": "A CPU", "threads": 1, "date": "2026-01-01"}
+    runs = [record, record | {"date": "2026-01-02"}, record | {"commit": "b" * 40, "dirty": True, "threads": 2}]
+    line, _ = known_changes.provenance_lines("table", runs, [])
+    assert line == (
+        "*Measured by commit `aaaaaaa`, 2026-01-02, A CPU, 1 thread; "
+        "commit `bbbbbbb` with uncommitted changes, 2026-01-01, A CPU, 2 threads.*"
+    )
+
+
 def test_git_says_which_commits_contain_a_change(modules, tmp_path):
     _, known_changes, _ = modules
     git("init", "-q", "-b", "main", cwd=tmp_path)
