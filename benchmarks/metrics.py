@@ -32,7 +32,8 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np  # noqa: E402
-from provenance import write_results
+from known_changes import known_changes, provenance_lines
+from provenance import records_of, write_results
 
 from hf_captioners.metrics import (  # noqa: E402
     CiderD,
@@ -282,6 +283,7 @@ def time_growth(data: Data) -> list[dict[str, float]]:
 def write_page(figures: dict[str, Any]) -> None:
     """Write the measurements to the end of the page on metrics."""
     lines = [
+        *provenance_lines(RESULTS.stem, records_of(RESULTS), known_changes()),
         f"CPU seconds on {figures['machine']}. All programs were measured in the same run.",
         "",
         "| task | original | this library | speed-up |",

@@ -252,6 +252,14 @@ def test_a_planted_change_marks_its_section_and_finds_quotes(modules):
     assert quotes(f"CIDEr-D is 1.047 {link}.", sections, []) == []
 
 
+@pytest.mark.parametrize("name", ["data", "metrics", "robustness"])
+def test_a_page_with_a_result_of_its_own_says_what_measured_it(name, modules):
+    _, known_changes, _ = modules
+    records = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text(encoding="utf-8"))["provenance"]
+    lines = known_changes.provenance_lines(name, records, known_changes.known_changes())
+    assert "\n".join(lines) in (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+
+
 def test_no_page_quotes_a_figure_that_is_to_be_repeated(modules):
     _, known_changes, write_results = modules
     changes = known_changes.known_changes()
