@@ -80,7 +80,9 @@ def main() -> None:
     parser.add_argument("--beams", type=int, default=5)
     parser.add_argument("--max_new_tokens", type=int, default=20)
     parser.add_argument("--batch_size", type=int, default=50)
-    parser.add_argument("--training_seconds", type=float, help="training time of a run that was killed and resumed")
+    parser.add_argument(
+        "--training_seconds", type=float, nargs="+", help="training times of all runs, if some were killed and resumed"
+    )
     parser.add_argument("--commands", help="text file with the commands that trained the captioner")
     parser.add_argument("--recipe", help="recipe whose published scores are compared, with --row_regime")
     parser.add_argument("--row_regime", default="flickr8k", help="regime of that recipe")
@@ -90,7 +92,11 @@ def main() -> None:
     args = parser.parse_args()
     rows = load_captions("caption_folder", data_dir=args.data_dir, split="validation")
     options = {"num_beams": args.beams, "max_new_tokens": args.max_new_tokens}
-    runs = [evaluate(model, rows, options, args.batch_size, args.training_seconds) for model in args.models]
+    seconds = args.training_seconds or [None] * len(args.models)
+    if len(seconds) != len(args.models):
+        parser.error(f"`--training_seconds` has {len(seconds)} numbers, expected one for each of {len(args.models)}.")
+    timed = zip(args.models, seconds, strict=True)
+    runs = [evaluate(model, rows, options, args.batch_size, training_time) for model, training_time in timed]
     scores = [name for name in runs[0] if name.startswith(("bleu", "cider"))]
     result = {
         "model": args.title,

@@ -138,7 +138,9 @@ class Study:
             typed = [self.typed(job.command()) for job in trainings]
             where = ["--data_dir", str(self.data_dir / "flickr8k"), "--output", output]
             folders = [final_folder(kind, seed) for seed in SEEDS]
+            seconds = [f"{self.state(self.final(kind, seed))['seconds']:.0f}" for seed in SEEDS]
             evaluation = [sys.executable, script, *folders, *CAPTIONERS[kind][1], *where]
+            evaluation += ["--training_seconds", *seconds]
             write_text(self.folder / commands, "\n".join([*typed, self.typed(evaluation)]) + "\n")
             return [*evaluation, "--commands", commands]
 
@@ -195,6 +197,10 @@ class Study:
             *rewarded,
             self.gathering("self_critical", *rewarded),
         ]
+
+    def state(self, job: Job) -> dict[str, Any]:
+        """Return the state of a job, see `read_state`."""
+        return read_state(self.folder / "jobs" / f"{job.name}.json")
 
     def chosen_rate(self, kind: str) -> float:
         """Return the learning rate with the highest CIDEr-D of the last epoch on the held-out photographs."""
@@ -296,7 +302,7 @@ def run(job: Job, study: Study) -> bool:
 
 def print_status(study: Study) -> None:
     """Print the state of every job and the hours so far."""
-    states = {job.name: read_state(study.folder / "jobs" / f"{job.name}.json") for job in study.jobs()}
+    states = {job.name: study.state(job) for job in study.jobs()}
     for name, state in states.items():
         print(f"{name:<40} {state['status']:<8} {state['seconds'] / 60:7.1f} min")
     done = sum(state["status"] == "done" for state in states.values())

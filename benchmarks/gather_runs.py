@@ -43,6 +43,8 @@ def main() -> None:
     args = parser.parse_args()
     gathered = {path: gather(path) for path in sorted(args.folder.rglob("result.json"))}
     runs = {path: run for path, run in gathered.items() if run}
+    if len(runs) < max(len(gathered), 1):
+        parser.error(f"{len(runs)} of {len(gathered)} runs in {args.folder} are complete, expected all.")
     figures = {
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU",
         "commands": args.commands.read_text(encoding="utf-8"),
