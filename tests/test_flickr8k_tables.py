@@ -77,6 +77,7 @@ def test_published_commands_name_no_folder_of_a_machine(queue, study, monkeypatc
         typed = study.typed(job.command())
         assert "/tmp" not in typed and str(study.folder) not in typed and sys.executable not in typed, typed
     text = (study.folder / "results" / "flickr8k_visualgpt.commands.txt").read_text()
+    assert "one seed: 0.100 with 0.0003, 0.300 with 0.0006, 0.200 with 0.0012" in text
     assert "hf-captioners train visualgpt/flickr8k.yaml --learning_rate 0.0006" in text
     assert "python benchmarks/flickr8k.py runs/flickr8k_visualgpt/seed_1" in text
 
