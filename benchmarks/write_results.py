@@ -37,8 +37,8 @@ def flickr8k(figures: dict) -> list[str]:
         f"| shuffled control |{blank} {spread([run['cider_d_shuffled'] for run in runs])} |",
         "",
         f"The CIDEr-D score is {ratio:.1f} times that of the shuffled control. {figures['distinct_captions']:,} of "
-        f"the {figures['images']:,} captions{of_seed} are distinct. A baseline without training, the consensus of the captions "
-        "of the 30 nearest neighbours (same backbone), reaches BLEU-4 0.154 and CIDEr-D 0.361.",
+        f"the {figures['images']:,} captions{of_seed} are distinct. A baseline without training, the consensus of the "
+        "captions of the 30 nearest neighbours (same backbone), reaches BLEU-4 0.154 and CIDEr-D 0.361.",
         "",
         *beside_published(figures),
         *trainings(figures, runs),
