@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from decoding_rivals import project_always
+from provenance import write_results
 from torch import Tensor
 from transformers import AutoTokenizer, DynamicCache, EncoderDecoderCache
 
@@ -237,7 +237,7 @@ def main() -> None:
         "profile": profile(args),
         "rival": compare(args),
     }
-    Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(args.output, result)
     print(json.dumps(result, indent=1))
 
 

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from decoding import with_peak_memory
+from provenance import write_results
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, TrainerCallback
 from transformers.utils import ModelOutput
@@ -186,9 +187,8 @@ def main() -> None:
     machine = f"{platform.machine()}, 1 thread, torch {torch.__version__.split('+')[0]}"
     if args.output is not None:
         setting = {"batch_size": args.batch_size, "regions": REGIONS, "quick": args.quick}
-        args.output.write_text(
-            json.dumps({"setting": setting, "machine": machine, "rows": rows, "memory": memory}, indent=1) + "\n"
-        )
+        figures = {"setting": setting, "machine": machine, "rows": rows, "memory": memory}
+        write_results(args.output, figures)
 
 
 if __name__ == "__main__":
