@@ -25,7 +25,8 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from provenance import ROOT, write_results
+
 SOURCES = ("hf_captioners", "modeling", "processing", "hub_cards", "benchmarks")
 COMPREHENSIONS = {"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"}
 LAYOUT = {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT, tokenize.ENDMARKER}
@@ -210,7 +211,7 @@ def main() -> None:
     figures = size_figures() | ({} if options.size_only else {"paths": command_paths()})
     print(json.dumps(figures, indent=1))
     if not options.size_only:
-        options.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        write_results(options.output, figures)
 
 
 if __name__ == "__main__":
