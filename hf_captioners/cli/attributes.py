@@ -5,10 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.named_values import read_named_values
-
 from .caption import add_image_arguments, report, set_pixel_limit
 from .names import check_data, check_device, check_least, check_path, check_source, check_split, check_vision_model
+from .parsing import add_links_argument, data_options_of
 from .table_names import check_columns
 
 NAME = "attributes"
@@ -31,6 +30,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data_options", "--data-options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the data set"
     )
+    add_links_argument(parser)
     parser.add_argument("--features", help="stored features instead of images: the output of extract-features")
 
 
@@ -97,7 +97,7 @@ def add_detector_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check the names, and run the action that was typed."""
     if args.action != "detect":
-        options = read_named_values(args.data_options, "--data_options")
+        options = data_options_of(args)
         check_data(args.dataset, options)
         check_path("--data_dir", args.data_dir, folder=True)
         check_columns(args.dataset, args.data_dir, options)
@@ -131,6 +131,7 @@ def train(args: argparse.Namespace) -> int:
         dataset=args.dataset,
         data_dir=args.data_dir,
         data_options=args.data_options,
+        follow_links=args.follow_links,
         features=args.features,
         validation_share=args.validation_share,
     )
@@ -212,9 +213,12 @@ def evaluate(args: argparse.Namespace) -> int:
     from hf_captioners.training.attribute_detector import LabelledImages
     from hf_captioners.training.data_arguments import DataArguments
 
-    read_named_values(args.data_options, "--data_options")
     data = DataArguments(
-        dataset=args.dataset, data_dir=args.data_dir, data_options=args.data_options, features=args.features
+        dataset=args.dataset,
+        data_dir=args.data_dir,
+        data_options=args.data_options,
+        follow_links=args.follow_links,
+        features=args.features,
     )
     detector = load_attribute_detector(args.detector, args.device)
     if args.features is not None:

@@ -344,10 +344,10 @@ def caption_beside(
     from hf_captioners.captioning.batches import caption_into_file, job_settings
 
     ending, mode = args.sidecar, next((name for name in sidecars.MODES if getattr(args, name)), sidecars.REFUSE)
-    sidecars.check_sidecars(found, ending)
-    first = Path(args.inputs[0])
-    folder = first if first.is_dir() else first.parent
-    resumed = args.resume and sidecars.is_interrupted(folder, ending, args.shard)
+    typed = [path if path.is_dir() else path.parent for path in map(Path, args.inputs)]
+    sidecars.check_sidecars(found, ending, typed)
+    folder = typed[0]
+    resumed = sidecars.is_interrupted(folder, ending, args.shard) and args.resume
     if args.resume and not resumed and mode in ADDING:  # a finished job must not write again
         raise ValueError(
             f"`--resume`: there is no interrupted run in {folder}. It is finished, or it was never begun; leave "
@@ -358,7 +358,7 @@ def caption_beside(
     pipeline = load_model(args)
     settings = job_settings(pipeline, images, args.shard, args.packed_weights, **options)
     pipeline.pack_weights(args.packed_weights, drop_plain=True)
-    with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume) as files:
+    with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume, typed) as files:
         left = [image for image in images if image not in files.done]
         existing = set(sidecars.existing_sidecars(left, ending))
         if mode == sidecars.SKIP:

@@ -7,9 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from hf_captioners.named_values import read_named_values
-
 from .names import check_data, check_path
+from .parsing import add_links_argument, data_options_of
 from .table_names import check_columns
 
 if TYPE_CHECKING:
@@ -34,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="options of the data set, for example --data_options image_dir=photos",
     )
+    add_links_argument(parser)
     parser.add_argument(
         "--show", type=int, default=50, metavar="N", help="number of problems to print; default: 50, 0: all"
     )
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.output_files import printable
 
     try:
-        options = read_named_values(args.data_options, "--data_options")
+        options = data_options_of(args)
         check_data(args.dataset, options)
         check_path("DIR", args.data_dir, folder=True)
         check_columns(args.dataset, args.data_dir, options)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_captioners.dotted_paths import did_you_mean
-from hf_captioners.named_values import read_named_values
 
 from .caption import add_model_arguments, add_weights_argument, generation_options, load_packed_model
 from .names import (
@@ -20,6 +19,7 @@ from .names import (
     data_readers,
     near_path,
 )
+from .parsing import add_links_argument, data_options_of
 from .score import add_metric_arguments, metric_settings, report
 from .table_names import FOLDER, check_columns
 
@@ -48,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data_options", "--data-options", nargs="+", default=[], help="options of the data set: name=value ..."
     )
+    add_links_argument(parser)
     parser.add_argument(
         "--split",
         default="test",
@@ -98,7 +99,7 @@ def check_evaluated(data: str, data_dir: str | None, split: str, options: Mappin
 def run(args: argparse.Namespace) -> int:
     """Caption and score; 1 if the data set has images without references, or with `--strict` unreadable ones."""
     args.model = [args.model, *args.more_models]
-    options = read_named_values(args.data_options, "--data_options")
+    options = data_options_of(args)
     is_held_out = args.split == HELD_OUT
     check_evaluated(args.data, args.data_dir, "train" if is_held_out else args.split, options)
     check_score_arguments(args)
@@ -115,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     require_batch_size(args.batch_size)
     settings = metric_settings(args)
     problems = DataReport()
-    held_out = HeldOut.load(args.model[0]) if is_held_out else None
+    held_out = HeldOut.load(args.model[0], args.follow_links) if is_held_out else None
     split = "train" if is_held_out else args.split
     rows = load_split(args.data, args.data_dir, split, options, problems, args.features)
     if held_out is not None:

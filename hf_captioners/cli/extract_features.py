@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_captioners.named_values import read_named_values
-
 from .caption import add_image_arguments, set_pixel_limit
 from .names import check_data, check_least, check_path, check_source, check_split, check_vision_model
+from .parsing import add_links_argument, data_options_of
 from .table_names import check_columns
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data_options", "--data-options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the data set"
     )
+    add_links_argument(parser)
     parser.add_argument("--split", nargs="*", metavar="NAME", help="splits to extract; default: all")
     parser.add_argument("--output", required=True, help="folder to write, with one feature store per split")
     models = parser.add_mutually_exclusive_group(required=True)
@@ -99,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compute the features that are missing; 1 if some images cannot be read."""
-    options = read_named_values(args.data_options, "--data_options")
+    options = data_options_of(args)
     check_least("--batch_size", args.batch_size)
     check_data(args.dataset, options)
     check_path("--data_dir", args.data_dir, folder=True)

@@ -18,6 +18,7 @@ from hf_captioners.declared_classes import DeclaredClass, declared_class, declar
 from hf_captioners.default_model import default_model, is_default
 from hf_captioners.dotted_paths import did_you_mean, listed
 from hf_captioners.named_values import read_named_values
+from hf_captioners.output_files import open_plain
 
 from .table_names import FOLDER
 
@@ -313,7 +314,7 @@ def _has_splits_of_its_own(name: str, folder: str | None) -> bool:
     tables = [] if folder is None else sorted(Path(folder).glob("metadata.*")) + sorted(Path(folder).glob("*.jsonl"))
     if not tables:
         return folder is not None and not any(one.is_dir() for one in Path(folder).glob("*"))
-    with open(tables[0], "rb") as file:
+    with open_plain(tables[0]) as file:
         return b"split" in file.read(4096)
 
 
