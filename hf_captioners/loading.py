@@ -238,16 +238,18 @@ def changed_config(source: str | None, fields: dict[str, Any]) -> Any:
         fields: new values.
 
     Raises:
-        ValueError: the configuration has no such field.
+        ValueError: the configuration has no such field, or the value is not allowed.
         FileNotFoundError: it cannot be read.
     """
     source = str(default_model().folder) if is_default(source) else str(source)
     with reading(source):
-        config, unknown = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **fields)
+        AutoConfig.from_pretrained(source)
+    config, unknown = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **fields)
     if unknown:
         raise ValueError(
             f"`--model_config` has {next(iter(unknown))!r}, and a {type(config).__name__} has no such field."
         )
+    config.validate()
     return config
 
 

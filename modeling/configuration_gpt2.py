@@ -1,10 +1,10 @@
 """Base configuration of captioners whose decoder is a GPT-2."""
 
-from typing import Any
+from typing import Any, Literal
 
 from transformers import AutoConfig, PreTrainedConfig
 
-from .configuration_captioning import CaptioningConfig, build_sub_config
+from .configuration_captioning import CaptioningConfig, Integers, build_sub_config, positive, rate, require_levels
 
 
 class GPT2CaptioningConfig(CaptioningConfig):
@@ -32,26 +32,23 @@ class GPT2CaptioningConfig(CaptioningConfig):
     """
 
     sub_configs = {"text_config": AutoConfig, "vision_config": AutoConfig}
-    field_choices = {"residual_dropout_on": ("stream", "branch")}
-    field_rates = ("encoder_dropout", "cross_attention_dropout", "aoa_dropout")
-    field_minimums = {"encoder_layers": 1}
 
     text_config: PreTrainedConfig | dict | None = None
-    encoder_layers: int = 3
+    encoder_layers: int = positive(default=3)
     encoder_attention_heads: int | None = None
     encoder_key_dim: int | None = None
     encoder_value_dim: int | None = None
-    encoder_dropout: float | int = 0.1
-    cross_levels: list[int] | None = None
-    cross_attention_dropout: float | int = 0.2
-    aoa_dropout: float | int = 0.2
-    residual_dropout_on: str = "stream"
+    encoder_dropout: float | int = rate(default=0.1)
+    cross_levels: Integers | None = None
+    cross_attention_dropout: float | int = rate(default=0.2)
+    aoa_dropout: float | int = rate(default=0.2)
+    residual_dropout_on: Literal["stream", "branch"] = "stream"
     bos_token_id: int | None = 50256
-    eos_token_id: int | list[int] | None = 50256
+    eos_token_id: int | Integers | None = 50256
     pad_token_id: int | None = 50256
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Build the language model's configuration, resolve the levels and check ranges."""
+        """Build the language model's configuration, and resolve heads and levels."""
         # GPT2Config has ids of its own; those of the captioner hold for both, unless `text_config` gives others.
         special = {key: getattr(self, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
         if self.text_config is None:
@@ -68,15 +65,10 @@ class GPT2CaptioningConfig(CaptioningConfig):
             self.cross_levels = (
                 list(range(self.encoder_layers)) if self.reads_all_levels else [self.encoder_layers - 1]
             )
-        self._check_levels()
 
-    def _check_levels(self) -> None:
-        outside = [level for level in self.cross_levels if not 0 <= level < self.encoder_layers]
-        if outside or not self.cross_levels:
-            raise ValueError(
-                f"`cross_levels` is {self.cross_levels}, expected levels between 0 and {self.encoder_layers - 1}: "
-                f"the encoder has `encoder_layers={self.encoder_layers}`."
-            )
+    def validate_levels_and_heads(self) -> None:
+        """Check the levels that the decoder reads, and that the heads divide the width."""
+        require_levels(self.cross_levels, self.encoder_layers)
         if len(self.cross_levels) > 1 and not self.reads_all_levels:
             raise ValueError(f"The decoder reads one level, got `cross_levels={self.cross_levels}`.")
         if self.encoder_key_dim is None and self.hidden_size % self.encoder_attention_heads:

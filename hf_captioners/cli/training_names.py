@@ -28,16 +28,6 @@ from .names import (
 )
 from .table_names import FOLDER, check_columns
 
-# Values of a field that an annotation allows, by the types that it names.
-TYPES: dict[str, tuple[type, ...]] = {
-    "bool": (bool,),
-    "int": (int,),
-    "float": (int, float),
-    "str": (str,),
-    "None": (type(None),),
-}
-
-
 NEW_PARTS = (
     "`--scst` trains on rewards of captions that the captioner samples, and a captioner of new parts samples random "
     "words: pass --scst_after_patience 5 (or --scst_after_epochs N) to train with cross-entropy first, or a trained "
@@ -216,16 +206,30 @@ def _check_fields(value_of: Callable[[str], Any], architecture: Architecture) ->
     if architecture.package is not None:
         return
     config = declared_class(source_file(_file(architecture, "Config")), f"{architecture.prefix}Config")
-    for name, value in _named(value_of, "model_config").items():
-        check_config_field(f"{architecture.prefix}Config", config, name, value)
+    fields = _named(value_of, "model_config")
+    for name in fields:
+        check_config_field(f"{architecture.prefix}Config", config, name)
+    if fields:
+        _check_values(architecture.load("Config"), fields)
     processor = declared_class(source_file(_file(architecture, "Processor")), f"{architecture.prefix}Processor")
     for name in _named(value_of, "processor_config"):
-        fields = [one for one in processor.parameters if one not in ("image_processor", "tokenizer")]
-        if name not in fields:
+        known = [one for one in processor.parameters if one not in ("image_processor", "tokenizer")]
+        if name not in known:
             raise ValueError(
                 f"`--processor_config` has {name!r}, and a {architecture.prefix}Processor has no such field."
-                f"{did_you_mean(name, fields)}"
+                f"{did_you_mean(name, known)}"
             )
+
+
+def _check_values(config_class: Any, fields: dict[str, Any]) -> None:
+    """Check the values of fields by the configuration itself, whose import takes seconds."""
+    from hf_captioners.modeling.configuration_captioning import check_field
+
+    for name, value in fields.items():
+        try:
+            check_field(config_class, name, value)
+        except ValueError as error:
+            raise ValueError(f"`--model_config`: {error}") from error
 
 
 def _file(architecture: Architecture, kind: str) -> str:
@@ -237,14 +241,13 @@ BASE_FIELDS = ("output_hidden_states", "return_dict", "dtype", "chunk_size_feed_
 ATTENTION = "attn_implementation"  # a keyword of every configuration, but no field
 
 
-def check_config_field(config: str, declared: DeclaredClass, name: str, value: Any) -> None:
-    """Check name and value of a field of a configuration.
+def check_config_field(config: str, declared: DeclaredClass, name: str) -> None:
+    """Check the name of a field of a configuration.
 
     Args:
         config: name of the class.
         declared: what it declares.
         name: of the field.
-        value: its value.
     """
     if name not in declared.fields:
         if name in (*BASE_FIELDS, ATTENTION):
@@ -252,31 +255,3 @@ def check_config_field(config: str, declared: DeclaredClass, name: str, value: A
         raise ValueError(
             f"`--model_config` has {name!r}, and a {config} has no such field.{did_you_mean(name, declared.fields)}"
         )
-    choices = declared.constants.get("field_choices", {}).get(name)
-    if choices is not None and value not in choices:
-        expected = ", ".join(map(repr, choices))
-        raise ValueError(
-            f"`--model_config`: `{name}` is {value!r}, expected one of {expected}."
-            f"{did_you_mean(str(value), map(str, choices))}"
-        )
-    _check_number(declared, name, value)
-    kinds = [one.strip() for one in declared.fields[name].split("|")]
-    allowed = tuple(kind for one in kinds for kind in TYPES.get(one, ()))
-    if all(one in TYPES for one in kinds):
-        wrong_bool = isinstance(value, bool) and bool not in allowed
-        if not isinstance(value, allowed) or wrong_bool:
-            raise ValueError(f"`--model_config`: `{name}` is {value!r}, expected {declared.fields[name]}.")
-
-
-def _check_number(declared: DeclaredClass, name: str, value: Any) -> None:
-    """Check a number by what the configuration declares, see `CaptioningConfig.field_choices`."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return
-    low, high = declared.constants.get("field_ranges", {}).get(name, (None, None))
-    if low is not None and not low <= value <= high:
-        raise ValueError(f"`--model_config`: `{name}` is {value}, expected a number in [{low}, {high}].")
-    if name in declared.constants.get("field_rates", ()) and not 0 <= value < 1:
-        raise ValueError(f"`--model_config`: `{name}` is {value}, expected a number in [0, 1).")
-    least = declared.constants.get("field_minimums", {}).get(name)
-    if least is not None and value < least:
-        raise ValueError(f"`--model_config`: `{name}` is {value}, expected at least {least}.")

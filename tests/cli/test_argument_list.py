@@ -76,8 +76,6 @@ def test_declared_fields_are_those_of_the_classes(architecture):
     fields = {one.name for one in dataclasses.fields(config)}
     assert fields - base <= set(declared.fields) <= fields
     assert set(BASE_FIELDS) <= base
-    for name, choices in config._declared("field_choices").items():
-        assert declared.constants["field_choices"][name] == choices
     declared = declared_class(source_file(architecture.module("Processor").split(".", 1)[1]), processor.__name__)
     assert set(declared.parameters) == set(inspect.signature(processor).parameters) - {"kwargs"}
 

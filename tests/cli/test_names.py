@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from .misspellings import MISSPELT
+from .misspellings import LIBRARY, MISSPELT
 
 SECONDS = 2.0  # of CPU; what only a library or a device can tell may take longer
 SECONDS_OF_LIBRARIES = 6.0
@@ -59,6 +59,14 @@ def test_a_mistake_is_told_at_once(results, number):
     assert len(result["err"]) < 500, result["err"]
     assert not result["imported"], result
     assert result["seconds"] < SECONDS - 0.5, result  # of which the interpreter takes some
+
+
+@pytest.mark.parametrize("number", range(len(LIBRARY)), ids=[" ".join(one) for one, _ in LIBRARY])
+def test_a_mistake_is_told_by_the_library(results, number):
+    (_, said), result = LIBRARY[number], results[len(MISSPELT) + number]
+    assert result["status"] == 2, result
+    assert said in result["err"], result["err"]
+    assert result["err"].count("\n") == 1 and not result["out"], result
 
 
 def test_there_are_enough():
