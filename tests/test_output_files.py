@@ -210,7 +210,7 @@ OTHER_WRITERS = {
     "hf_captioners/pipelines/image_captioning.py": ({"write_text", "save_pretrained", "os.replace"}, TRANSFORMERS),
     "hf_captioners/training/attribute_detector.py": ({"save_pretrained"}, RUN),
     "hf_captioners/training/hub_trainer.py": ({"os.link", "shutil.copyfile"}, FRESH),
-    "hf_captioners/training/scst_start.py": ({"os.replace"}, RUN),
+    "hf_captioners/training/scst/start.py": ({"os.replace"}, RUN),
     "modeling/modeling_captioning.py": ({"save_pretrained"}, TRANSFORMERS),
     "processing/processing_captioning.py": ({"save_pretrained"}, TRANSFORMERS),
 }
