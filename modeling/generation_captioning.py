@@ -26,10 +26,11 @@ from .search_captioning import (
     GroupPoolBeams,
     Hypotheses,
     NextTokens,
+    NoBadEndings,
+    NoEarlyEnd,
+    NoImmediateRepetition,
+    TrigramPenalty,
     best_of_groups,
-    caption_logits_processors,
-    judges_rows,
-    only_lowers,
     with_one_least_length,
 )
 
@@ -95,6 +96,49 @@ SEARCH_OPTIONS: dict[str, Any] = {
     "trigram_penalty": 0.0,
     "return_cache": True,
 }
+
+
+# Processors of transformers that only forbid tokens, whatever the batch is: they may precede the normalisation.
+FORBIDDING_PROCESSORS = {
+    "SuppressTokensLogitsProcessor",
+    "SuppressTokensAtBeginLogitsProcessor",
+    "NoRepeatNGramLogitsProcessor",
+    "NoBadWordsLogitsProcessor",
+}
+# Criteria that judge every row alone.
+ROW_CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria", "MaxTimeCriteria", "StopStringCriteria"}
+
+
+def only_lowers(processors: Any) -> bool:
+    """Whether all processors forbid or lower tokens of a row by what the row holds.
+
+    They may then be applied to logits as well as to log-probabilities, and scores of hypotheses never rise.
+    """
+    own = (NoEarlyEnd, NoImmediateRepetition, NoBadEndings, TrigramPenalty)
+    return all(type(one) in own or type(one).__name__ in FORBIDDING_PROCESSORS for one in processors)
+
+
+def judges_rows(criteria: Any) -> bool:
+    """Whether all stopping criteria judge every row alone."""
+    return all(type(one).__name__ in ROW_CRITERIA for one in criteria)
+
+
+def caption_logits_processors(generation_config: Any, prompt_length: int) -> list[LogitsProcessor]:
+    """Return the processors that a generation configuration asks for.
+
+    Args:
+        generation_config: read are `no_immediate_repetition`, `bad_ending_ids`, `trigram_penalty` and the end ids.
+        prompt_length: length of the rows before the first generated token.
+    """
+    found: list[LogitsProcessor] = []
+    if generation_config.no_immediate_repetition:
+        found.append(NoImmediateRepetition(prompt_length))
+    if generation_config.bad_ending_ids:
+        ends = generation_config._eos_token_tensor.flatten().tolist()
+        found.append(NoBadEndings(list(generation_config.bad_ending_ids), ends, prompt_length))
+    if generation_config.trigram_penalty:
+        found.append(TrigramPenalty(generation_config.trigram_penalty, prompt_length))
+    return found
 
 
 class CaptionGenerationMixin(GenerationMixin):
@@ -223,12 +267,11 @@ class CaptionGenerationMixin(GenerationMixin):
         return input_ids, model_kwargs | of_images
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
-        given = model_kwargs.get("cache")
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
         cache = model_kwargs.get("cache")
-        generation_config.cache_is_given = given is not None
-        if isinstance(cache, EncoderDecoderCache):
-            model_kwargs["cache"] = CaptionCache.of(cache)  # that of transformers reorders the images too
+        if isinstance(cache, EncoderDecoderCache):  # that of transformers reorders the images too
+            model_kwargs["cache"] = CaptionCache.of(cache)
+            model_kwargs["cache"]._is_user_defined = is_of_caller(cache)
         elif cache is None and self.cache_class is not None and generation_config.use_cache is not False:
             model_kwargs["cache"] = self.cache_class()
 
@@ -347,7 +390,7 @@ class CaptionGenerationMixin(GenerationMixin):
             and only_lowers(logits_processor)
             and judges_rows(stopping_criteria)
             and not (synced_gpus or self.captions_depend_on_batch)
-            and not (generation_config.cache_is_given or generation_config.cache_implementation)
+            and not (is_of_caller(model_kwargs.get("cache")) or generation_config.cache_implementation)
         )
         outputs, is_first = self._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=True), True
         while True:
@@ -485,6 +528,11 @@ class ModelLogprobs(LogitsProcessor):
         """Return the log-probabilities `[rows, L]` of the generated tokens of finished sequences."""
         self._read(sequences[:, -1])
         return torch.cat(self.columns, dim=-1)
+
+
+def is_of_caller(cache: Any) -> bool:
+    """Whether a cache is one that the caller of `generate()` passed, which transformers marks so."""
+    return getattr(cache, "_is_user_defined", False)
 
 
 def _selected(value: Any, index: Tensor, size: int) -> Any:

@@ -5,24 +5,21 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.utils import ModelOutput
 
+# What `CaptioningEncoder.get_region_features` reads of images, beside the inputs that a configuration declares.
+REGION_INPUTS = ("pixel_values", "region_features", "region_boxes", "region_mask", "view_mask", "region_views")
 # What belongs to images, not to rows of text; inputs that a configuration declares for images are added.
-IMAGE_INPUTS = (
-    "pixel_values",
-    "view_mask",
-    "region_features",
-    "region_boxes",
-    "region_mask",
-    "region_views",
-    "encoder_outputs",
-)
+IMAGE_INPUTS = (*REGION_INPUTS, "encoder_outputs")
 # Names without effect on a captioner that callers pass along: `transformers` asks for outputs by this one.
 IGNORED_NAMES = ("return_dict",)
+# How far a box may lie outside of the image before it is an error; smaller excess is rounding and is clamped.
+BOX_TOLERANCE = 0.01
 
 
 def mask_name(name: str) -> str:
@@ -43,16 +40,13 @@ def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callab
     """Return a forward method whose signature names further inputs, which it receives in its `**inputs`.
 
     `generate()` and the Trainer of transformers read the signature of `forward` to find out which inputs a model has.
+    The method is a copy with a signature of its own, and not a wrapper, which would be one more frame of every call.
 
     Args:
-        function: a method with a parameter `**inputs`.
+        function: a method with a parameter `**inputs`, or what this function returned for a base class.
         names: keyword arguments to add to its signature, each with the default None.
     """
-
-    @functools.wraps(function)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
+    function = getattr(function, "undeclared", function)
     signature = inspect.signature(function)
     *listed, rest = signature.parameters.values()
     added = [
@@ -60,22 +54,26 @@ def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callab
         for name in names
         if name not in signature.parameters
     ]
-    forward.__signature__ = signature.replace(parameters=[*listed, *added, rest])  # type: ignore[attr-defined]
-    return forward
+    declared: Any = FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    functools.update_wrapper(declared, function).__kwdefaults__ = function.__kwdefaults__
+    declared.__signature__ = signature.replace(parameters=[*listed, *added, rest])
+    declared.undeclared = function
+    return declared
 
 
-def read_inputs(given: Mapping[str, Any], declared: Mapping[str, str], owner: Any) -> dict[str, Any]:
-    """Return the declared inputs among the keyword arguments that a forward method got.
+def read_inputs(given: Mapping[str, Any], owner: Any) -> dict[str, Any]:
+    """Return the inputs of regions and the declared inputs among the keyword arguments that a forward method got.
 
     Args:
         given: keyword arguments that are not in the method's own signature.
-        declared: names and layouts, as in `CaptioningConfig.encoder_inputs`.
-        owner: the module that was called, for the message.
+        owner: the model that was called; its `declared_inputs()` are names and layouts.
 
     Raises:
         TypeError: a name is unknown and its value is not None; the message has the nearest name.
     """
-    names = input_names(declared)
+    names = REGION_INPUTS + input_names(owner.declared_inputs())
     unknown = [
         name for name, value in given.items() if name not in names and name not in IGNORED_NAMES and value is not None
     ]
@@ -85,10 +83,6 @@ def read_inputs(given: Mapping[str, Any], declared: Mapping[str, str], owner: An
         hint = f"did you mean `{nearest[0]}`?" if nearest else f"it reads {', '.join(f'`{name}`' for name in known)}."
         raise TypeError(f"`{unknown[0]}` is not an input of {type(owner).__name__}; {hint}")
     return {name: given[name] for name in names if given.get(name) is not None}
-
-
-# How far a box may lie outside of the image before it is an error; smaller excess is rounding and is clamped.
-BOX_TOLERANCE = 0.01
 
 
 @dataclass

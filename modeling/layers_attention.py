@@ -491,18 +491,17 @@ class CaptionCache(EncoderDecoderCache):
     def of(cls, cache: Any) -> "CaptionCache":
         """Return a cache with the same storage as `cache`, an `EncoderDecoderCache`, and this class's rule for beams.
 
-        An empty image side is replaced by one without a fixed number of entries.
+        An empty image side with a fixed number of entries is not shared. The records of text rows are attached to
+        `cache`, so that the caller can continue with it.
         """
         if isinstance(cache, cls):
             return cache
-        filled = any(cache.is_updated.values())
-        shared = cls(cache.self_attention_cache, cache.cross_attention_cache if filled else None)
-        shared.records = getattr(cache, "records", shared.records)
-        if filled:
+        images = cache.cross_attention_cache
+        is_shared = any(cache.is_updated.values()) or images.layer_class_to_replicate is not None
+        shared = cls(cache.self_attention_cache, images if is_shared else None)
+        if is_shared:
             shared.is_updated = cache.is_updated
-        # The caller can continue with `cache` itself.
-        cache.cross_attention_cache, cache.is_updated = shared.cross_attention_cache, shared.is_updated
-        cache.records = shared.records
+        cache.records = shared.records = getattr(cache, "records", shared.records)
         return shared
 
     def reorder_cache(self, beam_idx: Tensor) -> None:

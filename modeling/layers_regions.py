@@ -1,4 +1,4 @@
-"""Layers before the attention over regions: the projection of their features, and norms."""
+"""Projection of region features, and the norms around it."""
 
 from collections.abc import Callable
 

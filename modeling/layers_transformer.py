@@ -403,7 +403,8 @@ class TransformerDecoderLayer(GradientCheckpointingLayer):
 class TextDecoder(CaptioningPreTrainedModel):
     """Base of Transformer decoders: masks, cache, positions and records around the layers of an architecture.
 
-    A subclass sets the modules below and implements `run_layer`.
+    A subclass sets the modules below. Its layers are called with the stream, the encoder levels and a `DecoderStep`,
+    unless it has a `run_layer` of its own.
 
     Attributes:
         token_embedding, position_embedding: tables of tokens and positions.
@@ -415,6 +416,7 @@ class TextDecoder(CaptioningPreTrainedModel):
 
     main_input_name = "input_ids"
     gradient_checkpointing = False
+    _input_embed_layer = "token_embedding"
     # Position of the first token in the table of positions.
     first_position = 0
     embedding_scale: float = 1.0
@@ -430,12 +432,12 @@ class TextDecoder(CaptioningPreTrainedModel):
     def run_layer(
         self, index: int, hidden: Tensor, step: DecoderStep
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
-        """Run layer `index` on text rows `[B * K, T, D]`; implemented by the architecture.
+        """Run layer `index` on text rows `[B * K, T, D]`; default: it reads the encoder levels.
 
         Returns:
             The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
         """
-        raise NotImplementedError
+        return self.decoder_layers[index](hidden, step.encoder_outputs.level_states, step)
 
     @property
     def mask_config(self) -> Any:
@@ -445,14 +447,6 @@ class TextDecoder(CaptioningPreTrainedModel):
     def new_cache(self) -> CaptionCache:
         """Return an empty cache."""
         return CaptionCache(DynamicCache(config=self.mask_config))
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the token embedding."""
-        return self.token_embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding."""
-        self.token_embedding = value
 
     def positions(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
         """Return the positions of tokens in the table, `[T]` or `[B * K, T]`; padding on the left takes none.

@@ -15,6 +15,7 @@ from transformers.utils.deprecation import deprecate_kwarg
 from .configuration_captioning import CaptioningConfig
 from .generation_captioning import SEARCH_OPTIONS, CaptionGenerationMixin
 from .inputs_captioning import (
+    REGION_INPUTS,
     RegionFeatures,
     check_inputs,
     check_regions,
@@ -33,8 +34,6 @@ from .layers_vision import (
 from .losses_captioning import IGNORED_LABEL, CaptionLossMixin
 
 logger = logging.get_logger(__name__)
-
-REMEMBERED = 8  # weights of a new captioner by which a first step of training is noticed: the smallest ones
 
 
 @dataclass
@@ -179,8 +178,8 @@ class CaptioningPreTrainedModel(PreTrainedModel):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Add the inputs that the configuration declares to the signature of `forward`."""
         super().__init_subclass__(**kwargs)
-        names = input_names(cls.declared_inputs())
-        if names and "inputs" in inspect.signature(cls.forward).parameters:
+        names, listed = REGION_INPUTS + input_names(cls.declared_inputs()), inspect.signature(cls.forward).parameters
+        if "inputs" in listed and not set(names) <= set(listed):
             cls.forward = declare_inputs(cls.forward, names)  # type: ignore[method-assign]
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
@@ -331,11 +330,6 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
     def forward(
         self,
         pixel_values: Tensor | None = None,
-        region_features: Tensor | None = None,
-        region_boxes: Tensor | None = None,
-        region_mask: Tensor | None = None,
-        view_mask: Tensor | None = None,
-        region_views: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         output_gates: bool = False,
@@ -344,11 +338,10 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         """Return the encoder states of images, views or region features.
 
         Args:
-            pixel_values, region_features, region_boxes, region_mask, view_mask, region_views: see
-                `get_region_features`.
+            pixel_values: `[B, C, H, W]`, see `get_region_features`.
             output_gates: return gates and relations, where the architecture has any.
-            **inputs: inputs that the configuration declares for the vision part and the encoder; those of the decoder
-                are passed over.
+            **inputs: what else `get_region_features` reads, and the inputs that the configuration declares for the
+                encoder; those of the decoder are passed over.
 
         Raises:
             TypeError: an input is not declared.
@@ -356,16 +349,9 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
                 missing that the configuration needs (relations between the regions, where declared, replace them).
         """
         config = self.config
-        given = read_inputs(inputs, self.declared_inputs(), self)
-        regions = self.get_region_features(
-            pixel_values,
-            region_features,
-            region_boxes,
-            region_mask,
-            view_mask,
-            region_views,
-            **{name: given[name] for name in input_names(config.vision_inputs) if name in given},
-        )
+        given = read_inputs(inputs, self)
+        of_images = (*REGION_INPUTS, *input_names(config.vision_inputs))
+        regions = self.get_region_features(pixel_values, **{name: given[name] for name in of_images if name in given})
         own = {name: given[name] for name in input_names(config.encoder_inputs) if name in given}
         check_inputs(own, config.encoder_inputs, regions)
         self._check_boxes(regions, own)
@@ -381,10 +367,20 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
 
 
 class CaptioningModel(CaptioningPreTrainedModel):
-    """Encoder and decoder without the language-modelling head. Subclasses set `encoder` and `decoder`."""
+    """Encoder and decoder without the language-modelling head. Subclasses set their two classes."""
 
-    encoder: CaptioningEncoder
-    decoder: nn.Module
+    encoder_class: ClassVar[type[CaptioningEncoder]]
+    decoder_class: ClassVar[type[CaptioningPreTrainedModel]]
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.encoder = self.make_encoder(config)
+        self.decoder: Any = self.decoder_class(config)
+        self.post_init()
+
+    def make_encoder(self, config: Any) -> CaptioningEncoder:
+        """Return a new encoder."""
+        return self.encoder_class(config)
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the token embedding."""
@@ -399,9 +395,6 @@ class CaptioningModel(CaptioningPreTrainedModel):
     def forward(
         self,
         pixel_values: Tensor | None = None,
-        region_features: Tensor | None = None,
-        region_boxes: Tensor | None = None,
-        region_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
@@ -410,27 +403,24 @@ class CaptioningModel(CaptioningPreTrainedModel):
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         output_gates: bool = False,
-        view_mask: Tensor | None = None,
-        region_views: Tensor | None = None,
         **inputs: Any,
     ) -> CaptioningModelOutput:
         """Encode images or regions (unless `encoder_outputs` are given) and run the decoder.
 
         Args:
-            pixel_values, region_features, region_boxes, region_mask, view_mask, region_views: see
-                `CaptioningEncoder.get_region_features`.
+            pixel_values: `[B, C, H, W]`, see `CaptioningEncoder.get_region_features`.
             decoder_input_ids: `[B * K, T]`; the K captions of an image are consecutive rows.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
             encoder_outputs: what the encoder returned for the B images.
             cache: a cache; use_cache: return one.
             output_gates: return the gates of every decoder layer, and gates and relations of the encoder.
-            **inputs: inputs that the configuration declares.
+            **inputs: what else `get_region_features` reads, and the inputs that the configuration declares.
 
         Raises:
             TypeError: an input is not declared.
             ValueError: no `decoder_input_ids`, or their number is not a multiple of the number of images.
         """
-        given = read_inputs(inputs, self.declared_inputs(), self)
+        given = read_inputs(inputs, self)
         if decoder_input_ids is None:
             raise ValueError("`decoder_input_ids` is missing: pass the caption so far, at least the begin token.")
         output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
@@ -441,11 +431,6 @@ class CaptioningModel(CaptioningPreTrainedModel):
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 pixel_values=pixel_values,
-                region_features=region_features,
-                region_boxes=region_boxes,
-                region_mask=region_mask,
-                view_mask=view_mask,
-                region_views=region_views,
                 output_attentions=output_attentions,
                 output_hidden_states=output_hidden_states,
                 output_gates=output_gates,
@@ -486,10 +471,23 @@ class CaptioningModel(CaptioningPreTrainedModel):
 
 
 class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossMixin, CaptionGenerationMixin):
-    """Captioner with a language-modelling head. Subclasses set `model` and `lm_head`."""
+    """Captioner with a language-modelling head. Subclasses set the class of the model without it."""
 
-    model: CaptioningModel
-    lm_head: nn.Module
+    model_class: ClassVar[type[CaptioningModel]]
+    head_bias: ClassVar[bool] = False
+    # Whether the captioner was built from parts and not trained since: its captions are random words. The trainers
+    # set it to False after their first step; a training loop of your own does the same.
+    is_untrained = False
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model = self.model_class(config)
+        self.lm_head: nn.Module = self.make_head(config)
+        self.post_init()
+
+    def make_head(self, config: Any) -> nn.Linear:
+        """Return the projection to the vocabulary."""
+        return nn.Linear(config.hidden_size, config.vocab_size, bias=self.head_bias)
 
     @property
     def captions_depend_on_batch(self) -> bool:
@@ -512,22 +510,6 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
         """Whether the model has `visual_scores(sequences, **images)`, the share of the image in each token."""
         return False
 
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the token embedding."""
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding."""
-        self.model.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Module:
-        """Return the projection to the vocabulary."""
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the projection to the vocabulary."""
-        self.lm_head = new_embeddings
-
     def get_region_features(
         self, pixel_values: Tensor, view_mask: Tensor | None = None, **vision_inputs: Tensor
     ) -> RegionFeatures:
@@ -546,9 +528,6 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
     def forward(
         self,
         pixel_values: Tensor | None = None,
-        region_features: Tensor | None = None,
-        region_boxes: Tensor | None = None,
-        region_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
@@ -561,16 +540,12 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
         logits_to_keep: int = 0,
         return_logits: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        view_mask: Tensor | None = None,
-        region_views: Tensor | None = None,
         **inputs: Any,
     ) -> CaptioningLMOutput:
         """Compute the logits of the next tokens and, with `labels`, the loss.
 
         Args:
             pixel_values: `[B, C, H, W]` images, or several views per image `[B, V, C, H, W]` with view_mask `[B, V]`.
-            region_features: `[B, R, D]` with region_boxes `[B, R, 4]` (normalised xyxy) and region_mask `[B, R]`,
-                instead of `pixel_values`.
             decoder_input_ids: `[B * K, T]`; default: `labels`, shifted right.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
             labels: `[B * K, T]`, the tokens that follow (end token included), -100 where nothing is to be predicted.
@@ -579,7 +554,9 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
                 returned, unless this is True. Everywhere else they are returned.
             num_items_in_batch: number of real target tokens over all accumulated batches; the loss is this batch's
                 share of theirs, so that they add up to that of one large batch.
-            **inputs: inputs that the configuration declares.
+            **inputs: `region_features` `[B, R, D]`, instead of `pixel_values`, with `region_boxes` `[B, R, 4]`
+                (normalised xyxy) and `region_mask` `[B, R]`, see `CaptioningEncoder.get_region_features`; and the
+                inputs that the configuration declares.
 
         Returns:
             `CaptioningLMOutput` with `loss`, `logits` `[B * K, T, V]`, the cache and the requested records.
@@ -588,7 +565,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
             TypeError: an input is not declared.
             ValueError: see `CaptioningModel.forward` and `CaptioningEncoder.get_region_features`.
         """
-        given = read_inputs(inputs, self.declared_inputs(), self)
+        given = read_inputs(inputs, self)
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             use_cache = False if use_cache is None else use_cache  # teacher forcing reads all tokens at once
@@ -596,9 +573,6 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
             decoder_attention_mask = self.tokens_of_loss(labels)
         outputs = self.model(
             pixel_values=pixel_values,
-            region_features=region_features,
-            region_boxes=region_boxes,
-            region_mask=region_mask,
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
@@ -607,8 +581,6 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
             output_attentions=True if labels is not None and self.loss_reads_attentions else output_attentions,
             output_hidden_states=output_hidden_states,
             output_gates=output_gates,
-            view_mask=view_mask,
-            region_views=region_views,
             return_dict=True,
             **given,
         )
@@ -670,25 +642,8 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
         model = cls(cls.config_class(**fields))
         if vision is not None:
             model.load_vision_weights(vision)
-        return model.as_new()
-
-    def as_new(self) -> Any:
-        """Return this captioner in evaluation mode, and remember some of its weights for `is_untrained`."""
-        sizes = sorted((weight.numel(), name) for name, weight in self.named_parameters() if weight.requires_grad)
-        self.new_weights = {name: self.get_parameter(name).detach().clone() for _, name in sizes[:REMEMBERED]}
-        return self.eval()
-
-    @property
-    def is_untrained(self) -> bool:
-        """Whether the captioner was built from parts, and no step of a training has changed it since.
-
-        To say otherwise, set `new_weights` to `{}`.
-        """
-        new = getattr(self, "new_weights", {})
-        return bool(new) and all(
-            torch.equal(self.get_parameter(name).detach().cpu(), weight.to("cpu", self.get_parameter(name).dtype))
-            for name, weight in new.items()
-        )
+        model.is_untrained = True
+        return model.eval()
 
     def load_vision_weights(self, vision_model: PreTrainedModel) -> None:
         """Copy the weights and statistics of a vision model of the same configuration.

@@ -349,6 +349,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
     """LSTM decoder without the projection to the vocabulary."""
 
     main_input_name = "input_ids"
+    _input_embed_layer = "embedding"
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__(config)
@@ -368,14 +369,6 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         """Whether padding needs no steps in training; the program sums Eq. 25 and 26 over padding, too."""
         rules = (self.config.doubly_stochastic_reduction, self.config.location_loss_reduction)
         return "batch_sum" not in rules
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the word embedding E."""
-        return self.embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the word embedding."""
-        self.embedding = value
 
     def initial_states(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> list[dict[str, Tensor]]:
         """Return the states `[B * K, n]` of every layer before the first token: from the mean region."""
@@ -453,11 +446,8 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
 class ShowAttendTellModel(ShowAttendTellPreTrainedModel, CaptioningModel):
     """Encoder and LSTM decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: ShowAttendTellConfig) -> None:
-        super().__init__(config)
-        self.encoder = ShowAttendTellEncoder(config)
-        self.decoder = ShowAttendTellDecoder(config)
-        self.post_init()
+    encoder_class = ShowAttendTellEncoder
+    decoder_class = ShowAttendTellDecoder
 
 
 class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, CaptioningForConditionalGeneration):
@@ -468,14 +458,17 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embedding.weight"}
+    model_class = ShowAttendTellModel
 
-    def __init__(self, config: ShowAttendTellConfig) -> None:
-        super().__init__(config)
-        self.model = ShowAttendTellModel(config)
-        self.lm_head = nn.Linear(config.output_size, config.vocab_size)
-        if config.attention_type == "hard":
+    def make_head(self, config: ShowAttendTellConfig) -> nn.Linear:
+        """Return the projection of the deep output layer, or of the state, to the vocabulary."""
+        return nn.Linear(config.output_size, config.vocab_size)
+
+    def post_init(self) -> None:
+        """Add the baseline of hard attention, then initialise as transformers does."""
+        if self.config.attention_type == "hard":
             self.register_buffer("location_baseline", torch.zeros(()))
-        self.post_init()
+        super().post_init()
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
         """Return beta (section 4.2.1) for each token `[B * K, T]`."""

@@ -197,21 +197,14 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel, GPT2TextDecoder):
 class VisualGPTModel(VisualGPTPreTrainedModel, CaptioningModel):
     """Visual encoder and GPT-2 decoder without the head over the vocabulary."""
 
-    def __init__(self, config: VisualGPTConfig) -> None:
-        super().__init__(config)
-        self.encoder = VisualGPTEncoder(config)
-        self.decoder = VisualGPTDecoder(config)
-        self.post_init()
+    encoder_class = VisualGPTEncoder
+    decoder_class = VisualGPTDecoder
 
 
 class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, GPT2CaptioningForConditionalGeneration):
     """VisualGPT with the head over the vocabulary, tied to the token embedding."""
 
-    def __init__(self, config: VisualGPTConfig) -> None:
-        super().__init__(config)
-        self.model = VisualGPTModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+    model_class = VisualGPTModel
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
         """Return B^vis and B^lan, or the meshed gates by level, for each token `[B * K, T]`."""

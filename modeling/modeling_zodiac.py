@@ -334,23 +334,16 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TextDecoder):
 class ZodiacModel(ZodiacPreTrainedModel, CaptioningModel):
     """Encoder and decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: ZodiacConfig) -> None:
-        super().__init__(config)
-        self.encoder = ZodiacEncoder(config)
-        self.decoder = ZodiacDecoder(config)
-        self.post_init()
+    encoder_class = ZodiacEncoder
+    decoder_class = ZodiacDecoder
 
 
 class ZodiacForConditionalGeneration(ZodiacPreTrainedModel, IntensityForConditionalGeneration):
     """ZoDIAC with the projection to the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.token_embedding.weight"}
-
-    def __init__(self, config: ZodiacConfig) -> None:
-        super().__init__(config)
-        self.model = ZodiacModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
-        self.post_init()
+    model_class = ZodiacModel
+    head_bias = True
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Switch the cache off for the released pool."""

@@ -15,14 +15,8 @@ from .layers_intensity import (
     visible_entries,
     without_common_padding,
 )
-from .layers_recurrent import (
-    AttendedContext,
-    AttentionLSTMDecoder,
-    AttentionLSTMLayer,
-    AttentionLSTMPreTrainedModel,
-    RefiningEncoder,
-    RefiningLayer,
-)
+from .layers_recurrent import AttendedContext, AttentionLSTMDecoder, AttentionLSTMLayer, AttentionLSTMPreTrainedModel
+from .layers_refining import RefiningEncoder, RefiningLayer, RefiningStep
 from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,
@@ -47,7 +41,10 @@ class ActivatedLayerNorm(UnbiasedLayerNorm):
 
 
 class ZodiacRefiningLayer(RefiningLayer):
-    """Refining layer of AoANet with intensity attention; its feed-forward layer has no activation."""
+    """Refining layer of AoANet with intensity attention; its feed-forward layer has no activation.
+
+    It records the pooled intensities `[B, H or 1]`.
+    """
 
     def __init__(self, config: ZodiacAoANetConfig) -> None:
         width, attended = config.hidden_size, config.hidden_size * config.head_scale
@@ -64,19 +61,6 @@ class ZodiacRefiningLayer(RefiningLayer):
             self.self_attn_residual = Residual(width, True, config.residual_dropout, ActivatedLayerNorm, 1e-6)
         if config.refiner_ffn_dim:
             self.feed_forward = FeedForward(width, config.refiner_ffn_dim, None, config.residual_dropout)
-
-    def forward(self, regions: Tensor, mask: Any) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """Return refined regions `[B, R, D]`, attention weights and pooled intensities `[B, H or 1]`."""
-        normed = self.self_attn_residual.before(regions)
-        attended, weights, pooled = self.self_attn(normed, normed, mask)
-        refined = (
-            self.output(attended, normed) if isinstance(self.output, AttentionOnAttention) else self.output(attended)
-        )
-        regions = self.self_attn_residual.after(regions, refined)
-        if self.feed_forward is not None:
-            inner = self.feed_forward(self.feed_forward_residual.before(regions))
-            regions = self.feed_forward_residual.after(regions, inner)
-        return regions, weights, pooled
 
 
 class ZodiacAoANetEncoder(ZodiacAoANetPreTrainedModel, RefiningEncoder):
@@ -115,11 +99,8 @@ class ZodiacAoANetEncoder(ZodiacAoANetPreTrainedModel, RefiningEncoder):
         if regions.region_mask is not None:
             hidden = torch.finfo(projected.dtype).min * ~regions.region_mask
             mask = hidden.to(projected.dtype)[:, None, None]  # [B, 1, 1, R], added to the scores
-        read = [((mask,), {})] * len(self.layers)
-        outputs = self.refine(regions, projected, read, global_features, output_attentions, output_hidden_states)
-        if not output_gates:
-            outputs.gates = None
-        return outputs
+        recorded = (output_attentions, output_hidden_states, output_gates)
+        return self.refine(regions, projected, RefiningStep(mask), global_features, *recorded)
 
 
 class StepIntensityAttention(IntensityAttention):
@@ -202,20 +183,13 @@ class ZodiacAoANetDecoder(ZodiacAoANetPreTrainedModel, AttentionLSTMDecoder):
 class ZodiacAoANetModel(ZodiacAoANetPreTrainedModel, CaptioningModel):
     """Encoder and decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: ZodiacAoANetConfig) -> None:
-        super().__init__(config)
-        self.encoder = ZodiacAoANetEncoder(config)
-        self.decoder = ZodiacAoANetDecoder(config)
-        self.post_init()
+    encoder_class = ZodiacAoANetEncoder
+    decoder_class = ZodiacAoANetDecoder
 
 
 class ZodiacAoANetForConditionalGeneration(ZodiacAoANetPreTrainedModel, IntensityForConditionalGeneration):
     """ZoDIAC in AoANet with the projection to the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embedding.weight"}
-
-    def __init__(self, config: ZodiacAoANetConfig) -> None:
-        super().__init__(config)
-        self.model = ZodiacAoANetModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
-        self.post_init()
+    model_class = ZodiacAoANetModel
+    head_bias = True

@@ -317,6 +317,8 @@ class CaptioningTrainer(HubTrainer):
             step = self.state.global_step + 1
             require_targets(inputs.get("labels"), step)
             require_finite_loss(float(loss.sum()), f"The loss at step {step}", self)
+        if getattr(self.base_model, "is_untrained", False):
+            self.base_model.is_untrained = False
         return loss
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:

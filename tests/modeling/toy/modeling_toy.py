@@ -168,20 +168,12 @@ class ToyDecoder(ToyPreTrainedModel, TextDecoder):
 class ToyModel(ToyPreTrainedModel, CaptioningModel):
     """Encoder and decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: ToyConfig) -> None:
-        super().__init__(config)
-        self.encoder = ToyEncoder(config)
-        self.decoder = ToyDecoder(config)
-        self.post_init()
+    encoder_class = ToyEncoder
+    decoder_class = ToyDecoder
 
 
 class ToyForConditionalGeneration(ToyPreTrainedModel, CaptioningForConditionalGeneration):
     """The toy captioner with the projection to the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.token_embedding.weight"}
-
-    def __init__(self, config: ToyConfig) -> None:
-        super().__init__(config)
-        self.model = ToyModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+    model_class = ToyModel
