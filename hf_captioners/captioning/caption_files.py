@@ -178,6 +178,20 @@ def require_free_output(path: Path, resume: bool = False, overwrite: bool = Fals
         )
 
 
+def seed_of_interrupted(path: Path) -> int | None:
+    """Return the seed that an interrupted job of an output chose or was given; None if there is none.
+
+    Args:
+        path: the output, see `CaptionFile`, which checks the partial file.
+    """
+    try:
+        with open(path.with_name(path.name + WORKING_SUFFIX), encoding="utf-8") as file:
+            seed = json.loads(file.readline())["settings"].get("seed")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return seed if type(seed) is int else None
+
+
 class CaptionFile:
     """The output file of a captioning job, which can be interrupted and resumed.
 

@@ -294,6 +294,6 @@ def _fault_of(pipeline: ImageCaptioningPipeline, error: Exception) -> Exception:
         return error
     reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     return ValueError(
-        f"The captioner {name} cannot caption images that are whole: {' '.join(reason.split())[:500]}. If the options "
-        "are right, its configuration or weights may be damaged: copy or download it again."
+        f"The captioner {name} cannot caption images that are whole: {' '.join(reason.split())[:500].rstrip('.')}. "
+        "Check the options that you typed, and its generation_config.json."
     )

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from hf_captioners.dotted_paths import did_you_mean
 
-from .caption import add_model_arguments, add_weights_argument, generation_options, load_packed_model
+from .caption import (
+    add_model_arguments,
+    add_weights_argument,
+    check_supported,
+    generation_options,
+    load_packed_model,
+    with_typed_seed,
+)
 from .names import (
     check_data,
     check_least,
@@ -108,6 +115,7 @@ def run(args: argparse.Namespace) -> int:
 
     from hf_captioners.captioning.batches import require_batch_size
     from hf_captioners.captioning.data_set import caption_data_set, load_split
+    from hf_captioners.captioning.generation_options import options_of_evaluation
     from hf_captioners.captioning.scoring import score_matched
     from hf_captioners.data.held_out import HeldOut
     from hf_captioners.data.readable import unusable_images
@@ -115,6 +123,7 @@ def run(args: argparse.Namespace) -> int:
 
     require_batch_size(args.batch_size)
     settings = metric_settings(args)
+    check_supported(args)
     problems = DataReport()
     held_out = HeldOut.load(args.model[0], args.follow_links) if is_held_out else None
     split = "train" if is_held_out else args.split
@@ -124,6 +133,9 @@ def run(args: argparse.Namespace) -> int:
     if args.max_images is not None and args.max_images < len(rows):
         print(f"only the first {args.max_images:,} of {len(rows):,} images", file=sys.stderr)
         rows = rows.select(range(args.max_images))
-    matched = caption_data_set(load_packed_model(args), rows, args.batch_size, **generation_options(args))
-    status = report(score_matched(matched, settings), args)
+    pipeline = load_packed_model(args)
+    generation = with_typed_seed(pipeline, options_of_evaluation(pipeline, generation_options(args)), args.seed)
+    scores = score_matched(caption_data_set(pipeline, rows, args.batch_size, **generation), settings)
+    scores.metrics.update({name: value for name, value in generation.items() if name == "seed"})
+    status = report(scores, args)
     return max(status, report_left_out(unusable_images(problems), args.strict))

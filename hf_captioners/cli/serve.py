@@ -3,7 +3,14 @@
 import argparse
 import sys
 
-from .caption import add_model_arguments, add_pixel_argument, generation_options, load_packed_model, set_pixel_limit
+from .caption import (
+    add_model_arguments,
+    add_pixel_argument,
+    generation_options,
+    load_packed_model,
+    set_pixel_limit,
+    with_typed_seed,
+)
 from .names import check_least, check_model_arguments
 
 NAME = "serve"
@@ -64,7 +71,8 @@ def run(args: argparse.Namespace) -> int:
 
     set_pixel_limit(args.max_image_pixels)
     limits = Limits(args.max_bytes, args.max_requests, args.timeout)
-    captioner = CaptionBatches(load_packed_model(args), **generation_options(args))
+    pipeline = load_packed_model(args)
+    captioner = CaptionBatches(pipeline, **with_typed_seed(pipeline, generation_options(args), args.seed))
     application = make_application(captioner, args.batch_size, limits, [args.host, *args.allowed_hosts])
     web.run_app(
         application,

@@ -10,6 +10,7 @@ from datasets import Dataset, IterableDataset
 from transformers import set_seed
 
 from hf_captioners.hub.card_facts import PublishedFacts
+from hf_captioners.loading import require_supported
 from hf_captioners.metrics import compute_caption_metrics
 from hf_captioners.metrics.compute import with_control
 from hf_captioners.output_files import as_json, explain_write_errors, only_run_in, require_writable_folder, write_text
@@ -154,6 +155,9 @@ def train_captioner(
     test = test_arguments or TestArguments()
     output = Path(str(training_arguments.output_dir))
     require_writable_folder(output)
+    trainer_type = SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
+    if model_arguments.model is not None:  # before any image is read
+        require_supported(model_arguments.model, trainer_type.purpose)
     is_main = training_arguments.process_index == 0
     variants = _try_metrics(training_arguments, test)
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
@@ -183,7 +187,6 @@ def train_captioner(
                 if checkpoint
                 else "No complete checkpoint: starting from the beginning."
             )
-        trainer_type = SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
         trainer = trainer_type(
             model,
             training_arguments,

@@ -112,7 +112,7 @@ def test_refused_captioners(source):
             vision_config={"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "image_size": 32},
         )
     )
-    with pytest.raises(ValueError, match="BlipForConditionalGeneration .* is code that is not of this library"):
+    with pytest.raises(ValueError, match="BlipForConditionalGeneration .* is no class of this library"):
         require_exportable(blip, processor)
     model = case.make_model()
     with pytest.raises(ValueError, match="`processor` is missing"):
