@@ -484,7 +484,8 @@ class CaptionCache(EncoderDecoderCache):
     """
 
     def __init__(self, self_attention_cache: Cache, cross_attention_cache: Cache | None = None) -> None:
-        super().__init__(self_attention_cache, cross_attention_cache or DynamicCache())
+        images = DynamicCache() if cross_attention_cache is None else cross_attention_cache  # an empty one is false
+        super().__init__(self_attention_cache, images)
         self.records = RecurrentCache()
 
     @classmethod
