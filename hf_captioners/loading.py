@@ -243,7 +243,11 @@ def changed_config(source: str | None, fields: dict[str, Any]) -> Any:
     """
     source = str(default_model().folder) if is_default(source) else str(source)
     with reading(source):
-        config, unknown = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **fields)
+        # The fields come from a recipe or a card: `from_pretrained(..., **fields)` would take `trust_remote_code=True`
+        # among them as a permission to run the code of the checkpoint.
+        kind = type(AutoConfig.from_pretrained(source))
+        content, _ = kind.get_config_dict(source)
+        config, unknown = kind.from_dict(content, **{**fields, "return_unused_kwargs": True})
     if unknown:
         raise ValueError(
             f"`--model_config` has {next(iter(unknown))!r}, and a {type(config).__name__} has no such field."
