@@ -10,7 +10,7 @@ from hf_captioners.reproduce.argument import SELF_CRITICAL, Argument
 from hf_captioners.reproduce.recipe import Recipe, merge_arguments
 
 from .evaluate import add_strict_argument, report_left_out
-from .training_flags import add_training_flags
+from .training_flags import add_allow_code, add_training_flags
 from .training_names import check_training
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NAME = "train"
 HELP = "train a captioner on your own images and captions"
 # Arguments of this command alone; all others are fields of the dataclasses.
-OWN = ("recipes", "regime", "reproduces", "resume", "strict")
+OWN = ("recipes", "regime", "reproduces", "resume", "strict", "allow_code")
 FEW: Mapping[str, Sequence[str]] = {
     "data": ("train_dir", "validation_dir", "dataset", "data_dir", "data_options"),
     "captioner": ("language_model", "vision_model", "architecture", "model", "model_config"),
@@ -73,13 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("RECIPE", "REGIME"),
         help="show the published row of this recipe and regime in the card, beside the metrics of --test_split",
     )
+    add_allow_code(parser)
     add_strict_argument(parser)
     add_training_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train a captioner and print a summary; 1 if training diverged, or with `--strict` if images are unreadable."""
-    recipes = [Recipe.load(path) for path in args.recipes]
+    recipes = [Recipe.load(path, args.allow_code) for path in args.recipes]
     if args.regime is not None and not recipes:
         raise ValueError(f"`--regime {args.regime}` needs a recipe: hf-captioners train RECIPE.yaml --regime NAME.")
     for recipe in recipes:
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     typed = {name: value for name, value in vars(args).items() if name not in OWN}
     values = merge_arguments(*parts, typed)
     reproduces = args.reproduces or ((recipes[0].path, args.regime) if args.regime is not None else None)
-    comparison = Recipe.load(reproduces[0]).comparison(reproduces[1]) if reproduces else None
+    comparison = Recipe.load(reproduces[0], args.allow_code).comparison(reproduces[1]) if reproduces else None
     check_training(values)
 
     from hf_captioners.reproduce.reading import read_arguments

@@ -27,6 +27,15 @@ def add_training_flags(parser: argparse.ArgumentParser) -> None:
                 _add_flag(group, argument)
 
 
+def add_allow_code(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that allows recipes to name code, see `Recipe.load`."""
+    parser.add_argument(
+        "--allow_code",
+        action="store_true",
+        help="run code that recipes from files name, such as rewards and metrics module:function",
+    )
+
+
 def _add_flag(group: Any, argument: Argument) -> None:
     flag, missing = f"--{argument.name}", argparse.SUPPRESS
     options: dict[str, Any] = {"default": missing, "help": _help_of(argument).replace("%", "%%")}

@@ -291,7 +291,13 @@ class ImageCaptioningPipeline(Pipeline):
         result = {"sequences": output.sequences.view(by_image)}  # [B, n, L]
         if scored:
             generated, logprobs = token_logprobs(output)
-            logprobs = logprobs.masked_fill(_after_end(generated, self._end_ids(options)), torch.nan)
+            after_end = _after_end(generated, self._end_ids(options))
+            if bool((logprobs.isnan() & ~after_end).any()):
+                raise ValueError(
+                    f"{self.model.name_or_path} computes logits that are not finite (NaN or infinite): its weights "
+                    "are damaged, or its training diverged. Pass an earlier checkpoint, or download it again."
+                )
+            logprobs = logprobs.masked_fill(after_end, torch.nan)
             result["token_logprobs"] = logprobs.view(len(prompts), -1, logprobs.shape[-1])  # [B, n, T]
         return result
 

@@ -11,6 +11,8 @@ NULL = "null"
 SELF_CRITICAL = "scst"
 # Arguments that are typed as NAME=VALUE; other mappings are typed as JSON.
 NAMED_VALUES = ("model_config", "processor_config", "data_options")
+# Arguments whose values may be `module:function`, which is imported.
+NAMES_FUNCTIONS = ("reward_funcs", "eval_metrics", "test_metrics")
 EXPECTED = {"bool": "true or false", "int": "a whole number", "float": "a number", "mapping": "a mapping"}
 EXPECTED |= {"str": "text (put it into quotes)", "null": "null", "list[str]": "a list", "list[float]": "a list"}
 TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")  # as transformers reads them
