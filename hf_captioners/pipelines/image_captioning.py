@@ -420,7 +420,7 @@ def batch_seed(seed: int, inputs: Mapping[str, torch.Tensor]) -> int:
     digest = hashlib.blake2b(str(seed).encode(), digest_size=7)
     for name, values in sorted(inputs.items()):
         digest.update(f"{name} {tuple(values.shape)}".encode())
-        digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return int.from_bytes(digest.digest(), "little")
 
 
