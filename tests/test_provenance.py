@@ -67,8 +67,8 @@ def quotes(text, sections, names):
     """The figures of some sections that a text quotes.
 
     Figures before a link to a section or to a result file are those of the section, and so are those that follow in
-    the paragraph without a link of their own. Without a link, a number after the name of a metric is a quote if it is a
-    score of these sections and of no other one.
+    the paragraph without a link of their own. Without a link, a number after the name of a metric is a quote if it is
+    a score of these sections and of no other one.
     """
     titles = {anchor(lines[0]): name for name, lines in sections.items()}
     old = set().union(*(printed_scores(sections[name]) for name in names if name in sections))
