@@ -254,8 +254,8 @@ def changed_config(source: str | None, fields: dict[str, Any]) -> Any:
     with reading(source):
         kind = type(AutoConfig.from_pretrained(source))
         content, _ = kind.get_config_dict(source)
-    # The fields come from a recipe or a card: in `from_pretrained(..., **fields)`, a field `trust_remote_code=True` would
-    # be a permission to run the code of the checkpoint.
+    # The fields come from a recipe or a card: `from_pretrained(..., **fields)` would take `trust_remote_code` among them
+    # as the permission to run the code of the checkpoint.
     config, unknown = kind.from_dict(content, **{**fields, "return_unused_kwargs": True})
     if unknown:
         raise ValueError(
@@ -290,8 +290,7 @@ def require_supported(
         return require_supported(base_of_adapter(source, adapter), purpose, None, trust_remote_code)
     path = checkpoint_file(source, revision, CONFIG_NAME)
     content = None if path is None else _read_json(path)
-    model_type = content.get("model_type") if isinstance(content, dict) else None
-    if not isinstance(model_type, str):
+    if not isinstance(content, dict) or not isinstance(model_type := content.get("model_type"), str):
         return None
     if trust_remote_code and "auto_map" in content:
         with reading(source, revision):
