@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .attacked_checkpoints import attack_configuration, load_model
 from .attacked_downloads import attack_download, serve
+from .attacked_exports import attack_export, write_export
 from .attacked_features import attack_features, write_features
 from .attacked_images import attack_image, whole_images
 from .attacked_pickles import attack_pickle, whole_pickles
@@ -43,6 +44,7 @@ ATTACKS: Mapping[str, AttackClass] = {
     "checkpoints, configurations, cards": AttackClass(
         partial(attempt_in_child, attack_configuration), 0.6, load_model
     ),
+    "exported captioners": AttackClass(partial(attempt_in_child, attack_export), 0.6, write_export),
     "downloads": AttackClass(partial(attempt_in_child, attack_download), 0.3, serve),
     **{
         f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills if job.kills < 10 else 0.01, prepare_jobs)
