@@ -254,8 +254,8 @@ def changed_config(source: str | None, fields: dict[str, Any]) -> Any:
     with reading(source):
         kind = type(AutoConfig.from_pretrained(source))
         content, _ = kind.get_config_dict(source)
-    # The fields come from a recipe or a card: `from_pretrained(..., **fields)` would take `trust_remote_code` among them
-    # as the permission to run the code of the checkpoint.
+    # The fields come from a recipe or a card: `from_pretrained(..., **fields)` would take `trust_remote_code` among
+    # them as the permission to run the code of the checkpoint.
     config, unknown = kind.from_dict(content, **{**fields, "return_unused_kwargs": True})
     if unknown:
         raise ValueError(
