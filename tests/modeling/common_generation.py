@@ -16,7 +16,7 @@ from transformers.generation import BaseStreamer
 from .common_case import IMAGES, CaptionerCase, assert_close, both_inputs, row
 from .stock import stock_generate
 
-NEW_TOKENS = 8
+NEW_TOKENS = 6
 MODES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "sampling": {"do_sample": True, "top_k": 0},
@@ -109,7 +109,7 @@ class StockChecks(CaptionerCase):
     @both_inputs
     @modes
     def test_generate_equals_stock(self, model, mode, way_in):
-        for seed in range(2):
+        for seed in range(2 if way_in == "regions" else 1):  # images differ from regions before the search only
             inputs = self.inputs(way_in, images=4, seed=seed)
             assert_same_generation(*self.both(model, inputs, seed=seed, **MODES[mode]))
 
