@@ -64,7 +64,7 @@ def load_pipeline(
 
         return OnnxPipeline(model)
     sources: list[Any] = [model] if model is None or isinstance(model, str) else list(model)
-    options = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     if len(sources) > 1 or weights is not None:
         captioner, processor = load_ensemble(sources, weights, **options)
     else:
