@@ -289,7 +289,7 @@ def require_supported(
     if (adapter := adapter_settings(source, revision)) is not None:
         return require_supported(base_of_adapter(source, adapter), purpose, None, trust_remote_code)
     path = checkpoint_file(source, revision, CONFIG_NAME)
-    content = None if path is None else _read_json(path)
+    content = {} if path is None else _read_json(path)
     if not isinstance(content, dict) or not isinstance(model_type := content.get("model_type"), str):
         return None
     if trust_remote_code and "auto_map" in content:

@@ -155,9 +155,8 @@ def train_captioner(
     test = test_arguments or TestArguments()
     output = Path(str(training_arguments.output_dir))
     require_writable_folder(output)
-    trainer_type = SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
     if model_arguments.model is not None:  # before any image is read
-        require_supported(model_arguments.model, trainer_type.purpose)
+        require_supported(model_arguments.model, trainer_class(training_arguments).purpose)
     is_main = training_arguments.process_index == 0
     variants = _try_metrics(training_arguments, test)
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
@@ -187,7 +186,7 @@ def train_captioner(
                 if checkpoint
                 else "No complete checkpoint: starting from the beginning."
             )
-        trainer = trainer_type(
+        trainer = trainer_class(training_arguments)(
             model,
             training_arguments,
             train_dataset=train_rows,
@@ -205,6 +204,11 @@ def train_captioner(
             written = known_test_metrics(output, test, variants) if result.had_finished else None
             result.test_metrics = written or test_captioner(trainer, test_rows, test, reproduces)
     return result
+
+
+def trainer_class(training_arguments: CaptioningTrainingArguments) -> type[CaptioningTrainer]:
+    """Return the trainer that arguments are for."""
+    return SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
 
 
 def _try_metrics(training: CaptioningTrainingArguments, test: TestArguments) -> dict[str, str]:

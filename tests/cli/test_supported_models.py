@@ -104,8 +104,8 @@ def test_code_of_a_captioner_of_another_package(captioner, tmp_path):
     """Its checkpoint has the code, and its type is not registered here."""
     for file in Path(captioner).iterdir():
         shutil.copy(file, tmp_path)
-    content = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(content | {"model_type": "captioning_elsewhere"}))
+    for file in (tmp_path / "config.json", tmp_path / "configuration_visualgpt.py"):
+        file.write_text(file.read_text().replace('"captioning_visualgpt"', '"captioning_elsewhere"'))
     for purpose in Purpose:
         require_supported(str(tmp_path), purpose, trust_remote_code=True)
     require_supported(str(tmp_path))  # transformers asks whether the code may run

@@ -67,7 +67,7 @@ def test_samples_are_repeated_by_their_seed(exported, folder, tmp_path):
     rows = [json.dumps({"file_name": path.name, "text": "a dog"}) for path in sorted(folder.iterdir())]
     (folder / "metadata.jsonl").write_text("\n".join(rows))
     each, figures = tmp_path / "each.jsonl", tmp_path / "figures.json"
-    typed = ["--backend", "onnx", "--split", "train", "--metrics", "bleu_1", "--output", str(figures)]
+    typed = ["--backend", "onnx", "--split", "train", "--metrics", "bleu", "--output", str(figures)]
     sampled = ["--generate", "do_sample=true", "num_beams=1", "--per_image", str(each), "--batch_size", "2", "--seed"]
     found = []
     for seed in ("3", "3", "4"):
