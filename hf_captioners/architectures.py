@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any, Literal
 
-from .dotted_paths import did_you_mean
+from .names import did_you_mean
 
 KINDS = ("Config", "Model", "ForConditionalGeneration", "Processor")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.loading import expected_of_generation
 from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS
+from hf_captioners.names import did_you_mean
 
 # Set by the pipeline, or about other outputs than captions.
 NOT_OPTIONS = {"return_dict_in_generate", "transformers_version", "is_assistant"}

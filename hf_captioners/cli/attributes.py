@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 
 from .caption import add_image_arguments, report, set_pixel_limit
 from .names import check_data, check_device, check_least, check_path, check_source, check_split, check_vision_model

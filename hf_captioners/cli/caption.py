@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 
 from .memory import keep_freed_memory
 from .names import check_least, check_model_arguments, check_path

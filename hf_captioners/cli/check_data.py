@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 
 from .names import check_data, check_path
 from .table_names import check_columns

@@ -2,7 +2,7 @@
 
 import argparse
 
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 
 from .names import check_converter, check_path
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_captioners.dotted_paths import did_you_mean
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import did_you_mean, read_named_values
 
 from .caption import add_model_arguments, add_weights_argument, generation_options, load_packed_model
 from .names import (

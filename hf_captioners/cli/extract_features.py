@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 
 from .caption import add_image_arguments, set_pixel_limit
 from .names import check_data, check_least, check_path, check_source, check_split, check_vision_model

@@ -16,8 +16,7 @@ from typing import Any
 
 from hf_captioners.declared_classes import DeclaredClass, declared_class, declared_constant, source_file
 from hf_captioners.default_model import default_model, is_default
-from hf_captioners.dotted_paths import did_you_mean, listed
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import did_you_mean, listed, read_named_values
 
 from .table_names import FOLDER
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from hf_captioners.dotted_paths import did_you_mean, nearest_name
+from hf_captioners.names import did_you_mean, nearest_name
 
 FLAG = re.compile(r"--?[a-zA-Z][\w-]*(=.*)?", re.DOTALL)
 # What people type for another name, with the names that it may stand for; the first one that a command has is told.

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_captioners.declared_classes import declared_constant, source_file
-from hf_captioners.dotted_paths import did_you_mean, listed
 from hf_captioners.metrics.caption_tables import TABLE_KINDS, table_rows
+from hf_captioners.names import did_you_mean, listed
 
 FOLDER = "caption_folder"
 ROWS = 100  # whose columns are read: rows of JSON may have different ones

@@ -8,8 +8,7 @@ from typing import Any
 
 from hf_captioners.architectures import ARCHITECTURES, Architecture, get_architecture
 from hf_captioners.declared_classes import DeclaredClass, declared_class, source_file
-from hf_captioners.dotted_paths import did_you_mean
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import did_you_mean, read_named_values
 from hf_captioners.reproduce.argument import SELF_CRITICAL
 from hf_captioners.reproduce.argument_list import argument_list, require_argument
 

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.names import did_you_mean
 
 from .building import CaptionBuilder
 from .image_feature import with_allowed_formats

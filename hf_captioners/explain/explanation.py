@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from hf_captioners.loading import load_captioner
-from hf_captioners.word_values import word_means
+from hf_captioners.processing.vocabulary import word_means
 
 
 @dataclass(frozen=True)

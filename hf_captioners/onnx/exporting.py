@@ -16,9 +16,9 @@ from huggingface_hub import ModelCard
 
 from hf_captioners._version import __version__
 from hf_captioners.architectures import Architecture
-from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.inert_text import inert_text
 from hf_captioners.loading import architecture_of, load_captioner, require_merged
+from hf_captioners.names import did_you_mean
 from hf_captioners.output_files import as_json, new_folder, require_new_folder, write_text
 from hf_captioners.processing.image_processing_captioning import _ImageSteps
 

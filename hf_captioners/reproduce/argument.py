@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hf_captioners.dotted_paths import did_you_mean, listed
+from hf_captioners.names import did_you_mean, listed
 
 NULL = "null"
 SELF_CRITICAL = "scst"

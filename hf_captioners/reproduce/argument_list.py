@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.names import did_you_mean
 
 from .argument import SELF_CRITICAL, Argument
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.names import did_you_mean
 from hf_captioners.training.arguments import CaptioningTrainingArguments
 from hf_captioners.training.data_arguments import DataArguments
 from hf_captioners.training.running import TestArguments

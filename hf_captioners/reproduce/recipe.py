@@ -28,8 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_captioners.dotted_paths import did_you_mean, nearest_name
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import did_you_mean, nearest_name, read_named_values
 
 from .argument import NAMED_VALUES, NULL, SELF_CRITICAL
 from .argument_list import require_argument

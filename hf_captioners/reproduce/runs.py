@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.dotted_paths import did_you_mean, listed
+from hf_captioners.names import did_you_mean, listed
 
 from .combining import require_evaluation_arguments, typed_evaluation
 from .recipe import Recipe, as_arguments, merge_arguments

@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.loading import (
     adapter_settings,
     base_of_adapter,
@@ -18,6 +17,7 @@ from hf_captioners.loading import (
     reading,
     require_peft,
 )
+from hf_captioners.names import did_you_mean
 
 ALL_LINEAR = "all-linear"
 

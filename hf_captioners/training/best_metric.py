@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.metrics.registry import METRICS, find_metrics, metric_of
+from hf_captioners.names import did_you_mean
 
 STATISTICS = ("distinct", "length", "length_ratio", "bad_endings")
 """Statistics of captions that every evaluation reports."""

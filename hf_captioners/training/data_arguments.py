@@ -18,7 +18,7 @@ from hf_captioners.data.subsets import CaptionSubset, draw_subset
 from hf_captioners.features.region_forms import open_split_regions
 from hf_captioners.features.region_source import RegionSource
 from hf_captioners.features.regions_column import region_source_of, with_regions
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 from hf_captioners.processing.vocabulary import attribute_labels
 from hf_captioners.training.starting import ModelArguments
 

@@ -9,7 +9,7 @@ import torch
 from PIL.Image import Image
 from torch import Tensor
 
-from hf_captioners.word_values import word_means
+from hf_captioners.processing.vocabulary import word_means
 
 TAG = "evaluation/examples"
 

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from hf_captioners.architectures import get_architecture
 from hf_captioners.default_model import is_default
 from hf_captioners.loading import adapter_settings, changed_config, load_captioner, load_vision_part, reading
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer
 from hf_captioners.processing.word_tokenizer import build_word_tokenizer

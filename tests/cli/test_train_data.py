@@ -12,7 +12,7 @@ from hf_captioners.data import list_datasets, load_captions
 from hf_captioners.features.cache import image_keys
 from hf_captioners.features.feature_store import FeatureStore
 from hf_captioners.hub.cards import figure_name
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 from tests.variants import slow_unless
 
 FOLDERS = importlib.util.spec_from_file_location("dataset_folders", Path(__file__).with_name("dataset_folders.py"))
