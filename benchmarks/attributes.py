@@ -23,7 +23,7 @@ from hf_captioners.captioning.attributes import detection_batches, load_attribut
 from hf_captioners.captioning.batches import load_pipeline
 from hf_captioners.captioning.data_set import caption_data_set, load_split
 from hf_captioners.data import load_captions
-from hf_captioners.features.region_forms import open_split_regions
+from hf_captioners.features.formats import open_split_regions
 from hf_captioners.metrics import compare_systems, compute_caption_metrics
 from hf_captioners.processing.vocabulary import attribute_words
 from hf_captioners.training.data_arguments import with_oracle_attributes

@@ -25,7 +25,7 @@ from datasets import DatasetDict
 from hf_captioners.data import load_captions
 from hf_captioners.metrics import compute_caption_metrics
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments, SCSTArguments, SCSTTrainer
-from hf_captioners.training.self_retrieval import SelfRetrieval
+from hf_captioners.training.scst.self_retrieval import SelfRetrieval
 from hf_captioners.training.starting import ModelArguments, start_captioner
 
 AMONG = 16

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from hf_captioners.loading import load_captioner
 from hf_captioners.metrics import CiderD, PTBTokenizer
-from hf_captioners.training.scst_loss import sample_baseline, self_critical_loss
+from hf_captioners.training.scst.loss import sample_baseline, self_critical_loss
 
 FIRST_BLOCKS = 7  # of the 16 blocks of MobileNetV2; the map after them has 18 x 18 cells for 288 pixels
 VIEWS = 8  # as it is, mirrored, and six crops; every other view is mirrored

@@ -35,7 +35,7 @@ API = {
     "training": (
         "Training",
         ["training.running", "training.starting", "training.arguments", "training.trainer"],
-        ["training.scst_arguments", "training.scst_trainer", "training.rewards"],
+        ["training.scst.arguments", "training.scst.trainer", "training.rewards.functions"],
     ),
     "captioning": (
         "Captioning",

@@ -12,7 +12,7 @@ from hf_captioners.data.image_feature import with_allowed_formats
 from hf_captioners.data.readable import load_readable
 from hf_captioners.data.report import DataReport
 from hf_captioners.data.schema import IMAGE, IMAGES, REGIONS
-from hf_captioners.features.region_forms import open_split_regions
+from hf_captioners.features.formats import open_split_regions
 from hf_captioners.features.regions_column import with_regions
 from hf_captioners.metrics.caption_files import MatchedCaptions
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline

@@ -163,7 +163,7 @@ def detect(args: argparse.Namespace) -> int:
     )
     from hf_captioners.captioning.caption_files import CaptionFile, require_free_output
     from hf_captioners.captioning.image_list import find_images, shard_of
-    from hf_captioners.features.region_forms import open_regions
+    from hf_captioners.features.formats import open_regions
     from hf_captioners.output_files import quoted_name
 
     if (args.features is None) == (not args.inputs):

@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     check_training(values)
 
     from hf_captioners.reproduce.reading import read_arguments
-    from hf_captioners.training.divergence import DivergenceError
+    from hf_captioners.training.health import DivergenceError
     from hf_captioners.training.running import train_captioner
 
     arguments = read_arguments(values)

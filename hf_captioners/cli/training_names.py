@@ -111,7 +111,7 @@ def _check_folders(value_of: Callable[[str], Any], options: Mapping[str, Any]) -
 
 def _check_metrics(value_of: Callable[[str], Any]) -> None:
     from hf_captioners.metrics.registry import DEFAULT_METRICS
-    from hf_captioners.training.best_metric import require_best_metric
+    from hf_captioners.training.arguments import require_best_metric
 
     for name in ("eval_metrics", "test_metrics"):
         if value_of(name):

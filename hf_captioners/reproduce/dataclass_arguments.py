@@ -14,9 +14,9 @@ from transformers.training_args import OptimizerNames
 
 from hf_captioners.training.arguments import CaptioningTrainingArguments
 from hf_captioners.training.data_arguments import DataArguments
-from hf_captioners.training.optimizers import OPTIMIZERS
+from hf_captioners.training.optimization import OPTIMIZERS
 from hf_captioners.training.running import TestArguments
-from hf_captioners.training.scst_arguments import SCSTArguments
+from hf_captioners.training.scst.arguments import SCSTArguments
 from hf_captioners.training.starting import ModelArguments
 from hf_captioners.training.trainer import SAMPLING_STRATEGIES
 

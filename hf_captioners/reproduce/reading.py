@@ -8,7 +8,7 @@ from hf_captioners.names import did_you_mean
 from hf_captioners.training.arguments import CaptioningTrainingArguments
 from hf_captioners.training.data_arguments import DataArguments
 from hf_captioners.training.running import TestArguments
-from hf_captioners.training.scst_arguments import SCSTArguments
+from hf_captioners.training.scst.arguments import SCSTArguments
 from hf_captioners.training.starting import ModelArguments
 
 from .argument import SELF_CRITICAL, Argument

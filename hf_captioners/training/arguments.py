@@ -1,16 +1,50 @@
 """Training arguments: those of transformers' `Seq2SeqTrainingArguments`, and those of captioning."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS, find_metrics
+from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS, find_metrics, metric_of
+from hf_captioners.names import did_you_mean
 
-from .best_metric import require_best_metric
-from .optimizers import OPTIMIZERS
-from .schedules import SCHEDULE_NAMES, SCHEDULES, sampling_probability
+from .optimization import OPTIMIZERS, SCHEDULE_NAMES, SCHEDULES, sampling_probability
+
+STATISTICS = ("distinct", "length", "length_ratio", "bad_endings")
+"""Statistics of captions that every evaluation reports."""
+
+
+def require_best_metric(name: str, metrics: Sequence[Any]) -> None:
+    """Check that evaluations compute a metric.
+
+    Args:
+        name: `metric_for_best_model`, with or without `eval_`.
+        metrics: `eval_metrics`.
+
+    Raises:
+        ValueError: they do not. The message has the nearest name, or the metric to add.
+    """
+    best = name.removeprefix("eval_")
+    found = find_metrics(metrics)
+    known = {score: metric for metric, one in METRICS.items() for score in (one.titles or [metric])}
+    computed = [score for score, metric in known.items() if metric in found]
+    needed = metric_of(best)
+    if needed is not None and needed not in found:
+        raise ValueError(
+            f"`metric_for_best_model` is {best!r}, which `eval_metrics` ({', '.join(found)}) does not compute: "
+            f"add {needed} to `eval_metrics`, or choose the best model by another metric."
+            f"{did_you_mean(best, [*computed, 'loss'])}"
+        )
+    has_own = any(one not in METRICS for one in found)  # which may compute scores of any name
+    if best not in (*computed, "loss", *STATISTICS) and not has_own:
+        raise ValueError(
+            f"`metric_for_best_model` is {best!r}, expected one of {', '.join([*computed, 'loss', *STATISTICS])}."
+            f"{did_you_mean(best, [*computed, 'loss'])}"
+        )
+
 
 FEATURE_DTYPES = ("float16", "float32")
 
@@ -38,7 +72,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     Args:
         lr_scheduler_type: a schedule of transformers, or a published one: `"noam"` (Vaswani et al., 2017; M2, ETA),
             `"step_decay"` (AoANet, Image Transformer). `lr_scheduler_kwargs` are the arguments of the functions in
-            `hf_captioners.training.schedules`.
+            `hf_captioners.training.optimization`.
         optim: an optimizer of transformers, or one of Show, Attend and Tell's program: `"arctic_adam"` (learning rate
             2e-4), `"arctic_rmsprop"` (1e-4), `"adadelta"` (1). Adam as papers describe it is the default: AdamW
             without decay.

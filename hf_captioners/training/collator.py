@@ -1,16 +1,168 @@
-"""Collator: items of captioned images become batches of tensors."""
+"""Encoding of images and captions, and the collator that makes batches of tensors of them."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from .caption_encoding import CaptionEncoder
+from hf_captioners.data.schema import IMAGE, IMAGES, REGIONS, image_column
+from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
+from hf_captioners.pipelines.image_captioning import is_native_processor, special_ids
+from hf_captioners.processing.image_reading import read_image
+
 from .streams import SKIPPED
+
+
+class CaptionEncoder(Protocol):
+    """Interface of the encoders that the collator and the evaluation use."""
+
+    declared_inputs: Mapping[str, str]  # columns that the model reads besides images, see `CaptionedImages`
+
+    def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """Return the model inputs of B images."""
+        ...
+
+    def encode_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, Tensor]:
+        """Return the padded model inputs of the columns in `declared_inputs` of B images."""
+        ...
+
+    def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
+        """Return `labels` `[B, T]` and the text inputs that the model needs with them."""
+        ...
+
+    def decode(self, tokens: Tensor) -> list[str]:
+        """Return the captions of generated tokens `[B, T]`."""
+        ...
+
+
+class ProcessorEncoder:
+    """Encoder for the processors of this library.
+
+    Args:
+        processor: a `CaptioningProcessor`.
+        max_tokens: maximum caption length in tokens, end token included; None for no limit.
+    """
+
+    def __init__(self, processor: Any, max_tokens: int | None) -> None:
+        self.processor, self.max_tokens = processor, max_tokens
+        self.declared_inputs: Mapping[str, str] = processor.input_columns
+
+    def encode_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, Tensor]:
+        """Return the padded inputs that the model declares, words as ids, see `CaptioningProcessor.pad_columns`."""
+        padded = self.processor.pad_columns(columns, images)
+        return {name: torch.from_numpy(values) for name, values in padded.items()}
+
+    def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """Return `pixel_values` (with `view_mask` for several views), or region features with mask and boxes."""
+        column = image_column(images[0]) or IMAGE
+        argument = REGIONS if column == REGIONS else IMAGES
+        return dict(self.processor(**{argument: [item[column] for item in images]}, return_tensors="pt"))
+
+    def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
+        """Return `labels` `[B, T]`: tokens and end token, padded with the ignored label."""
+        return dict(self.processor(text_target=list(captions), max_length=self.max_tokens, return_tensors="pt"))
+
+    def decode(self, tokens: Tensor) -> list[str]:
+        """Return the captions of generated tokens `[B, T]`."""
+        return self.processor.post_process_image_text_to_text(tokens)
+
+
+class ForeignEncoder:
+    """Encoder for captioners of transformers, whose processors make no labels.
+
+    An encoder-decoder (`VisionEncoderDecoderModel`) takes labels alone and shifts them. Other models (BLIP, GIT) take
+    `input_ids` that begin with the first token of `generate()`, and the same ids as labels.
+
+    Args:
+        processor: has an `image_processor` and a `tokenizer`; see `ImageTextProcessor` for models without one.
+        model: the captioner.
+        max_tokens: maximum caption length in tokens, end token included; None for no limit.
+
+    Raises:
+        ValueError: the model names no end token, or no begin token although it needs one.
+    """
+
+    declared_inputs: Mapping[str, str] = {}
+
+    def __init__(self, processor: Any, model: PreTrainedModel, max_tokens: int | None) -> None:
+        self.image_processor, self.tokenizer = processor.image_processor, processor.tokenizer
+        self.max_tokens = max_tokens
+        self.begin, self.end = special_ids(model, self.tokenizer)
+        self.shifts_inside = not model.config.is_encoder_decoder
+        if self.end is None or (self.shifts_inside and self.begin is None):
+            raise ValueError(
+                f"{type(model).__name__} names no {'end' if self.end is None else 'begin'} token in its generation "
+                "configuration, and its tokenizer has none; set model.generation_config.eos_token_id and bos_token_id."
+            )
+
+    def encode_columns(self, columns: Mapping[str, Sequence[Any]], images: int) -> dict[str, Tensor]:
+        """Return nothing: captioners of transformers declare no further inputs."""
+        return {}
+
+    def encode_images(self, images: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """Return `pixel_values` `[B, C, H, W]`.
+
+        Raises:
+            ValueError: rows have several views.
+        """
+        if image_column(images[0]) == IMAGES:
+            raise ValueError(
+                "Rows with several views (`images`) need a captioner of this library. Load one view per row with "
+                "max_views=1."
+            )
+        opened = [read_image(item["image"]) for item in images]
+        return {"pixel_values": self.image_processor(opened, return_tensors="pt")["pixel_values"]}
+
+    def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
+        """Return `labels` `[B, T]` and, where the model shifts them, `input_ids` and `attention_mask` `[B, T]`."""
+        kept = None if self.max_tokens is None else self.max_tokens - 1
+        rows = self.tokenizer(list(captions), add_special_tokens=False)["input_ids"]
+        rows = [[*row[:kept], self.end] for row in rows]
+        if not self.shifts_inside:
+            return {"labels": _pad_tokens(rows, IGNORED_LABEL)}
+        rows = [[self.begin, *row] for row in rows]
+        labels = _pad_tokens(rows, IGNORED_LABEL)
+        real = labels != IGNORED_LABEL
+        pad: Any = self.end if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
+        input_ids = labels.masked_fill(~real, pad)
+        # A model that shifts labels itself never predicts its first token, so the token must not count in the loss.
+        labels[:, 0] = IGNORED_LABEL
+        return {"input_ids": input_ids, "attention_mask": real.long(), "labels": labels}
+
+    def decode(self, tokens: Tensor) -> list[str]:
+        """Return the captions of generated tokens `[B, T]`."""
+        return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
+
+
+def caption_encoder(processor: Any, model: PreTrainedModel, max_tokens: int | None = None) -> CaptionEncoder:
+    """Return the encoder for a processor and a model.
+
+    Args:
+        processor: the captioner's processor.
+        model: the captioner.
+        max_tokens: maximum caption length in tokens, end token included; None for no limit.
+
+    Raises:
+        ValueError: the processor lacks an image processor or a tokenizer.
+    """
+    missing = [name for name in ("image_processor", "tokenizer") if getattr(processor, name, None) is None]
+    if missing:
+        raise ValueError(
+            f"`processing_class` is a {type(processor).__name__} without {' and '.join(missing)}. Pass the whole "
+            "processor, or ImageTextProcessor(image_processor, tokenizer)."
+        )
+    if is_native_processor(processor):
+        return ProcessorEncoder(processor, max_tokens)
+    return ForeignEncoder(processor, model, max_tokens)
+
+
+def _pad_tokens(rows: list[list[int]], value: int) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], True, value)
 
 
 @dataclass
@@ -56,16 +208,16 @@ def stack_features(items: Sequence[dict[str, np.ndarray]]) -> dict[str, Tensor]:
     """Stack the stored features of B images as `[B, R, D]` float32, with boxes `[B, R, 4]` and mask `[B, R]`."""
     counts = np.array([len(item["region_features"]) for item in items])
     columns: dict[str, Tensor] = {
-        name: torch.from_numpy(_padded([item[name] for item in items], counts)).float()
+        name: torch.from_numpy(_pad_regions([item[name] for item in items], counts)).float()
         for name in ("region_features", "region_boxes")
         if name in items[0]
     }
     if "region_views" in items[0]:
-        columns["region_views"] = torch.from_numpy(_padded([item["region_views"] for item in items], counts))
+        columns["region_views"] = torch.from_numpy(_pad_regions([item["region_views"] for item in items], counts))
     return {**columns, "region_mask": torch.from_numpy(np.arange(counts.max()) < counts[:, None])}
 
 
-def _padded(rows: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
+def _pad_regions(rows: Sequence[np.ndarray], counts: np.ndarray) -> np.ndarray:
     """Pad rows `[R_i, ...]` with zeros to `[B, R, ...]`."""
     if (counts == counts[0]).all():
         return np.stack(rows)

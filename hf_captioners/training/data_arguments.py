@@ -15,7 +15,7 @@ from hf_captioners.data.loading import generation_defaults
 from hf_captioners.data.readable import load_readable, unusable_images
 from hf_captioners.data.report import DataReport, Problem
 from hf_captioners.data.subsets import CaptionSubset, draw_subset
-from hf_captioners.features.region_forms import open_split_regions
+from hf_captioners.features.formats import open_split_regions
 from hf_captioners.features.region_source import RegionSource
 from hf_captioners.features.regions_column import region_source_of, with_regions
 from hf_captioners.names import read_named_values

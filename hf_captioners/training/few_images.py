@@ -9,7 +9,7 @@ from typing import Any
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from .arguments import CaptioningTrainingArguments
-from .scst_arguments import SCSTArguments
+from .scst.arguments import SCSTArguments
 
 FEW_IMAGES = 500
 # The last weights are saved: a tenth of a few images is too little to choose the best evaluation by.

@@ -16,16 +16,15 @@ from hf_captioners.output_files import as_json, explain_write_errors, only_run_i
 from hf_captioners.processing.vocabulary import attribute_words
 
 from .arguments import CaptioningTrainingArguments
-from .checkpoints import last_complete_checkpoint, require_complete
 from .data_arguments import DataArguments, fit_to_features, load_training_data, with_oracle_attributes
 from .evaluation import MetricResult
 from .few_images import FEW_IMAGES, for_few_images
-from .finished_runs import STATE
 from .hub_trainer import ADVICE
 from .progress import Say, narrate
-from .scst_arguments import SCSTArguments
-from .scst_start import last_scst_checkpoint
-from .scst_trainer import SCSTTrainer
+from .resume import STATE, last_complete_checkpoint, require_complete
+from .scst.arguments import SCSTArguments
+from .scst.start import last_scst_checkpoint
+from .scst.trainer import SCSTTrainer
 from .starting import ModelArguments, start_captioner
 from .streams import rows_of_captions
 from .trainer import CaptioningTrainer

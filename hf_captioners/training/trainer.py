@@ -30,13 +30,8 @@ from hf_captioners.processing.image_reading import read_image
 
 from .arguments import CaptioningTrainingArguments
 from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
-from .caption_checks import require_short_captions, warn_of_wordless
-from .caption_encoding import caption_encoder
 from .card_writer import CardWriter
-from .checkpoints import last_complete_checkpoint, load_weights
-from .collator import CaptionCollator
-from .diagnostics import CaptionedExample, scored_words, show_examples, visual_gate_means
-from .divergence import require_finite_loss, require_finite_weights, require_targets
+from .collator import CaptionCollator, caption_encoder
 from .evaluation import (
     MetricResult,
     caption_batch,
@@ -45,13 +40,22 @@ from .evaluation import (
     score_captions,
     write_captions,
 )
-from .finished_runs import STATE, final_state, restore_best_checkpoint, why_finished
+from .health import (
+    CaptionedExample,
+    require_finite_loss,
+    require_finite_weights,
+    require_short_captions,
+    require_targets,
+    scored_words,
+    show_examples,
+    visual_gate_means,
+    warn_of_wordless,
+)
 from .hub_trainer import HubTrainer
 from .images import CaptionedImages, CaptionPairs, CaptionSampler
-from .optimizers import OPTIMIZERS, set_own_rate
+from .optimization import OPTIMIZERS, SCHEDULES, RunLength, StartWeights, make_schedule, set_own_rate
+from .resume import STATE, final_state, last_complete_checkpoint, load_weights, restore_best_checkpoint, why_finished
 from .scheduled_sampling import mix_in_own_words
-from .schedules import SCHEDULES, RunLength, make_schedule
-from .start_weights import StartWeights
 from .streams import StreamedPairs, in_memory, stream_faults
 
 logger = logging.get_logger(__name__)

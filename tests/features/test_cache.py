@@ -8,8 +8,7 @@ from datasets import Dataset, Image, List
 from hf_captioners.features.cache import FeatureCache, can_cache, image_keys
 from hf_captioners.features.feature_store import FeatureStore
 from hf_captioners.features.region_rows import require_stored_rows
-from hf_captioners.training.caption_encoding import ForeignEncoder
-from hf_captioners.training.collator import CaptionCollator
+from hf_captioners.training.collator import CaptionCollator, ForeignEncoder
 from hf_captioners.training.images import CaptionedImages
 
 

@@ -7,11 +7,11 @@ import pickle
 import numpy as np
 import pytest
 
-from hf_captioners.features.region_forms import open_regions
+from hf_captioners.features.formats import open_regions
+from hf_captioners.features.formats.bottom_up import BottomUpTsv
+from hf_captioners.features.formats.folder import RegionFolder
+from hf_captioners.features.formats.hdf5 import DetectionsHdf5
 from hf_captioners.features.region_source import MissingRegionsError
-from hf_captioners.features.regions_bottom_up import BottomUpTsv
-from hf_captioners.features.regions_folder import RegionFolder
-from hf_captioners.features.regions_hdf5 import DetectionsHdf5
 
 SIZES = {"391895": (640, 360), "522418": (640, 480), "184613": (500, 336)}
 COUNTS = {"391895": 3, "522418": 5, "184613": 2}

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from transformers import AutoModelForImageTextToText
 
 from hf_captioners.modeling.generation_captioning import RecurrentCache
-from hf_captioners.training.scst_loss import self_critical_loss
+from hf_captioners.training.scst.loss import self_critical_loss
 
 from .figures import FIGURES, Comparison, Figures
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hf_captioners.modeling.layers_attention import AttentionOnAttention
-from hf_captioners.training.scst_loss import chosen_logprobs, sample_baseline, self_critical_loss
+from hf_captioners.training.scst.loss import chosen_logprobs, sample_baseline, self_critical_loss
 
 from .figures import Comparison, Figures
 

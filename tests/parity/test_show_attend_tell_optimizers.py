@@ -4,7 +4,7 @@ import pytest
 from safetensors.torch import load_file
 from torch.optim import SGD
 
-from hf_captioners.training.optimizers import OPTIMIZERS
+from hf_captioners.training.optimization import OPTIMIZERS
 
 from .figures import FIGURES, GIVEN, Comparison
 

@@ -19,11 +19,11 @@ from hf_captioners.processing.processing_gpt2 import (
     released_words,
 )
 from hf_captioners.processing.processing_visualgpt import VisualGPTProcessor
-from hf_captioners.training.reward_references import TrainingReferences
-from hf_captioners.training.reward_sum import RewardRows, RewardSum
+from hf_captioners.training.optimization import RunLength, noam
 from hf_captioners.training.rewards import named_reward
-from hf_captioners.training.schedules import RunLength, noam
-from hf_captioners.training.scst_loss import sample_baseline
+from hf_captioners.training.rewards.references import TrainingReferences
+from hf_captioners.training.rewards.weighted_sum import RewardRows, RewardSum
+from hf_captioners.training.scst.loss import sample_baseline
 
 from .figures import FIGURES, GIVEN
 

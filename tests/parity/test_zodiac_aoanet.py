@@ -11,7 +11,7 @@ from transformers import AutoModelForImageTextToText
 from hf_captioners.hub.convert import zodiac_aoanet as converter
 from hf_captioners.modeling.layers_intensity import GATES
 from hf_captioners.modeling.modeling_zodiac_aoanet import ZodiacAoANetForConditionalGeneration
-from hf_captioners.training.scst_loss import chosen_logprobs, token_entropy
+from hf_captioners.training.scst.loss import chosen_logprobs, token_entropy
 
 from .figures import FIGURES, Comparison, Figures, variants
 from .zodiac_code import (

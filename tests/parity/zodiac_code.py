@@ -5,7 +5,7 @@ from torch import Tensor
 from transformers import GenerationMixin
 
 from hf_captioners.modeling.search_captioning import TRIGRAM_PENALTY
-from hf_captioners.training.scst_loss import chosen_logprobs, sample_baseline, self_critical_loss, token_entropy
+from hf_captioners.training.scst.loss import chosen_logprobs, sample_baseline, self_critical_loss, token_entropy
 
 from .figures import Comparison, Figures
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from hf_captioners.features.feature_store import FeatureStore, StoreDescription
 from hf_captioners.features.feature_store_writer import FeatureStoreWriter
-from hf_captioners.features.region_forms import open_regions
+from hf_captioners.features.formats import open_regions
 from hf_captioners.features.region_source import Regions
 
 from .isolated import Attempt

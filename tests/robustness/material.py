@@ -69,7 +69,7 @@ def load_libraries() -> None:
     import hf_captioners.cli.train
     import hf_captioners.reproduce.recipe
     import hf_captioners.training.running
-    import hf_captioners.training.scst_trainer  # noqa: F401
+    import hf_captioners.training.scst.trainer  # noqa: F401
 
     datasets.disable_progress_bars()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

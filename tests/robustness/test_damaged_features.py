@@ -16,10 +16,10 @@ import pytest
 
 from hf_captioners.features.feature_store import FeatureStore, StoreDescription
 from hf_captioners.features.feature_store_writer import FeatureStoreWriter
-from hf_captioners.features.region_forms import open_regions
+from hf_captioners.features.formats import open_regions
+from hf_captioners.features.formats.bottom_up import BottomUpTsv
+from hf_captioners.features.formats.folder import RegionFolder
 from hf_captioners.features.region_source import Regions
-from hf_captioners.features.regions_bottom_up import BottomUpTsv
-from hf_captioners.features.regions_folder import RegionFolder
 
 SIZE = 8
 SHARD = "regions-000-00000.safetensors"
@@ -315,7 +315,7 @@ def test_compressed_tsv_files_are_streamed_with_a_limit(tmp_path):
             file.write(bytes(2**20))
     program = f"""
 import resource
-from hf_captioners.features.regions_bottom_up import BottomUpTsv
+from hf_captioners.features.formats.bottom_up import BottomUpTsv
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     BottomUpTsv({str(path)!r})

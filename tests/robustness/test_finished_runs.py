@@ -9,7 +9,7 @@ import pytest
 
 from hf_captioners.cli import main
 from hf_captioners.training import running
-from hf_captioners.training.checkpoints import last_complete_checkpoint
+from hf_captioners.training.resume import last_complete_checkpoint
 
 FINAL = ("model.safetensors", "config.json", "generation_config.json", "README.md", "trainer_state.json")
 

@@ -13,7 +13,7 @@ from transformers import TrainerCallback
 
 from hf_captioners.loading import load_captioner
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments, SCSTArguments, SCSTTrainer
-from hf_captioners.training.scst_sampling import CaptionSamples
+from hf_captioners.training.scst.sampling import CaptionSamples
 
 SAMPLES, LENGTH = 3, 5
 

@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import TrainerCallback
 
 from hf_captioners.training import CaptioningTrainingArguments
-from hf_captioners.training.diagnostics import visual_gate_means
+from hf_captioners.training.health import visual_gate_means
 
 
 class Board(TrainerCallback):

@@ -10,11 +10,9 @@ from hf_captioners.training import (
     CaptioningTrainingArguments,
     SCSTTrainer,
     evaluation,
-    reward_references,
-    reward_sum,
-    rewards,
 )
-from hf_captioners.training.self_retrieval import SelfRetrieval
+from hf_captioners.training.rewards import functions, references, weighted_sum
+from hf_captioners.training.scst.self_retrieval import SelfRetrieval
 
 
 def public_names(module):
@@ -26,7 +24,7 @@ def public_names(module):
     ]
 
 
-OF_REWARDS = [one for module in (reward_references, reward_sum, rewards) for one in public_names(module)]
+OF_REWARDS = [one for module in (references, weighted_sum, functions) for one in public_names(module)]
 OF_EVALUATION = [evaluation.score_captions, evaluation.caption_statistics]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from hf_captioners.training.arguments import CaptioningTrainingArguments
 from hf_captioners.training.few_images import CROSS_ENTROPY, REWARDS, for_few_images
-from hf_captioners.training.scst_arguments import SCSTArguments
+from hf_captioners.training.scst.arguments import SCSTArguments
 
 CAPTIONER = SimpleNamespace()
 

@@ -17,9 +17,9 @@ from transformers import (
 from hf_captioners.loading import ImageTextProcessor, load_captioner
 from hf_captioners.training import trainer as trainer_module
 from hf_captioners.training.arguments import CaptioningTrainingArguments
-from hf_captioners.training.caption_encoding import caption_encoder
+from hf_captioners.training.collator import caption_encoder
 from hf_captioners.training.few_images import REWARDS, for_few_images
-from hf_captioners.training.scst_trainer import SCSTTrainer
+from hf_captioners.training.scst.trainer import SCSTTrainer
 from tests.variants import slow_unless
 
 SIDE = 32

@@ -8,7 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments
 from hf_captioners.training.progress import TimeEstimate, describe_run, duration, narrate, readable
-from hf_captioners.training.reward_sum import checked
+from hf_captioners.training.rewards.weighted_sum import checked
 from hf_captioners.training.starting import ModelArguments, require_own_tokenizer
 
 

@@ -7,9 +7,9 @@ from PIL import Image
 
 from hf_captioners.metrics import CiderD, DocumentFrequency, bleu_counts, bleu_from_counts, rouge_l
 from hf_captioners.metrics.meteor import MeteorResult
-from hf_captioners.training.reward_references import END_WORD, TrainingReferences
-from hf_captioners.training.reward_sum import RewardRows, RewardSum
 from hf_captioners.training.rewards import caption_reward, named_reward
+from hf_captioners.training.rewards.references import END_WORD, TrainingReferences
+from hf_captioners.training.rewards.weighted_sum import RewardRows, RewardSum
 
 CAPTIONS = [
     ["A red circle on the left.", "One red circle, left of a star"],
@@ -71,7 +71,7 @@ def test_bleu_rouge_and_meteor(monkeypatch):
             asked.update(predictions=predictions, references=references)
             return MeteorResult(0.3, np.array([0.1, 0.2, 0.3, 0.4]), np.zeros((4, 23)))
 
-    monkeypatch.setattr("hf_captioners.training.rewards.Meteor", Scorer)
+    monkeypatch.setattr("hf_captioners.training.rewards.functions.Meteor", Scorer)
     assert figures(reward("meteor", count_end=True)) == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert asked == {"predictions": COMPLETIONS, "references": theirs}
 

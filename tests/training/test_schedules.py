@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from hf_captioners.training import CaptioningTrainingArguments
-from hf_captioners.training.optimizers import ArcticRMSprop
+from hf_captioners.training.optimization import ArcticRMSprop, RunLength, noam, sampling_probability, step_decay
 from hf_captioners.training.scheduled_sampling import mix_in_own_words
-from hf_captioners.training.schedules import RunLength, noam, sampling_probability, step_decay
 
 RUN = RunLength(steps_per_epoch=10, warmup_steps=0, hidden_size=None)
 

@@ -7,7 +7,7 @@ import pytest
 from transformers import TrainerControl, TrainerState
 
 from hf_captioners.training import SCSTArguments
-from hf_captioners.training.scst_callbacks import CollapseWarning, MovingAverage
+from hf_captioners.training.scst.callbacks import CollapseWarning, MovingAverage
 
 HEALTHY = {"eval_distinct": 0.5, "eval_length": 10.0, "eval_bad_endings": 0.01, "eval_length_ratio": 1.05}
 DRAWN = {"unfinished": 0.05, "distinct": 0.9, "advantage_std": 0.3}

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from hf_captioners.training.scst_loss import (
+from hf_captioners.training.scst.loss import (
     chosen_logprobs,
     sample_baseline,
     self_critical_loss,

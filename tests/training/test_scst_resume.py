@@ -12,7 +12,7 @@ from transformers import TrainerCallback
 from hf_captioners.hub.card_facts import TrainingFacts
 from hf_captioners.training import last_scst_checkpoint
 from hf_captioners.training import trainer as trainer_module
-from hf_captioners.training.scst_start import save_start
+from hf_captioners.training.scst.start import save_start
 from tests.comparisons import assert_trained_alike
 
 from .scst_settings import log_of, scst_trainer, share_of_o

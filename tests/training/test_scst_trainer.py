@@ -9,8 +9,8 @@ from hf_captioners.features.region_source import Regions
 from hf_captioners.features.regions_column import with_regions
 from hf_captioners.loading import ImageTextProcessor, load_captioner
 from hf_captioners.metrics import PTBTokenizer
-from hf_captioners.training.scst_loss import chosen_logprobs
-from hf_captioners.training.scst_sampling import CaptionSamples, CaptionSampling
+from hf_captioners.training.scst.loss import chosen_logprobs
+from hf_captioners.training.scst.sampling import CaptionSamples, CaptionSampling
 
 from .scst_settings import log_of, scst_trainer, share_of_o
 from .test_foreign_captioners import SIDE, tiny_blip, tiny_git, tiny_ved

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from hf_captioners.loading import ImageTextProcessor
-from hf_captioners.training.reward_sum import asks_for_images
-from hf_captioners.training.self_retrieval import SelfRetrieval
+from hf_captioners.training.rewards.weighted_sum import asks_for_images
+from hf_captioners.training.scst.self_retrieval import SelfRetrieval
 
 from .scst_settings import log_of, scst_trainer
 from .test_foreign_captioners import SIDE, tiny_ved

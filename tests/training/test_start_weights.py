@@ -5,8 +5,8 @@ import torch
 
 from hf_captioners.loading import load_captioner
 from hf_captioners.training.arguments import CaptioningTrainingArguments
-from hf_captioners.training.scst_arguments import SCSTArguments
-from hf_captioners.training.scst_trainer import SCSTTrainer
+from hf_captioners.training.scst.arguments import SCSTArguments
+from hf_captioners.training.scst.trainer import SCSTTrainer
 from hf_captioners.training.trainer import CaptioningTrainer
 
 STEPS = {"max_steps": 2, "use_cpu": True, "disable_tqdm": True, "eval_strategy": "no", "learning_rate": 1e-2}

@@ -150,7 +150,7 @@ def test_other_rewards(name, monkeypatch):
     """They need no captions of a training set; METEOR without its tables counts equal words and stems."""
     from hf_captioners.metrics import Meteor
 
-    monkeypatch.setattr("hf_captioners.training.rewards.Meteor", lambda: Meteor(("exact", "stem")))
+    monkeypatch.setattr("hf_captioners.training.rewards.functions.Meteor", lambda: Meteor(("exact", "stem")))
     reward = caption_reward(name, references_column="gold")
     texts = ("a red circle on the left", "three green dogs")
     completions = [[{"role": "assistant", "content": text}] for text in texts]

@@ -16,18 +16,21 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 
-from .checkpoints import load_weights
-from .collator import CaptionCollator
-from .diagnostics import visual_gate_means
-from .evaluation import caption_statistics
-from .images import CaptionedImages
-from .progress import Say, tell_progress
-from .reward_references import TrainingReferences
-from .reward_sum import RewardRows, RewardSum, StreamedRewardRows
-from .rewards import SELF_RETRIEVAL, Reward, named_reward
-from .scst_arguments import SCSTArguments
-from .scst_callbacks import CollapseWarning, InitialEvaluation, MovingAverage
-from .scst_loss import (
+from hf_captioners.training.collator import CaptionCollator
+from hf_captioners.training.evaluation import caption_statistics
+from hf_captioners.training.health import visual_gate_means
+from hf_captioners.training.images import CaptionedImages
+from hf_captioners.training.progress import Say, tell_progress
+from hf_captioners.training.resume import load_weights
+from hf_captioners.training.rewards.functions import SELF_RETRIEVAL, Reward, named_reward
+from hf_captioners.training.rewards.references import TrainingReferences
+from hf_captioners.training.rewards.weighted_sum import RewardRows, RewardSum, StreamedRewardRows
+from hf_captioners.training.streams import StreamedImages, StreamedPairs, require_columns, rows_of_captions
+from hf_captioners.training.trainer import CaptioningTrainer
+
+from .arguments import SCSTArguments
+from .callbacks import CollapseWarning, InitialEvaluation, MovingAverage
+from .loss import (
     SAMPLE_BASELINES,
     chosen_logprobs,
     sample_baseline,
@@ -35,11 +38,9 @@ from .scst_loss import (
     token_divergence,
     token_entropy,
 )
-from .scst_sampling import CaptionSamples, CaptionSampling
-from .scst_start import START_FOLDER, check_is_of_scst, last_scst_checkpoint, phase_of, save_start
+from .sampling import CaptionSamples, CaptionSampling
 from .self_retrieval import SelfRetrieval
-from .streams import StreamedImages, StreamedPairs, require_columns, rows_of_captions
-from .trainer import CaptioningTrainer
+from .start import START_FOLDER, check_is_of_scst, last_scst_checkpoint, phase_of, save_start
 
 
 class NumberedImages(TorchDataset):

@@ -17,7 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from .region_source import MAX_NUMBERS, Regions, RegionSource, as_float32, normalised, require_numbers
+from hf_captioners.features.region_source import (
+    MAX_NUMBERS,
+    Regions,
+    RegionSource,
+    as_float32,
+    normalised,
+    require_numbers,
+)
 
 # Filters that h5py has itself; of the compressing ones, the most bytes that one byte becomes.
 DEFLATE, SHUFFLE, FLETCHER32, LZF = 1, 2, 3, 32000

@@ -14,8 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hf_captioners.pipelines.image_captioning import is_native_processor, special_ids
-
-from .evaluation import generating_by, generation_config_for
+from hf_captioners.training.evaluation import generating_by, generation_config_for
 
 # Values that leave the distribution unchanged, as a policy gradient requires, whatever the checkpoint's settings are.
 NEUTRAL_SAMPLING = {

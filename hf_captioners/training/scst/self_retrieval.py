@@ -11,10 +11,8 @@ from transformers import PreTrainedModel
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.pipelines.image_captioning import is_native_processor
 from hf_captioners.processing.image_reading import read_image
-
-from .caption_encoding import CaptionEncoder, caption_encoder
-from .collator import CaptionCollator
-from .rewards import SELF_RETRIEVAL, caption_texts
+from hf_captioners.training.collator import CaptionCollator, CaptionEncoder, caption_encoder
+from hf_captioners.training.rewards.functions import SELF_RETRIEVAL, caption_texts
 
 PAIRS_AT_ONCE = 256
 """Largest number of pairs of image and caption in one pass, unless one image has more captions."""
@@ -42,7 +40,7 @@ class SelfRetrieval:
     Example:
 
     ```python
-    from hf_captioners.training.self_retrieval import SelfRetrieval
+    from hf_captioners.training.scst.self_retrieval import SelfRetrieval
 
     reward = SelfRetrieval(model, processor)
     rows = images["train"].select([0, 1])

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hf_captioners.features.region_source import MAX_NUMBERS, Regions, RegionSource, as_float32, normalised
+
 from .array_files import read_array
-from .region_source import MAX_NUMBERS, Regions, RegionSource, as_float32, normalised
 
 FEATURE_KEYS = ("feat", "z")
 

@@ -13,9 +13,9 @@ from hf_captioners.data.image_feature import allowed_feature
 from hf_captioners.data.schema import IMAGE, IMAGE_COLUMNS, IMAGES
 from hf_captioners.names import did_you_mean
 from hf_captioners.processing.image_reading import read_image
+from hf_captioners.training.streams import decoded
 
-from .rewards import Reward
-from .streams import decoded
+from .functions import Reward
 
 ALWAYS_GIVEN = ("completions", "references", "captions", "prompts", "row", "ended", "words")
 """Keywords that every reward gets besides the columns of the data set."""
@@ -39,7 +39,7 @@ class RewardRows:
     ```python
     from datasets import Dataset
 
-    from hf_captioners.training.reward_sum import RewardRows
+    from hf_captioners.training.rewards.weighted_sum import RewardRows
 
     rows = RewardRows(Dataset.from_dict({"captions": [["a dog"], ["a cat"]], "topic": ["x", "y"]}))
     assert rows.read([1, 1])["topic"] == ["y", "y"] and rows.read([1])["references"] == [["a cat"]]
@@ -92,7 +92,7 @@ class StreamedRewardRows(RewardRows):
     ```python
     from datasets import Features, List, Value
 
-    from hf_captioners.training.reward_sum import StreamedRewardRows
+    from hf_captioners.training.rewards.weighted_sum import StreamedRewardRows
 
     rows = StreamedRewardRows(Features({"captions": List(Value("string")), "topic": Value("string")}))
     rows.present = {70: {"captions": ["a dog"], "topic": "x"}}
@@ -140,7 +140,7 @@ class RewardSum:
     ```python
     from datasets import Dataset
 
-    from hf_captioners.training.reward_sum import RewardRows, RewardSum
+    from hf_captioners.training.rewards.weighted_sum import RewardRows, RewardSum
     from hf_captioners.training.rewards import named_reward
 
 
@@ -211,7 +211,7 @@ def asks_for_images(function: Callable[..., Any]) -> bool:
     Example:
 
     ```python
-    from hf_captioners.training.reward_sum import asks_for_images
+    from hf_captioners.training.rewards.weighted_sum import asks_for_images
 
     assert asks_for_images(lambda completions, images, **columns: [0.0]) and not asks_for_images(len)
     ```
@@ -256,7 +256,7 @@ def checked(name: str, figures: Sequence[float | None], completions: Sequence[st
     Example:
 
     ```python
-    from hf_captioners.training.reward_sum import checked
+    from hf_captioners.training.rewards.weighted_sum import checked
 
     assert checked("length", [2, 1], ["two dogs", "dogs"]).tolist() == [2.0, 1.0]
     assert checked("length", [2, None], ["two dogs", ""]).isnan().tolist() == [False, True]

@@ -36,7 +36,7 @@ class TrainingReferences:
     Example:
 
     ```python
-    from hf_captioners.training.reward_references import TrainingReferences
+    from hf_captioners.training.rewards.references import TrainingReferences
 
     references = TrainingReferences([["A red circle.", "One circle."], ["Two stars."]], count_end=True)
     assert references.words[0] == ["a red circle", "one circle"]
@@ -137,7 +137,7 @@ def load_frequency(path: str, references: TrainingReferences) -> DocumentFrequen
 
     ```python
     from hf_captioners.metrics import DocumentFrequency
-    from hf_captioners.training.reward_references import TrainingReferences, load_frequency
+    from hf_captioners.training.rewards.references import TrainingReferences, load_frequency
 
     references = TrainingReferences([["a red circle"], ["two blue stars"]], count_end=False)
     DocumentFrequency.per_image(references.words).save("frequencies.npz")

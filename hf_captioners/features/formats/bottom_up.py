@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from .region_source import MAX_NUMBERS, Regions, RegionSource, normalised
+from hf_captioners.features.region_source import MAX_NUMBERS, Regions, RegionSource, normalised
 
 ORIGINAL = {"id": 0, "width": 1, "height": 2, "count": 3, "boxes": 4, "features": 5}
 LXMERT = {"id": 0, "width": 2, "height": 1, "count": 7, "boxes": 8, "features": 9}

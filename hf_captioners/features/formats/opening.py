@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from .feature_store import STORE_FILE, FeatureStore
-from .region_source import MAX_NUMBERS, RegionSource
-from .regions_bottom_up import BottomUpTsv
-from .regions_folder import RegionFolder
-from .regions_hdf5 import DetectionsHdf5
+from hf_captioners.features.feature_store import STORE_FILE, FeatureStore
+from hf_captioners.features.region_source import MAX_NUMBERS, RegionSource
+
+from .bottom_up import BottomUpTsv
+from .folder import RegionFolder
+from .hdf5 import DetectionsHdf5
 
 TSV_ENDINGS = (".tsv", ".tsv.gz")
 HDF5_ENDINGS = (".hdf5", ".h5")

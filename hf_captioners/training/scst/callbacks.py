@@ -7,7 +7,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 from transformers.utils import logging
 
-from .scst_arguments import SCSTArguments
+from .arguments import SCSTArguments
 
 logger = logging.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from hf_captioners.metrics import METRICS, CiderD, Meteor
 from hf_captioners.metrics.compute import compute_scores
 from hf_captioners.names import did_you_mean, load_function
 
-from .reward_references import TrainingReferences
+from .references import TrainingReferences
 
 Reward = Callable[..., Sequence[float | None]]
 SELF_RETRIEVAL = "self_retrieval"
@@ -121,7 +121,7 @@ class MetricReward:
     Example:
 
     ```python
-    from hf_captioners.training.reward_references import TrainingReferences
+    from hf_captioners.training.rewards.references import TrainingReferences
     from hf_captioners.training.rewards import MetricReward
 
     captions = [["a red circle on the left"], ["two blue stars above a square"]]

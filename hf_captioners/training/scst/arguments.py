@@ -7,9 +7,9 @@ from typing import Any
 
 from transformers.trainer_utils import IntervalStrategy
 
-from .arguments import CaptioningTrainingArguments
-from .rewards import check_rewards, reward_names
-from .schedules import SCHEDULE_NAMES
+from hf_captioners.training.arguments import CaptioningTrainingArguments
+from hf_captioners.training.optimization import SCHEDULE_NAMES
+from hf_captioners.training.rewards.functions import check_rewards, reward_names
 
 SAMPLINGS = ("multinomial", "beams")
 BASELINES = ("greedy", "beam_mean", "leave_one_out", "moving_average")

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .region_source import MAX_NUMBERS, require_numbers
+from hf_captioners.features.region_source import MAX_NUMBERS, require_numbers
 
 # Longest header of an array: that of numpy plus the fixed part.
 HEADER_BYTES = 2**14

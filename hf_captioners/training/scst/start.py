@@ -13,8 +13,9 @@ from pathlib import Path
 
 from accelerate.utils import broadcast_object_list
 
-from .checkpoints import last_complete_checkpoint
-from .scst_arguments import CROSS_ENTROPY_FOLDER
+from hf_captioners.training.resume import last_complete_checkpoint
+
+from .arguments import CROSS_ENTROPY_FOLDER
 
 START_FOLDER = "start"
 

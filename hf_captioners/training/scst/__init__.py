@@ -1,0 +1,1 @@
+"""Self-critical sequence training (SCST): trainer, arguments, sampling and losses."""
