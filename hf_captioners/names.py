@@ -76,14 +76,14 @@ def near_path(text: str | os.PathLike[str]) -> str:
     return near if str(parent) == "." else re.sub("`(.*)`", lambda found: f"`{parent / found[1]}`", near)
 
 
-def read_named_values(entries: Mapping[str, Any] | Iterable[str] | str, flag: str) -> dict[str, Any]:
+def read_named_values(entries: Mapping[str, Any] | Iterable[str] | str, argument: str) -> dict[str, Any]:
     """Read `name=value` entries.
 
     A value is read as JSON, which includes `1e-4`, or else as YAML, which includes `[a, b]` and plain text.
 
     Args:
         entries: the entries, or a mapping of names to values that are read already. `-` in a name is read as `_`.
-        flag: name of the argument, for messages.
+        argument: name of the argument that has them, for messages.
 
     Raises:
         ValueError: an entry has no `=`, or its value cannot be read.
@@ -95,13 +95,13 @@ def read_named_values(entries: Mapping[str, Any] | Iterable[str] | str, flag: st
         name, sign, text = entry.partition("=")
         if not sign:
             raise ValueError(
-                f"`{flag}` has the entry {entry!r}, expected NAME=VALUE; write name=value without blanks around `=`."
+                f"`{argument}` has the entry {entry!r}, expected NAME=VALUE: write name=value, without blanks."
             )
-        values[name.replace("-", "_")] = _read_value(text, entry, flag)
+        values[name.replace("-", "_")] = _read_value(text, entry, argument)
     return values
 
 
-def _read_value(text: str, entry: str, flag: str) -> Any:
+def _read_value(text: str, entry: str, argument: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
@@ -110,7 +110,7 @@ def _read_value(text: str, entry: str, flag: str) -> Any:
         try:
             return yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise ValueError(f"`{flag}` has the entry {entry!r}, whose value cannot be read: {error}") from error
+            raise ValueError(f"`{argument}` has the entry {entry!r}, whose value cannot be read: {error}") from error
 
 
 def _import(name: str, path: str, kind: str) -> ModuleType:

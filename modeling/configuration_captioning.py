@@ -100,11 +100,15 @@ def read_inputs(given: Mapping[str, Any], declared: Mapping[str, str], owner: An
 def require_choice(field: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Raise a `ValueError` with the field, its value and the allowed values, unless `value` is one of `choices`."""
     if value not in choices:
-        raise ValueError(f"`{field}` is {value!r}, expected one of {', '.join(repr(choice) for choice in choices)}.")
+        nearest = get_close_matches(str(value), map(str, choices), n=1)
+        hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+        raise ValueError(f"`{field}` is {value!r}, expected one of {', '.join(map(repr, choices))}.{hint}")
 
 
 def require_range(field: str, value: float, low: float, high: float, *, high_open: bool = False) -> None:
     """Raise a `ValueError` unless `low <= value <= high` (or `< high`)."""
+    if not isinstance(value, int | float):
+        raise ValueError(f"`{field}` is {value!r}, expected a number.")
     inside = low <= value < high if high_open else low <= value <= high
     if not inside:
         bracket = ")" if high_open else "]"
@@ -113,6 +117,8 @@ def require_range(field: str, value: float, low: float, high: float, *, high_ope
 
 def require_minimum(field: str, value: float, minimum: float) -> None:
     """Raise a `ValueError` unless `value >= minimum`."""
+    if not isinstance(value, int | float):
+        raise ValueError(f"`{field}` is {value!r}, expected a number.")
     if value < minimum:
         raise ValueError(f"`{field}` is {value}, expected at least {minimum}.")
 

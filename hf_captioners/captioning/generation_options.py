@@ -20,12 +20,12 @@ def known_options() -> set[str]:
     return {name for name in names - NOT_OPTIONS if not name.startswith(("_", "output_"))}
 
 
-def check_generation_options(options: Mapping[str, Any], flag: str = "--generate") -> None:
+def check_generation_options(options: Mapping[str, Any], argument: str = "generate") -> None:
     """Check the names of options, and those values that are numbers.
 
     Args:
         options: values by name.
-        flag: the argument with which they were typed, for messages.
+        argument: name of the argument that has them, for messages.
 
     Raises:
         ValueError: a name is unknown (the message has the nearest one), or a value is wrong.
@@ -34,11 +34,11 @@ def check_generation_options(options: Mapping[str, Any], flag: str = "--generate
     for name, value in options.items():
         if name not in known:
             raise ValueError(
-                f"`{flag}` has {name!r}, which is no option of generate().{did_you_mean(name, known)} See the "
+                f"`{argument}` has {name!r}, which is no option of generate().{did_you_mean(name, known)} See the "
                 "documentation of transformers' GenerationConfig."
             )
         if value is not None and (expected := expected_of_generation(name, value)):
-            raise ValueError(f"`{flag}` has `{name}={value}`, expected {expected}.")
+            raise ValueError(f"`{argument}` has {name}={value}, expected {expected}.")
 
 
 def bad_words_ids(tokenizer: Any, words: Iterable[str]) -> list[list[int]]:

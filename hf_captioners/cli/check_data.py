@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from hf_captioners.names import read_named_values
 
-from .names import check_data, check_path
-from .table_names import check_columns
+from .paths import check_path
 
 if TYPE_CHECKING:
     from hf_captioners.data.report import Problem
@@ -58,10 +57,8 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.output_files import printable
 
     try:
-        options = read_named_values(args.data_options, "--data_options")
-        check_data(args.dataset, options)
+        options = read_named_values(args.data_options, "data_options")
         check_path("DIR", args.data_dir, folder=True)
-        check_columns(args.dataset, args.data_dir, options)
 
         from hf_captioners.data.checking import check_dataset
 

@@ -2,25 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from hf_captioners.names import did_you_mean, read_named_values
+from hf_captioners.names import read_named_values
 
 from .caption import add_model_arguments, add_weights_argument, generation_options, load_packed_model
-from .names import (
-    check_data,
-    check_least,
-    check_model_arguments,
-    check_path,
-    check_score_arguments,
-    check_split,
-    data_readers,
-    near_path,
-)
+from .parsing import positive
+from .paths import check_model_and_device, check_path
 from .score import add_metric_arguments, metric_settings, report
-from .table_names import FOLDER, check_columns
 
 if TYPE_CHECKING:
     from hf_captioners.data.report import Problem
@@ -43,10 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_weights_argument(parser)
     parser.add_argument("data", help="name of a data set of `load_captions`, or a folder of images with captions")
-    parser.add_argument("--data_dir", "--data-dir", help="folder of a named data set")
-    parser.add_argument(
-        "--data_options", "--data-options", nargs="+", default=[], help="options of the data set: name=value ..."
-    )
+    parser.add_argument("--data_dir", help="folder of a named data set")
+    parser.add_argument("--data_options", nargs="+", default=[], help="options of the data set: name=value ...")
     parser.add_argument(
         "--split",
         default="test",
@@ -57,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="region features instead of images: the output of extract-features, or a TSV, HDF5 or folder of "
         "bottom-up features",
     )
-    parser.add_argument("--max_images", "--max-images", type=int, help="caption at most this many images")
+    parser.add_argument("--max_images", type=positive, help="caption at most this many images")
     add_strict_argument(parser)
     add_model_arguments(parser)
     add_metric_arguments(parser)
@@ -81,38 +69,23 @@ def report_left_out(problems: "Sequence[Problem]", strict: bool) -> int:
     return 1 if problems and strict else 0
 
 
-def check_evaluated(data: str, data_dir: str | None, split: str, options: Mapping[str, Any]) -> None:
-    """Check the names of a data set or folder, its options and its split."""
-    is_folder = data_dir is None and Path(data).is_dir()
-    name, folder = (FOLDER, data) if is_folder else (data, data_dir)
-    if not is_folder and name not in data_readers():
-        hint = did_you_mean(data, data_readers()) or near_path(data)
-        raise FileNotFoundError(f"`data`: there is no folder and no data set {data}.{hint}")
-    check_data(name, options, "data")
-    check_path("--data_dir", data_dir, folder=True)
-    check_columns(name, folder, options)
-    check_split(name, split, folder)
-
-
 def run(args: argparse.Namespace) -> int:
     """Caption and score; 1 if the data set has images without references, or with `--strict` unreadable ones."""
     args.model = [args.model, *args.more_models]
-    options = read_named_values(args.data_options, "--data_options")
+    options = read_named_values(args.data_options, "data_options")
     is_held_out = args.split == HELD_OUT
-    check_evaluated(args.data, args.data_dir, "train" if is_held_out else args.split, options)
-    check_score_arguments(args)
-    check_least("--max_images", args.max_images)
-    check_model_arguments(args)
+    check_path("data_dir", args.data_dir, folder=True)
+    check_path("features", args.features)
+    check_model_and_device(args.model, args.device)
+    settings = metric_settings(args)
 
-    from hf_captioners.captioning.batches import require_batch_size
     from hf_captioners.captioning.data_set import caption_data_set, load_split
     from hf_captioners.captioning.scoring import score_matched
     from hf_captioners.data.held_out import HeldOut
     from hf_captioners.data.readable import unusable_images
     from hf_captioners.data.report import DataReport
 
-    require_batch_size(args.batch_size)
-    settings = metric_settings(args)
+    captioning = generation_options(args)
     problems = DataReport()
     held_out = HeldOut.load(args.model[0]) if is_held_out else None
     split = "train" if is_held_out else args.split
@@ -122,6 +95,6 @@ def run(args: argparse.Namespace) -> int:
     if args.max_images is not None and args.max_images < len(rows):
         print(f"only the first {args.max_images:,} of {len(rows):,} images", file=sys.stderr)
         rows = rows.select(range(args.max_images))
-    matched = caption_data_set(load_packed_model(args), rows, args.batch_size, **generation_options(args))
+    matched = caption_data_set(load_packed_model(args), rows, args.batch_size, **captioning)
     status = report(score_matched(matched, settings), args)
     return max(status, report_left_out(unusable_images(problems), args.strict))

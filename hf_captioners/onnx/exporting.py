@@ -95,7 +95,7 @@ def export_captioner(
     require_opset(opset)
     if weights not in WEIGHTS:
         raise ValueError(
-            f"`--weights` is {weights!r}, expected one of {', '.join(WEIGHTS)}.{did_you_mean(weights, WEIGHTS)}"
+            f"`weights` is {weights!r}, expected one of {', '.join(WEIGHTS)}.{did_you_mean(weights, WEIGHTS)}"
         )
     target = Path(output_dir)
     require_new_folder(target)
@@ -129,7 +129,7 @@ def require_opset(opset: int) -> None:
     """Raise a `ValueError` for an opset that is too old or too new."""
     if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
         raise ValueError(
-            f"`--opset` is {opset}, expected {OLDEST_OPSET} to {NEWEST_OPSET}: the exporter of torch writes no other "
+            f"`opset` is {opset}, expected {OLDEST_OPSET} to {NEWEST_OPSET}: the exporter of torch writes no other "
             f"operators. Leave it out for {OPSET}."
         )
 

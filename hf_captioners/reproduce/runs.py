@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from hf_captioners.names import did_you_mean, listed
+from hf_captioners.training.parser import RECIPE, SELF_CRITICAL, merge_arguments
 
 from .combining import require_evaluation_arguments, typed_evaluation
-from .recipe import Recipe, as_arguments, merge_arguments
+from .recipe import Recipe, as_arguments
 
 RESULT = "result.json"
 STARTED, DONE, FAILED = "begun", "done", "failed"
@@ -49,7 +50,10 @@ class Run:
     def arguments(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Return the training arguments: those of the recipe, and those that override them."""
         own = {"seed": self.seed, "output_dir": str(self.folder)}
-        return merge_arguments(self.recipe.with_regime(self.regime), overrides, own)
+        merged = merge_arguments(self.recipe.with_regime(self.regime), overrides, own)
+        if merged.get("model") is not None and not merged.get(SELF_CRITICAL):
+            merged.setdefault(RECIPE, "none")  # a row has its own settings, however few its images are
+        return merged
 
     def typed(self, overrides: Mapping[str, Any]) -> list[str]:
         """Return what is typed after `hf-captioners` and `command`."""
@@ -77,7 +81,7 @@ def find_recipes(folder: Path, paper: str, table: str | None = None, row: str | 
         ValueError: there are no such rows.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"There is no folder {folder}. Leave --recipes out to use those of the package.")
+        raise FileNotFoundError(f"There is no folder {folder}. Leave `recipes` out to use those of the package.")
     known = [recipe for path in sorted(folder.rglob("*.yaml")) if (recipe := Recipe.load(path)).published]
     wanted = [
         recipe

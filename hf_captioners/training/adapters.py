@@ -88,7 +88,7 @@ def add_adapter(model: Any, arguments: AdapterArguments) -> Any:
         ImportError: peft is not installed.
         ValueError: no layer has one of the names.
     """
-    require_peft("--use_peft")
+    require_peft("`use_peft`")
     import peft
 
     targets = arguments.lora_target_modules
@@ -96,8 +96,8 @@ def add_adapter(model: Any, arguments: AdapterArguments) -> Any:
     chosen = linear_layers(model) if one_text in (None, ALL_LINEAR) else one_text
     if isinstance(chosen, str) and not _is_pattern(chosen):
         chosen = [chosen]
-    require_modules(model, [] if isinstance(chosen, str) else chosen, "--lora_target_modules")
-    require_modules(model, arguments.lora_modules_to_save or [], "--lora_modules_to_save")
+    require_modules(model, [] if isinstance(chosen, str) else chosen, "lora_target_modules")
+    require_modules(model, arguments.lora_modules_to_save or [], "lora_modules_to_save")
     config = peft.LoraConfig(
         r=arguments.lora_r,
         lora_alpha=arguments.lora_alpha,

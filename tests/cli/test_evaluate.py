@@ -44,7 +44,6 @@ def test_some_images_and_generation_options(options, tmp_path, capsys):
     ("arguments", "message"),
     [
         (("--split", "test"), "test"),
-        (("--batch_size", "0"), "expected at least 1"),
         (("--metrics", "blue"), "expected a list of names among"),
     ],
 )
