@@ -23,6 +23,7 @@ import torch
 from datasets import Dataset
 from numpy.typing import NDArray
 from PIL import Image
+from provenance import records_of, write_results
 from torch import Tensor, nn
 from transformers import ResNetConfig, ResNetModel
 
@@ -301,7 +302,7 @@ def main() -> None:
             known["runs"][name] = run
             print(name, json.dumps(run), f"{time.process_time() - trained:.0f} s for the measurement", flush=True)
             known["hardware"] = f"{os.cpu_count()} CPU cores"
-            args.output.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+            write_results(args.output, known, records_of(args.output))
 
 
 def regions_of(model: Any, processor: Any, examples: list[Any]) -> Any:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from datasets import Dataset
 from flickr8k import training_record
+from provenance import run_records, write_results
 
 from hf_captioners.captioning.attributes import detection_batches, load_attribute_detector
 from hf_captioners.captioning.batches import load_pipeline
@@ -96,7 +97,8 @@ def main() -> None:
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU, shared with other work",
         "commands": args.commands.read_text(encoding="utf-8"),
     }
-    args.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    runs = [record for path in (args.detector, args.oracle, args.detected) for record in run_records(path)]
+    write_results(args.output, figures, runs)
     print(json.dumps({name: result["cider_d"] for name, result in results.items()}), figures["comparisons"])
 
 

@@ -20,6 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from provenance import write_results
+
 PAGE = Path(__file__).parents[1] / "examples" / "browser_captioner"
 SECONDS = 300  # for loading, and for one caption
 
@@ -156,7 +158,7 @@ def main() -> None:
     }
     print(json.dumps(result, indent=2))
     if arguments.output:
-        arguments.output.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_results(arguments.output, result)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ captions are equal, CIDEr-D against all references, the size of weights and toke
 """
 
 import argparse
-import json
 import platform
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from provenance import write_results
 
 from hf_captioners.data import load_captions
 from hf_captioners.loading import load_captioner
@@ -86,7 +86,7 @@ def main() -> None:
         "examples": captions[0][:5],
         "commands": args.commands.read_text() if args.commands else None,
     }
-    args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(args.output, result)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import torch
+from provenance import records_of, write_results
 
 from hf_captioners.captioning.batches import load_pipeline
 from hf_captioners.captioning.data_set import caption_data_set, load_split
@@ -101,7 +102,7 @@ def main() -> None:
                 if (count, captions or 5, draw) in done:
                     continue
                 runs.append(measure(args, count, captions or None, draw))
-                args.output.write_text(json.dumps({"runs": runs}, indent=2) + "\n", encoding="utf-8")
+                write_results(args.output, {"runs": runs}, records_of(args.output))
                 gains = [
                     r["after"] - r["before"] for r in runs if (r["images"], r["captions"]) == (count, captions or 5)
                 ]

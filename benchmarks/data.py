@@ -24,6 +24,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import h5py  # noqa: E402
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from known_changes import known_changes, provenance_lines  # noqa: E402
+from provenance import records_of, write_results  # noqa: E402
 
 from hf_captioners.features.feature_store import FeatureStore, StoreDescription, StoredKind  # noqa: E402
 from hf_captioners.features.feature_store_writer import FeatureStoreWriter  # noqa: E402
@@ -152,6 +154,7 @@ def page(figures: dict[str, Any]) -> str:
     return "\n".join(
         [
             "",
+            *provenance_lines(RESULTS.stem, records_of(RESULTS), known_changes()),
             f"Random padded reads of up to {REGIONS} x {SIZE} region features, warm caches, one core, "
             f"{figures['hardware']}:",
             "",
@@ -183,7 +186,7 @@ def main() -> None:
             "images": time_images(args.images),
             "coco": time_coco(args.coco, Path(scratch)),
         }
-    RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    write_results(RESULTS, figures)
     head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     PAGE.write_text(head + BEGIN + page(figures) + END + rest.partition(END)[2], encoding="utf-8")
     print(json.dumps(figures, indent=2))

@@ -24,6 +24,7 @@ from unittest.mock import patch
 
 import torch
 from decoding_rivals import captions_one_by_one, keys_of_every_step, project_always, with_stock_search
+from provenance import processor_name, write_results
 from timing import cpu_seconds
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
@@ -32,7 +33,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from transformers.pytorch_utils import Conv1D
 
 import hf_captioners.modeling  # noqa: F401 (registers the architectures)
-from hf_captioners.modeling.layers_attention import PACKING, BeamFoldingCrossAttention, can_pack
+from hf_captioners.modeling.layers_attention import BeamFoldingCrossAttention
+from hf_captioners.modeling.layers_packed import PACKING, can_pack
 from hf_captioners.modeling.layers_recurrent import DotRegionAttention
 
 FEATURE_SIZE = 2048
@@ -235,15 +237,6 @@ def read_rate() -> float:
     return values.numel() * 4 / min(cpu_seconds(values.sum) for _ in range(5))
 
 
-def processor_name() -> str:
-    """Return the name of the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
-
-
 def line(row: dict[str, Any]) -> str:
     """Return a row of the printed table."""
     equal = "" if row["equal"] is None else f"{row['equal']}/{row['images']}"
@@ -282,9 +275,8 @@ def main() -> None:
     setting = {"quick": args.quick, "beams": args.beams, "tokens": args.tokens}
     machine = f"{processor_name()}, 1 thread, torch {torch.__version__.split('+')[0]}"
     if args.output is not None:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
         result = {"setting": setting, "machine": machine, "rows": rows, "profile": profiled}
-        args.output.write_text(json.dumps(result, indent=1) + "\n")
+        write_results(args.output, result)
 
 
 if __name__ == "__main__":

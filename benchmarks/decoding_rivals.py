@@ -26,7 +26,7 @@ def with_stock_search(model: Any) -> Any:
 
 def _prepare_stock_cache(self: Any, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
     config = self.model.decoder.mask_config
-    model_kwargs["past_key_values"] = EncoderDecoderCache(DynamicCache(config=config), DynamicCache())
+    model_kwargs["cache"] = EncoderDecoderCache(DynamicCache(config=config), DynamicCache())
 
 
 def project_always(self: Any, levels: Any, cache: Any) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from provenance import write_results
 from timing import median_cpu_seconds
 from transformers import RTDetrConfig, RTDetrForObjectDetection
 
@@ -63,7 +64,7 @@ def main() -> None:
         print(json.dumps(rows[-1]), flush=True)
     setting = {"images": args.images, "regions": REGIONS, "tokens": TOKENS, "parameters": model.num_parameters()}
     result = {"setting": setting, "machine": f"{platform.machine()}, 1 thread", "rows": rows}
-    args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(args.output, result)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from provenance import records_of, write_results
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "earlier_version.json"
 PACKAGES = {
@@ -220,7 +222,7 @@ def main() -> None:
             rows[name] = compare(name, versions, args)
             print(json.dumps(rows[name]), flush=True)
             result = {"commit": args.commit, "rounds": args.rounds, "machine": platform.machine(), "rows": rows}
-            args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            write_results(args.output, result, records_of(args.output))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import Any
 import PIL.Image
 import torch
 from decoding_rivals import with_stock_search
+from provenance import write_results
 from timing import median_cpu_seconds
 from transformers import AutoTokenizer
 
@@ -110,7 +111,7 @@ def main() -> None:
         "rows": rows,
     }
     print(json.dumps(result, indent=1))
-    args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(args.output, result)
 
 
 if __name__ == "__main__":

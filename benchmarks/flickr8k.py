@@ -1,47 +1,67 @@
 """Evaluate a captioner trained on Flickr8k on its 1,000 validation photographs.
 
-    python benchmarks/flickr8k.py runs/flickr8k --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k \
-        --output benchmarks/results/flickr8k_visualgpt.json
+    python benchmarks/flickr8k.py runs/flickr8k/seed_1 runs/flickr8k/seed_2 \
+        --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k --output benchmarks/results/flickr8k_visualgpt.json
 
 The script captions each photograph with beam search and scores the captions against all five references. The shuffled
-control scores the same captions against the references of the adjacent photograph. The scores are written together
-with the record of the training run.
+control scores the same captions against the references of the adjacent photograph. The scores, means if there are
+captioners of several seeds, are written together with the records of the training runs.
 """
 
 import argparse
 import json
 import os
 import platform
+import statistics
 import time
 from pathlib import Path
 
-import torch
+from provenance import run_records, write_results
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-import hf_captioners
 from hf_captioners.data import load_captions
 from hf_captioners.metrics import compute_caption_metrics
 from hf_captioners.reproduce.recipe import Recipe
 
 
-def write_captions(model_dir: str, rows, beams: int, batch_size: int) -> list[str]:
+def write_captions(model_dir: str, rows, options: dict[str, int], batch_size: int) -> list[str]:
     """Return the captions of all images."""
     model = AutoModelForImageTextToText.from_pretrained(model_dir)
     processor = AutoProcessor.from_pretrained(model_dir)
     captions = []
     for start in range(0, len(rows), batch_size):
         inputs = processor(images=rows[start : start + batch_size]["image"], return_tensors="pt")
-        captions += processor.batch_decode(model.generate(**inputs, num_beams=beams, max_new_tokens=20))
+        captions += processor.batch_decode(model.generate(**inputs, **options))
     return captions
 
 
 def training_record(model_dir: Path, seconds: float | None) -> dict:
     """Return length and duration of the run from its files; `seconds` overrides the duration."""
     state = json.loads((model_dir / "trainer_state.json").read_text())
-    best = max((entry for entry in state["log_history"] if "eval_cider_d" in entry), key=lambda e: e["eval_cider_d"])
+    evaluated = [entry for entry in state["log_history"] if "eval_cider_d" in entry]
+    best = max(evaluated, key=lambda entry: entry["eval_cider_d"], default=None)
     if seconds is None:
         seconds = sum(entry["train_runtime"] for entry in state["log_history"] if "train_runtime" in entry)
-    return {"epochs": state["epoch"], "best_epoch": best["epoch"], "steps": state["global_step"], "seconds": seconds}
+    record = {"epochs": state["epoch"], "steps": state["global_step"], "seconds": seconds}
+    return record | ({} if best is None else {"best_epoch": best["epoch"]})
+
+
+def evaluate(model_dir: str, rows, options: dict[str, int], batch_size: int, seconds: float | None) -> dict:
+    """Return scores and captions of a captioner, and the record of its training."""
+    start = time.time()
+    captions = write_captions(model_dir, rows, options, batch_size)
+    captioning_seconds = time.time() - start
+    references = rows["captions"]
+    own = compute_caption_metrics(captions, references, metrics=("bleu", "bleu_no_penalty", "cider_d"))
+    shuffled = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
+    return {
+        **{name: value for name, value in own.items() if name.startswith(("bleu", "cider"))},
+        "cider_d_shuffled": shuffled["cider_d"],
+        "distinct_captions": len(set(captions)),
+        "training": training_record(Path(model_dir), seconds),
+        "captioning_seconds": round(captioning_seconds),
+        "examples": captions[:5],
+    }
 
 
 def published_row(args: argparse.Namespace) -> dict:
@@ -55,11 +75,14 @@ def published_row(args: argparse.Namespace) -> dict:
 def main() -> None:
     """Caption, score and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", help="directory of the trained captioner")
+    parser.add_argument("models", nargs="+", metavar="model", help="directories of captioners, of one seed each")
     parser.add_argument("--data_dir", required=True)
     parser.add_argument("--beams", type=int, default=5)
+    parser.add_argument("--max_new_tokens", type=int, default=20)
     parser.add_argument("--batch_size", type=int, default=50)
-    parser.add_argument("--training_seconds", type=float, help="training time of a run that was killed and resumed")
+    parser.add_argument(
+        "--training_seconds", type=float, nargs="+", help="training times of all runs, if some were killed and resumed"
+    )
     parser.add_argument("--commands", help="text file with the commands that trained the captioner")
     parser.add_argument("--recipe", help="recipe whose published scores are compared, with --row_regime")
     parser.add_argument("--row_regime", default="flickr8k", help="regime of that recipe")
@@ -68,30 +91,26 @@ def main() -> None:
     parser.add_argument("--output", default="benchmarks/results/flickr8k_visualgpt.json")
     args = parser.parse_args()
     rows = load_captions("caption_folder", data_dir=args.data_dir, split="validation")
-    start = time.time()
-    captions = write_captions(args.model, rows, args.beams, args.batch_size)
-    seconds = time.time() - start
-    references = rows["captions"]
-    own = compute_caption_metrics(captions, references, metrics=("bleu", "bleu_no_penalty", "cider_d"))
-    shuffled = compute_caption_metrics(captions[1:] + captions[:1], references, metrics=("cider_d",))
+    options = {"num_beams": args.beams, "max_new_tokens": args.max_new_tokens}
+    seconds = args.training_seconds or [None] * len(args.models)
+    if len(seconds) != len(args.models):
+        parser.error(f"`--training_seconds` has {len(seconds)} numbers, expected one for each of {len(args.models)}.")
+    timed = zip(args.models, seconds, strict=True)
+    runs = [evaluate(model, rows, options, args.batch_size, training_time) for model, training_time in timed]
+    scores = [name for name in runs[0] if name.startswith(("bleu", "cider"))]
     result = {
         "model": args.title,
         "images": len(rows),
         "beams": args.beams,
-        **{name: value for name, value in own.items() if name.startswith(("bleu", "cider"))},
-        "cider_d_shuffled": shuffled["cider_d"],
-        "distinct_captions": len(set(captions)),
-        "training": training_record(Path(args.model), args.training_seconds),
-        "captioning_seconds": round(seconds),
+        **(runs[0] | {name: statistics.fmean(run[name] for run in runs) for name in scores}),
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU, shared with other work",
-        "versions": {"hf_captioners": hf_captioners.__version__, "torch": torch.__version__.split("+")[0]},
         "commands": Path(args.commands).read_text() if args.commands else None,
-        "examples": captions[:5],
         "published": published_row(args) if args.recipe else None,
+        "runs": runs,
     }
-    Path(args.output).parent.mkdir(parents=True, exist_ok=True)
-    Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"CIDEr-D {own['cider_d']:.4f}, shuffled control {shuffled['cider_d']:.4f}, BLEU-4 {own['bleu_4']:.4f}")
+    records = [record for model in args.models for record in run_records(model)]
+    write_results(args.output, result, records)
+    print(", ".join(f"{name} {result[name]:.4f}" for name in ("cider_d", "cider_d_shuffled", "bleu_4")))
 
 
 if __name__ == "__main__":

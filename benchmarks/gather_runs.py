@@ -4,8 +4,8 @@
     python benchmarks/gather_runs.py runs/reproduce/self_critical --commands commands.txt \
         --output benchmarks/results/self_critical.json
 
-For a run of self-critical training two evaluations are kept: the initial one of the captioner, and the best later one.
-Both use the same decoding on the same images.
+For a run of self-critical training two evaluations are kept: the initial one of the captioner, and the last one. Both
+use the same decoding on the same images.
 """
 
 import argparse
@@ -13,6 +13,8 @@ import json
 import os
 import platform
 from pathlib import Path
+
+from provenance import run_records, write_results
 
 EVALUATED = ("cider_d", "bleu_4", "distinct", "length", "bad_endings")
 
@@ -27,8 +29,7 @@ def gather(path: Path) -> dict | None:
     kept = ("table", "row", "regime", "seed", "seconds", "figures")
     run = {name: result[name] for name in kept if name in result}  # an interrupted run has no time
     if evaluated and not evaluated[0]["step"]:
-        best = max((entry for entry in evaluated if entry["step"]), key=lambda entry: entry["eval_cider_d"])
-        for when, entry in (("before", evaluated[0]), ("after", best)):
+        for when, entry in (("before", evaluated[0]), ("after", evaluated[-1])):
             run[when] = {"step": entry["step"]} | {name: entry[f"eval_{name}"] for name in EVALUATED}
     return run
 
@@ -40,12 +41,18 @@ def main() -> None:
     parser.add_argument("--commands", type=Path, required=True, help="text file with the commands of the runs")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
+    gathered = {path: gather(path) for path in sorted(args.folder.rglob("result.json"))}
+    runs = {path: run for path, run in gathered.items() if run}
+    if len(runs) < max(len(gathered), 1):
+        parser.error(f"{len(runs)} of {len(gathered)} runs in {args.folder} are complete, expected all.")
     figures = {
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU",
         "commands": args.commands.read_text(encoding="utf-8"),
-        "runs": [run for path in sorted(args.folder.rglob("result.json")) if (run := gather(path))],
+        "after": "last",
+        "runs": list(runs.values()),
     }
-    args.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    records = [record for path in runs for record in run_records(path.parent, args.folder)]
+    write_results(args.output, figures, records, measured_here=False)
     print(f"{len(figures['runs'])} runs")
 
 

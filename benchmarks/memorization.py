@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+from provenance import records_of, write_results
 from tokenizers import ByteLevelBPETokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -121,7 +122,7 @@ def main() -> None:
         figures = json.loads(args.output.read_text(encoding="utf-8")) if args.output.exists() else {"runs": {}}
         figures |= {"hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU", "common_options": COMMON}
         figures["runs"][architecture] = result
-        args.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+        write_results(args.output, figures, records_of(args.output))
 
 
 if __name__ == "__main__":

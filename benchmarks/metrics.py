@@ -32,6 +32,8 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np  # noqa: E402
+from known_changes import known_changes, provenance_lines
+from provenance import records_of, write_results
 
 from hf_captioners.metrics import (  # noqa: E402
     CiderD,
@@ -281,6 +283,7 @@ def time_growth(data: Data) -> list[dict[str, float]]:
 def write_page(figures: dict[str, Any]) -> None:
     """Write the measurements to the end of the page on metrics."""
     lines = [
+        *provenance_lines(RESULTS.stem, records_of(RESULTS), known_changes()),
         f"CPU seconds on {figures['machine']}. All programs were measured in the same run.",
         "",
         "| task | original | this library | speed-up |",
@@ -328,8 +331,7 @@ def main() -> None:
     import_seconds, growth = time_import(), time_growth(data)
     machine = f"{platform.machine()}, one core, Python {platform.python_version()}, numpy {np.__version__}"
     figures = {"machine": machine, "rows": report.rows, "import_seconds": import_seconds, "growth": growth}
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(json.dumps(figures, indent=2) + "\n")
+    write_results(args.output, figures)
     if args.output == RESULTS:
         write_page(figures)
 

@@ -17,6 +17,7 @@ import platform
 from pathlib import Path
 
 from PIL import Image
+from provenance import run_records, write_results
 
 from hf_captioners.loading import load_captioner
 
@@ -47,7 +48,8 @@ def main() -> None:
         "grid": figures_of(args.grid),
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU, shared with other work",
     }
-    args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    runs = [record for path in (args.detector, args.regions, args.grid) for record in run_records(path)]
+    write_results(args.output, result, runs, measured_here=False)
     print({name: result[name]["cider_d"] for name in ("regions", "grid")})
 
 

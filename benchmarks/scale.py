@@ -26,6 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from provenance import records_of, write_results
+
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
@@ -259,7 +261,7 @@ def main() -> None:
         found = ray(photographs, args.rounds, args.batch_size)
     results = json.loads(args.output.read_text()) if args.output.exists() else {}
     results[args.part] = found | {"machine": f"{platform.machine()}, {os.cpu_count()} processors"}
-    args.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_results(args.output, results, records_of(args.output))
     print(json.dumps(found))
 
 

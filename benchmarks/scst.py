@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from decoding_rivals import project_always
+from provenance import write_results
 from torch import Tensor
 from transformers import AutoTokenizer, DynamicCache, EncoderDecoderCache
 
@@ -171,7 +171,7 @@ def search_with_graph(trainer: SCSTTrainer, inputs: dict[str, Tensor]) -> Tensor
     past: Any = EncoderDecoderCache(DynamicCache(config=model.config.text_config), DynamicCache())
     total, chosen, logprobs = torch.zeros(images, 1), words[:, :0], torch.zeros(images, 1, 0)
     for step in range(TOKENS):
-        outputs = model(encoder_outputs=encoded, decoder_input_ids=words, past_key_values=past, use_cache=True)
+        outputs = model(encoder_outputs=encoded, decoder_input_ids=words, cache=past, use_cache=True)
         each = outputs.logits[:, -1].log_softmax(-1).view(images, -1, outputs.logits.shape[-1])
         total, best = (total[..., None] + each.detach()).flatten(1).topk(BEAMS)
         beam, word = best // each.shape[-1], best % each.shape[-1]
@@ -237,7 +237,7 @@ def main() -> None:
         "profile": profile(args),
         "rival": compare(args),
     }
-    Path(args.output).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(args.output, result)
     print(json.dumps(result, indent=1))
 
 

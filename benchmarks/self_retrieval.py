@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from datasets import DatasetDict
+from provenance import records_of, write_results
 
 from hf_captioners.data import load_captions
 from hf_captioners.metrics import compute_caption_metrics
@@ -183,7 +184,7 @@ def main() -> None:
                 "setting": setting,
                 "runs": sorted(runs, key=lambda one: (one["rewards"], one["seed"])),
             }
-            output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+            write_results(output, content, records_of(output))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from provenance import write_results
+
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -154,7 +156,7 @@ def main() -> None:
         "megabytes_every_10_s": memory,
         "processor": platform.processor() or platform.machine(),
     }
-    args.output.write_text(json.dumps(result, indent=1) + "\n")
+    write_results(args.output, result)
     print(json.dumps(result))
 
 

@@ -10,20 +10,20 @@ change captions of random weights, so that only a trained captioner shows what t
 
 import argparse
 import copy
-import json
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from decoding import STOCK, processor_name
+from decoding import STOCK
 from decoding_rivals import with_stock_search
+from provenance import processor_name, write_results
 
 from hf_captioners.data import load_captions
 from hf_captioners.loading import load_captioner
 from hf_captioners.metrics import compute_caption_metrics
-from hf_captioners.modeling.layers_attention import PACKING, can_pack
+from hf_captioners.modeling.layers_packed import PACKING, can_pack
 
 RESULTS = Path(__file__).parent / "results" / "trained_decoding.json"
 BATCH = 8
@@ -121,7 +121,7 @@ def main() -> None:
             "lengths": lengths(captioner, regions[: args.timed], args.rounds, options),
             "weights": packed_weights(captioner, processor, regions, photographs["captions"], options),
         }
-    args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    write_results(args.output, result)
 
 
 if __name__ == "__main__":

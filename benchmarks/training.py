@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 from decoding import with_peak_memory
+from provenance import write_results
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, TrainerCallback
 from transformers.utils import ModelOutput
@@ -32,7 +33,7 @@ from hf_captioners.features.feature_store import FeatureStore, StoreDescription
 from hf_captioners.features.feature_store_writer import FeatureStoreWriter
 from hf_captioners.features.region_source import Regions
 from hf_captioners.features.regions_column import with_regions
-from hf_captioners.modeling import modeling_captioning
+from hf_captioners.modeling import losses_captioning
 from hf_captioners.modeling.configuration_show_attend_tell import ShowAttendTellConfig
 from hf_captioners.modeling.configuration_visualgpt import VisualGPTConfig
 from hf_captioners.modeling.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration
@@ -159,8 +160,8 @@ def memory_of_loss(args: argparse.Namespace) -> dict[str, Any]:
     labels = torch.randint(model.config.vocab_size, (CAPTIONS, TOKENS))
     figures = {"tokens": labels.numel()}
     outputs = ModelOutput(last_hidden_state=hidden)
-    for name, logits in (("in pieces", modeling_captioning.LOGITS_AT_A_TIME), ("at once", sys.maxsize)):
-        with patch.object(modeling_captioning, "LOGITS_AT_A_TIME", logits):
+    for name, logits in (("in pieces", losses_captioning.LOGITS_AT_A_TIME), ("at once", sys.maxsize)):
+        with patch.object(losses_captioning, "LOGITS_AT_A_TIME", logits):
             seconds = time.process_time()
             figures[name] = with_peak_memory(lambda: model.caption_loss(outputs, labels, None, None).backward())[1]
             figures[f"{name}, CPU seconds"] = time.process_time() - seconds
@@ -186,9 +187,8 @@ def main() -> None:
     machine = f"{platform.machine()}, 1 thread, torch {torch.__version__.split('+')[0]}"
     if args.output is not None:
         setting = {"batch_size": args.batch_size, "regions": REGIONS, "quick": args.quick}
-        args.output.write_text(
-            json.dumps({"setting": setting, "machine": machine, "rows": rows, "memory": memory}, indent=1) + "\n"
-        )
+        figures = {"setting": setting, "machine": machine, "rows": rows, "memory": memory}
+        write_results(args.output, figures)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from provenance import write_results
 from transformers import AutoConfig
 
 WHOLE, PIECES, MERGED = "whole", "pieces", "pieces, batch norms merged"
@@ -81,7 +82,7 @@ def main() -> None:
     model = AutoConfig.from_pretrained(args.vision_model).model_type
     setting = {"batch": args.batch, "size": args.size, "model": model}
     figures = {"setting": setting, "machine": f"{platform.machine()}, 1 thread", "rows": rows}
-    args.output.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    write_results(args.output, figures)
     print(json.dumps(rows, indent=1))
 
 

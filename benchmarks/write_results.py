@@ -5,49 +5,69 @@ python benchmarks/write_results.py
 
 import json
 import statistics
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import speed_sections as speed
+from known_changes import RESULTS, known_changes, provenance_lines
+from provenance import ROOT
 from tables import columns, commands, shell, spread
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
 TITLES = {"bleu_1": "BLEU-1", "bleu_4": "BLEU-4", "cider_d": "CIDEr-D"}
 
 
 def flickr8k(figures: dict) -> list[str]:
     """Return the section on a captioner of photographs."""
-    training, name = figures["training"], figures["model"]
+    name, runs = figures["model"], figures.get("runs", [figures])
     ratio = figures["cider_d"] / figures["cider_d_shuffled"]
     metrics = [metric for metric in ("bleu_1", "bleu_4", "cider_d") if metric in figures]
     blank = " |" * (len(metrics) - 1)
+    means, of_seed = "", ""
+    if len(runs) > 1:
+        means, of_seed = " Scores are means ± standard deviations over the seeds.", " of the first seed"
     return [
-        f"## Flickr8k: {name} trained on 6,000 photographs with two CPU cores",
+        f"## Flickr8k: {name} trained on 6,000 photographs",
         "",
         f"Scores on the {figures['images']:,} validation photographs with five references each and beam search with "
         f"{figures['beams']} beams. The shuffled control scores the same captions against the references of the "
-        "adjacent photograph.",
+        f"adjacent photograph.{means}",
         "",
         *columns("captions", *(TITLES[metric] for metric in metrics)),
-        f"| **{name}** | " + " | ".join(f"**{figures[metric]:.3f}**" for metric in metrics) + " |",
-        f"| shuffled control |{blank} {figures['cider_d_shuffled']:.3f} |",
+        f"| **{name}** | " + " | ".join(f"**{spread([run[metric] for run in runs])}**" for metric in metrics) + " |",
+        f"| shuffled control |{blank} {spread([run['cider_d_shuffled'] for run in runs])} |",
         "",
         f"The CIDEr-D score is {ratio:.1f} times that of the shuffled control. {figures['distinct_captions']:,} of "
-        f"the {figures['images']:,} captions are distinct. A baseline without training, the consensus of the captions "
-        "of the 30 nearest neighbours (same backbone), reaches BLEU-4 0.154 and CIDEr-D 0.361.",
+        f"the {figures['images']:,} captions{of_seed} are distinct. A baseline without training, the consensus of the "
+        "captions of the 30 nearest neighbours (same backbone), reaches BLEU-4 0.154 and CIDEr-D 0.361.",
         "",
         *beside_published(figures),
-        f"Training: {training['epochs']:g} epochs, {training['steps']:,} steps, {training['seconds'] / 60:.0f} "
-        f"minutes. The best evaluation was after epoch {training['best_epoch']:g}. Hardware: {figures['hardware']}. "
-        f"Captioning the photographs took {figures['captioning_seconds']} s.",
-        "",
+        *trainings(figures, runs),
         "Commands (`HF_CAPTIONERS_DATA_DIR` is the data folder):",
         "",
         "```bash",
         *commands(figures),
         "```",
         "",
-        "First captions: " + "; ".join(f"“{caption}”" for caption in figures["examples"]) + ".",
+        f"First captions{of_seed}: " + "; ".join(f"“{caption}”" for caption in figures["examples"]) + ".",
+        "",
+    ]
+
+
+def trainings(figures: dict, runs: list[dict]) -> list[str]:
+    """Return the sentences on the length of the trainings and on the weights that are scored."""
+    training = runs[0]["training"]
+    minutes = statistics.fmean(run["training"]["seconds"] for run in runs) / 60
+    if "best_epoch" in training:
+        scored = f"The best evaluation was after epoch {training['best_epoch']:g}."
+    else:
+        scored = (
+            "The last weights are scored; the learning rate was chosen on 500 training photographs, which only those "
+            "runs held out."
+        )
+    each = f" for each of {len(runs)} seeds" if len(runs) > 1 else ""
+    return [
+        f"Training: {training['epochs']:g} epochs, {training['steps']:,} steps, {minutes:.0f} minutes{each}. {scored} "
+        f"Hardware: {figures['hardware']}. Captioning the photographs took {figures['captioning_seconds']} s.",
         "",
     ]
 
@@ -94,7 +114,7 @@ def beside_published(figures: dict) -> list[str]:
         f"Comparison with the paper ({published['row']}; {published['conditions']}), in percent:",
         "",
         *columns("", *(name.replace("_no_penalty", "").replace("bleu_", "BLEU-") for name in names)),
-        f"| this run | {measured} |",
+        f"| {'this run' if len(figures.get('runs', [0])) == 1 else 'mean of the seeds'} | {measured} |",
         f"| paper | {theirs} |",
         "",
     ]
@@ -106,7 +126,8 @@ def self_critical(figures: dict) -> list[str]:
         "## Effect of self-critical training",
         "",
         "Scores on validation images, with the decoding and metrics of the evaluations during training. *Before* is "
-        "the captioner after cross-entropy training, *after* the best evaluation of self-critical training. Distinct "
+        f"the captioner after cross-entropy training, *after* the {figures.get('after', 'best')} evaluation of "
+        "self-critical training. Distinct "
         "captions and bad endings (truncated captions) are shares of all captions; words are the mean per caption. "
         "Scores are means ± standard deviations over the runs.",
         "",
@@ -461,49 +482,72 @@ def attention_on_objects(figures: dict) -> list[str]:
     ]
 
 
-def page() -> str:
-    """Return the whole page."""
+SECTIONS: tuple[tuple[str, Callable[[dict], list[str]]], ...] = (
+    ("default_captioner", default_captioner),
+    ("flickr8k_visualgpt", flickr8k),
+    ("flickr8k_show_attend_tell", flickr8k),
+    ("flickr8k_aoanet", flickr8k),
+    ("flickr8k_zodiac_aoanet", flickr8k),
+    ("flickr8k_transformer", flickr8k),
+    ("flickr8k_image_transformer", flickr8k),
+    ("attributes", attributes),
+    ("self_critical", self_critical),
+    ("self_retrieval", self_retrieval),
+    ("low_data", low_data),
+    ("correction_loop", correction_loop),
+    ("memorization", memorization),
+    ("attention_on_objects", attention_on_objects),
+    ("zodiac_pools", zodiac_pools),
+    ("decoding", speed.decoding),
+    ("trained_decoding", speed.trained_decoding),
+    ("exported_decoding", speed.exported_decoding),
+    ("exported_captions", speed.exported_captions),
+    ("trimmed_vocabulary", speed.trimmed_vocabulary),
+    ("browser_captions", speed.browser_captions),
+    ("vision", speed.vision),
+    ("detector", detector),
+    ("regions", regions),
+    ("training", speed.training),
+    ("earlier_version", speed.earlier_version),
+    ("scst", speed.scst),
+    ("scale", speed.scale),
+)
+"""The result files, and the function of the section of each, in the order of the page."""
+
+
+def written_sections(changes: Sequence[dict], results: Path = RESULTS) -> dict[str, list[str]]:
+    """Return the lines of the sections by the names of their result files.
+
+    Args:
+        changes: the changes of the code that invalidate results, see `known_changes`.
+        results: folder of the result files.
+    """
+    sections = {}
+    for name, section in SECTIONS:
+        path = results / f"{name}.json"
+        if path.is_file():
+            figures = json.loads(path.read_text(encoding="utf-8"))
+            title, blank, *lines = section(figures)
+            sections[name] = [title, blank, *provenance_lines(name, figures["provenance"], changes), *lines]
+    return sections
+
+
+def page(changes: Sequence[dict] | None = None) -> str:
+    """Return the whole page.
+
+    Args:
+        changes: default: those of `known_changes.json`.
+    """
     lines = [
         "# Results",
         "",
-        "Scores are computed with the metrics of this library, in natural units: papers print a CIDEr-D of 0.414 as "
-        "41.4. `python benchmarks/write_results.py` writes this page from the files in `benchmarks/results`.",
+        "Scores are computed with the metrics of this library, in natural units: papers print a CIDEr-D of 0.6 as 60. "
+        "`python benchmarks/write_results.py` writes this page from the files in `benchmarks/results`. A section that "
+        "a later change of the code invalidates (`benchmarks/known_changes.json`) says so.",
         "",
     ]
-    sections = (
-        ("default_captioner", default_captioner),
-        ("flickr8k_visualgpt", flickr8k),
-        ("flickr8k_show_attend_tell", flickr8k),
-        ("flickr8k_aoanet", flickr8k),
-        ("flickr8k_zodiac_aoanet", flickr8k),
-        ("flickr8k_transformer", flickr8k),
-        ("flickr8k_image_transformer", flickr8k),
-        ("attributes", attributes),
-        ("self_critical", self_critical),
-        ("self_retrieval", self_retrieval),
-        ("low_data", low_data),
-        ("correction_loop", correction_loop),
-        ("memorization", memorization),
-        ("attention_on_objects", attention_on_objects),
-        ("zodiac_pools", zodiac_pools),
-        ("decoding", speed.decoding),
-        ("trained_decoding", speed.trained_decoding),
-        ("exported_decoding", speed.exported_decoding),
-        ("exported_captions", speed.exported_captions),
-        ("trimmed_vocabulary", speed.trimmed_vocabulary),
-        ("browser_captions", speed.browser_captions),
-        ("vision", speed.vision),
-        ("detector", detector),
-        ("regions", regions),
-        ("training", speed.training),
-        ("earlier_version", speed.earlier_version),
-        ("scst", speed.scst),
-        ("scale", speed.scale),
-    )
-    for name, section in sections:
-        path = RESULTS / f"{name}.json"
-        if path.is_file():
-            lines += section(json.loads(path.read_text(encoding="utf-8")))
+    for section in written_sections(known_changes() if changes is None else changes).values():
+        lines += section
     return "\n".join(lines)
 
 

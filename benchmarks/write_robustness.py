@@ -5,10 +5,12 @@ python benchmarks/write_robustness.py
 """
 
 import json
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "robustness.json"
+from known_changes import RESULTS as FOLDER
+from known_changes import known_changes, provenance_lines
+from provenance import ROOT
+
+RESULTS = FOLDER / "robustness.json"
 HEAD = """# Robustness
 
 `make attack` gives the library damaged and hostile files, and kills its long jobs. This page lists what was tried. Two
@@ -70,6 +72,7 @@ def page() -> str:
     seeds = ", ".join(map(str, results["seeds"]))
     lines = [
         f"## Result\n\nSeeds {seeds}, `COUNT={results['count']}`.\n",
+        *provenance_lines("robustness", results["provenance"], known_changes()),
         "| class | tried | result | refused | failed | CPU seconds | MB |",
         "|---|---|---|---|---|---|---|",
     ]

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict
+from provenance import write_results
 from torch import Tensor
 
 from hf_captioners.data import load_captions
@@ -188,7 +189,7 @@ def main() -> None:
                 print(json.dumps(run), f"{time.process_time() - began:.0f} CPU s", flush=True)
         # After every seed, so that an interrupted measurement leaves whole ones.
         content = {"hardware": f"2 {platform.machine()} cores, no GPU", "setting": setting, "runs": runs}
-        Path(args.output).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_results(args.output, content)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ The figures are those of the stored form; they may differ from those of the trai
 import argparse
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +29,10 @@ from hf_captioners.loading import load_captioner
 from hf_captioners.output_files import write_text
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "benchmarks"))
+
+from provenance import run_records, write_results  # noqa: E402
+
 FOLDER = HERE / "hf_captioners_default" / "captioner"
 NAME, VERSION = "hf-captioners-default", "1.0.0"
 TERMS = "weights for research and education only"
@@ -120,7 +125,7 @@ def make(trained: str, output: Path, validation_dir: str | None = None, split: s
         for path in folder.iterdir():
             shutil.copyfile(path, output / path.name)  # with the usual permissions, not those of temporary files
     if validation_dir is not None and output == FOLDER:
-        write_text(RESULTS, json.dumps(results, indent=1) + "\n")
+        write_results(RESULTS, results, run_records(trained))
     return facts
 
 

@@ -11,12 +11,17 @@ comments, each in a line of its own:
 import json
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 from hf_captioners.architectures import KINDS, get_architecture
 
 ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+
+from known_changes import invalidating, known_changes  # noqa: E402
+
 DOCS, RESULTS, SOURCES = ROOT / "docs", ROOT / "benchmarks" / "results", ROOT / "build" / "site_sources"
 REPOSITORY_PAGES = {"index.md": "README.md", "contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
 NOTEBOOK = "first_captioner.md"  # the guide that is also a notebook
@@ -139,29 +144,33 @@ def class_documentation(kind: str, name: str) -> str:
     return "\n\n".join(f"::: {row.module(one)}.{row.prefix}{one}" for one in kinds)
 
 
+def current_figures(name: str) -> dict[str, Any] | None:
+    """Return a result, or None if there is none or a later change of the code invalidates it."""
+    path = RESULTS / f"{name}.json"
+    if not path.is_file():
+        return None
+    figures = json.loads(path.read_text(encoding="utf-8"))
+    return None if invalidating(name, figures["provenance"], known_changes()) else figures
+
+
 def results(name: str) -> str:
     """Return the measured figures of an architecture as a list, from the files in `benchmarks/results`."""
     lines = []
-    photographs, drawn = RESULTS / f"flickr8k_{name}.json", RESULTS / "attention_on_objects.json"
-    if photographs.is_file():
-        figures = json.loads(photographs.read_text(encoding="utf-8"))
+    if figures := current_figures(f"flickr8k_{name}"):
         lines.append(
             f"- Flickr8k, {figures['images']:,} validation photographs: CIDEr-D {figures['cider_d']:.3f}, BLEU-4 "
             f"{figures['bleu_4']:.3f}; shuffled control {figures['cider_d_shuffled']:.3f}."
         )
-    by_attributes = RESULTS / "attributes.json"
-    if name == "eta" and by_attributes.is_file():
-        captioners = json.loads(by_attributes.read_text(encoding="utf-8"))["captioners"]
+    if name == "eta" and (by_attributes := current_figures("attributes")):
+        captioners = by_attributes["captioners"]
         scores = ", ".join(f"{one['cider_d']:.3f} ({attributes})" for attributes, one in captioners.items())
         lines.append(f"- Flickr8k, CIDEr-D by the attributes that are read: {scores}.")
-    learned = json.loads((RESULTS / "memorization.json").read_text(encoding="utf-8"))["runs"].get(name)
-    if learned:
+    if learned := (current_figures("memorization") or {"runs": {}})["runs"].get(name):
         lines.append(
             f"- It learns: CIDEr-D {learned['cider_d']:.3f} on the {learned['images']} photographs of its training; "
             f"shuffled control {learned['cider_d_shuffled']:.3f}."
         )
-    looked = json.loads(drawn.read_text(encoding="utf-8"))["runs"].get(name) if drawn.is_file() else None
-    if looked:
+    if looked := (current_figures("attention_on_objects") or {"runs": {}})["runs"].get(name):
         low, high = looked["times_even_interval"]
         lines.append(
             f"- Attention at nouns, on the drawn object that they name: {looked['times_even']:.2f} times that of even "

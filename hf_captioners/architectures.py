@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from importlib import import_module
 from typing import Any, Literal
 
@@ -157,6 +158,37 @@ AUXILIARY_MODELS = {
         kinds=KINDS[:2],
     ),
 }
+
+
+class Purpose(StrEnum):
+    """Purposes that a captioner may be supported for; the values are words of messages."""
+
+    CAPTIONING = "captioning"  # evaluation included
+    TRAINING = "training"
+    REWARDS = "training on rewards"
+    EXPLANATION = "the explanation of captions"
+    EXPORT = "the export"
+
+
+# Captioners of transformers by model type, and what they are supported for: their inputs, the labels of their loss and
+# the tokens that they sample differ between families, and a wrong one gives plausible numbers. Captioners of this
+# library are supported for every purpose.
+TRANSFORMERS_CAPTIONERS: dict[str, frozenset[Purpose]] = dict.fromkeys(
+    ("blip", "git", "vision-encoder-decoder"), frozenset((Purpose.CAPTIONING, Purpose.TRAINING, Purpose.REWARDS))
+)
+
+
+def supported_captioners(purpose: Purpose) -> str:
+    """Return which captioners are supported for a purpose, in words."""
+    own = "captioners of this library (`hf-captioners train` and `convert` write them)"
+    others = sorted(model_type for model_type, purposes in TRANSFORMERS_CAPTIONERS.items() if purpose in purposes)
+    return f"{own}, and of transformers {', '.join(others)}" if others else own
+
+
+def is_supported(model_type: str, purpose: Purpose) -> bool:
+    """Return whether a model type of the tables is supported for a purpose."""
+    is_own = any(model_type == architecture.model_type for architecture in ARCHITECTURES.values())
+    return is_own or purpose in TRANSFORMERS_CAPTIONERS.get(model_type, ())
 
 
 def list_architectures() -> list[str]:

@@ -14,10 +14,17 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+)
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
-from hf_captioners.architectures import ARCHITECTURES, Architecture
+from hf_captioners.architectures import ARCHITECTURES, Architecture, Purpose, is_supported, supported_captioners
 from hf_captioners.default_model import default_model, is_default
 from hf_captioners.modeling.configuration_captioning import DETECTORS
 from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model, vision_config_of
@@ -283,13 +290,15 @@ def changed_config(source: str | None, fields: dict[str, Any]) -> Any:
         fields: new values.
 
     Raises:
-        ValueError: the configuration has no such field.
+        ValueError: the configuration has no such field, or the value is not allowed.
         FileNotFoundError: it cannot be read.
     """
     source = str(default_model().folder) if is_default(source) else str(source)
     with reading(source):
-        config, unknown = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **fields)
+        AutoConfig.from_pretrained(source)
+    config, unknown = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **fields)
     require_fields(type(config), unknown)
+    config.validate()
     return config
 
 
@@ -316,17 +325,87 @@ def require_fields(config_class: type[Any], names: Iterable[str]) -> None:
             )
 
 
-def load_captioner(source: str | None = None, **options: Any) -> tuple[Any, Any]:
+def require_supported(
+    source: str | None,
+    purpose: Purpose = Purpose.CAPTIONING,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> None:
+    """Check by the configuration of a checkpoint that its model type is supported; no weights are read.
+
+    A checkpoint whose configuration cannot be read passes: loading it says why.
+
+    Args:
+        source: see `load_captioner`; of an adapter, its captioner is checked.
+        purpose: what the captioner is for.
+        revision: its revision on the Hub.
+        trust_remote_code: run code from the repository of the model, which may be that of a captioner of this library
+            or of another package.
+
+    Raises:
+        ValueError: the model type is not supported, or a file is damaged.
+    """
+    source = str(default_model().folder) if is_default(source) else str(source)
+    if (adapter := adapter_settings(source, revision)) is not None:
+        return require_supported(base_of_adapter(source, adapter), purpose, None, trust_remote_code)
+    path = checkpoint_file(source, revision, CONFIG_NAME)
+    content = None if path is None else _read_json(path)
+    model_type = content.get("model_type") if isinstance(content, dict) else None
+    if not isinstance(model_type, str):
+        return None
+    if trust_remote_code and "auto_map" in content:
+        with reading(source, revision):
+            config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=True)
+        supported = _is_own(config)
+    else:  # transformers tells of code that has to be trusted
+        supported = is_supported(model_type, purpose) or ("auto_map" in content and model_type not in CONFIG_MAPPING)
+    if not supported:
+        raise ValueError(f"{source} is {_unsupported(model_type, purpose)}")
+    return None
+
+
+def require_supported_model(model: Any, purpose: Purpose) -> None:
+    """Check that a model is supported for a purpose.
+
+    Args:
+        model: the captioner, perhaps wrapped in an adapter.
+        purpose: what the captioner is for.
+
+    Raises:
+        ValueError: it is not.
+    """
+    model_type = getattr(model.config, "model_type", "")
+    if not (_is_own(model.config) or is_supported(model_type, purpose)):
+        raise ValueError(f"The captioner is {_unsupported(model_type, purpose)}")
+
+
+def _is_own(config: Any) -> bool:
+    """Return whether a configuration is one of a captioner of this library, perhaps of a copy of its code."""
+    return hasattr(config, "encoder_inputs")
+
+
+def _unsupported(model_type: str, purpose: Purpose) -> str:
+    return (
+        f"a model of the type {model_type!r}, for which {purpose} is not supported. Supported: "
+        f"{supported_captioners(purpose)}."
+    )
+
+
+def load_captioner(
+    source: str | None = None, purpose: Purpose = Purpose.CAPTIONING, **options: Any
+) -> tuple[Any, Any]:
     """Load a captioner and its processor.
 
     Args:
         source: name or directory; None or `"default"`: the one that an installed package offers, see `default_model`.
             An adapter of PEFT is loaded with its base captioner, and stays apart from its weights; `merge_adapter`
             merges it.
+        purpose: what the captioner is for; see `TRANSFORMERS_CAPTIONERS` in `hf_captioners.architectures`.
         **options: arguments of `from_pretrained`.
 
     Raises:
-        ValueError: the checkpoint is not a captioner, one of its files is damaged, or a weight is not finite.
+        ValueError: the checkpoint is not a captioner or not supported for the purpose, one of its files is damaged,
+            or a weight is not finite.
         FileNotFoundError: it cannot be read, or none is named and no package offers one.
         ImportError: it is an adapter, and peft is not installed.
     """
@@ -335,10 +414,12 @@ def load_captioner(source: str | None = None, **options: Any) -> tuple[Any, Any]
         logger.warning(listed.introduction)
         source = str(listed.folder)
     source = str(source)
-    if (adapter := adapter_settings(source, options.get("revision"))) is not None:
-        return _load_adapted(source, adapter, options)
+    revision, trusts_code = options.get("revision"), options.get("trust_remote_code", False)
+    if (adapter := adapter_settings(source, revision)) is not None:
+        return _load_adapted(source, purpose, adapter, options)
+    require_supported(source, purpose, revision, trusts_code)
     try:
-        with reading(source, options.get("revision")):
+        with reading(source, revision):
             model = AutoModelForImageTextToText.from_pretrained(source, **options)
     except (ValueError, KeyError) as error:
         if "configuration class" not in str(error) and "model_type" not in str(error):
@@ -346,8 +427,8 @@ def load_captioner(source: str | None = None, **options: Any) -> tuple[Any, Any]
         reason = str(error).splitlines()[0][:200]
         raise ValueError(f"{source} is no captioner ({reason}). Pass a checkpoint that generates captions.") from error
     _require_finite(model, source)
-    with reading(source, options.get("revision")):
-        return model, load_processor(source, options.get("trust_remote_code", False))
+    with reading(source, revision):
+        return model, load_processor(source, trusts_code)
 
 
 def _require_finite(model: torch.nn.Module, source: str) -> None:
@@ -420,12 +501,12 @@ def quiet_peft() -> Iterator[None]:
         yield
 
 
-def _load_adapted(source: str, settings: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
+def _load_adapted(source: str, purpose: Purpose, settings: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
     """Load the captioner of an adapter, and put the adapter into it."""
     require_peft(f"{source} is an adapter, which")
     revision = options.get("revision")  # of the adapter
     others = {name: value for name, value in options.items() if name != "revision"}
-    model, processor = load_captioner(base_of_adapter(source, settings), **others)
+    model, processor = load_captioner(base_of_adapter(source, settings), purpose, **others)
     place = {"adapter_kwargs": {"revision": revision}} if revision else {}
     with reading(source, revision), quiet_peft():
         found = model.load_adapter(source, **place)
@@ -488,8 +569,9 @@ def architecture_of(model: Any) -> Architecture:
     found = [one for one in ARCHITECTURES.values() if one.model_type == model.config.model_type]
     if not found or not isinstance(model, CaptioningForConditionalGeneration):
         raise ValueError(
-            f"{type(model).__name__} ({model.config.model_type}) is code that is not of this library, expected a "
-            f"captioner of {', '.join(ARCHITECTURES)}, as `hf-captioners train` and `convert` write them."
+            f"{type(model).__name__} ({model.config.model_type}) is no class of this library, expected a captioner of "
+            f"{', '.join(ARCHITECTURES)}, as `hf-captioners train` and `convert` write them, loaded without "
+            "`trust_remote_code`."
         )
     return found[0]
 

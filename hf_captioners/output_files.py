@@ -1,17 +1,216 @@
-"""Output files and folders: checked before the work starts, written atomically, locked against other runs."""
+"""Output files and folders: checked before the work starts, written atomically, locked against other runs.
+
+Folders may be a stranger's, and symbolic links in them may lead anywhere. Files are written, appended to, replaced and
+locked here only: never through a symbolic link, and never outside of the folder that a person typed. Text that ends up
+in outputs is read with `read_bytes_inside` or `read_text_inside`: links that lead out of the typed folder are refused,
+except into the `blobs` of a Hub cache. A typed path may itself be a link.
+"""
 
 import errno
+import io
 import json
 import math
 import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+StrPath = str | os.PathLike[str]
+MAX_TEXT_BYTES = 16 * 2**20  # of a text file beside an image, and of small records
+MAX_TABLE_BYTES = 2**30  # of a table or record that is read as a whole
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has neither; there a check before has to do
+NO_WAITING = getattr(os, "O_NONBLOCK", 0)  # for the other end of a FIFO
+KINDS = {
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFDIR: "folder",
+}
+
+
+class UnsafeFileError(OSError):
+    """A file is a symbolic link that is not followed, lies outside of the typed folder, or is no plain file."""
+
+
+def lies_inside(path: StrPath, folder: StrPath) -> bool:
+    """Return whether the real path of a file or folder is that of a folder, or lies in it."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def require_plain(path: StrPath, mode: int) -> None:
+    """Check the mode (`st_mode`) of a file that is read or written.
+
+    Raises:
+        UnsafeFileError: it is a named pipe, a device, a socket or a folder.
+    """
+    if not stat.S_ISREG(mode):
+        kind = KINDS.get(stat.S_IFMT(mode), "special file")
+        raise UnsafeFileError(f"{path} is a {kind}, expected a plain file. Move it away.")
+
+
+def require_safe_target(path: StrPath, inside: StrPath | None = None) -> None:
+    """Check that a file may be written: it is a plain file or missing, and nothing leads out of the typed folder.
+
+    Args:
+        path: the file.
+        inside: the folder that a person typed. None: that of the file.
+
+    Raises:
+        UnsafeFileError: it may not.
+    """
+    parent = Path(path).parent
+    if inside is not None and not lies_inside(parent, inside):
+        raise UnsafeFileError(
+            f"{path} is not written: its folder is {os.path.realpath(parent)}, outside of {inside}. Remove the "
+            "symbolic link that leads there, or type that folder itself."
+        )
+    try:
+        mode = os.lstat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):  # the latter is told by what opens the file
+        return
+    if stat.S_ISLNK(mode):
+        raise UnsafeFileError(
+            f"{path} is not written: it is a symbolic link to {os.readlink(path)}. Remove the link, or copy the file "
+            "that it leads to in its place."
+        )
+    require_plain(path, mode)
+
+
+def require_no_links_out(folder: StrPath) -> None:
+    """Check a folder that libraries write into by names of their own, which follow links.
+
+    Raises:
+        UnsafeFileError: a link in it, or in a folder below it, leads out of it.
+    """
+    for parent, folders, files in os.walk(folder):
+        for path in (os.path.join(parent, name) for name in (*folders, *files)):
+            if os.path.islink(path) and not lies_inside(path, folder):
+                raise UnsafeFileError(
+                    f"{path} is a symbolic link to {os.readlink(path)}, outside of {folder}, where files are written. "
+                    "Remove the link, or pass a different folder."
+                )
+
+
+def _open_descriptor(path: str, flags: int) -> int:
+    """Open a plain file as `os.open` does."""
+    descriptor = os.open(path, flags | NO_WAITING, 0o666)
+    try:
+        require_plain(path, os.fstat(descriptor).st_mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _open_unfollowed(path: str, flags: int) -> int:
+    """Open a plain file that is no symbolic link."""
+    return _open_descriptor(path, flags | NO_FOLLOW)
+
+
+def open_for_writing(path: StrPath, mode: str, inside: StrPath | None = None, **options: Any) -> IO[Any]:
+    """Open a file for writing, never through a symbolic link.
+
+    Args:
+        path: the file.
+        mode: as that of `open`; without `"b"`, the text is UTF-8 unless `options` has another `encoding`.
+        inside: the folder that a person typed, see `require_safe_target`.
+        **options: further arguments of `open`.
+
+    Raises:
+        UnsafeFileError: see `require_safe_target`.
+        OSError: the file cannot be opened.
+    """
+    require_safe_target(path, inside)
+    encoding = {} if "b" in mode else {"encoding": "utf-8"}
+    return open(path, mode, opener=_open_unfollowed, **(encoding | options))
+
+
+def truncate_file(path: StrPath, size: int) -> None:
+    """Shorten a file to a number of bytes, see `open_for_writing`."""
+    with open_for_writing(path, "rb+") as file:
+        file.truncate(size)
+
+
+def open_plain(path: StrPath) -> io.BufferedReader:
+    """Open a plain file for reading bytes. Links are followed, but not to pipes and devices, which may have no end.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UnsafeFileError: it is no plain file.
+    """
+    require_plain(path, os.stat(path).st_mode)  # before: opening a device may change it
+    return open(path, "rb", opener=_open_descriptor)
+
+
+def require_link_inside(path: StrPath, inside: StrPath, follow_links: bool = False) -> None:
+    """Check that a file whose text ends up in outputs lies in the typed folder, links followed.
+
+    Args:
+        path: the file, by a name in the folder.
+        inside: the folder that a person typed.
+        follow_links: whether links may lead out of the folder.
+
+    Raises:
+        UnsafeFileError: it lies elsewhere, and not in the `blobs` of the Hub cache that `path` is a snapshot of.
+    """
+    if follow_links or lies_inside(path, inside):
+        return
+    real = Path(os.path.realpath(path))
+    if real.parent.name == "blobs" and lies_inside(Path(path).parent, real.parent.with_name("snapshots")):
+        return
+    raise UnsafeFileError(
+        f"{path} is not read: it leads to {real}, outside of {inside}. If that is right, pass --follow_links "
+        "(follow_links=True in Python)."
+    )
+
+
+def read_bytes_inside(
+    path: StrPath, inside: StrPath | None = None, limit: int = MAX_TEXT_BYTES, follow_links: bool = False
+) -> bytes:
+    """Read a file whose text ends up in outputs.
+
+    Args:
+        path: the file.
+        inside: the folder that a person typed. None: that of the file.
+        limit: the most bytes.
+        follow_links: see `require_link_inside`.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        UnsafeFileError: a link leads out of the folder, it is no plain file, or it is larger than `limit`.
+    """
+    require_link_inside(path, Path(path).parent if inside is None else inside, follow_links)
+    with open_plain(path) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise UnsafeFileError(f"{path} has more than {limit:,} bytes, which is too large for such a file.")
+    return content
+
+
+def read_text_inside(
+    path: StrPath,
+    inside: StrPath | None = None,
+    limit: int = MAX_TEXT_BYTES,
+    follow_links: bool = False,
+    errors: str = "strict",
+) -> str:
+    """Read a UTF-8 text, with or without a byte order mark; line ends become `\\n`. See `read_bytes_inside`.
+
+    Raises:
+        UnicodeDecodeError: it is not UTF-8, and `errors` is `"strict"`.
+    """
+    text = read_bytes_inside(path, inside, limit, follow_links).decode("utf-8-sig", errors)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def require_writable_folder(folder: str | os.PathLike[str]) -> None:
@@ -33,31 +232,39 @@ def require_writable_folder(folder: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def atomic_file(path: str | os.PathLike[str], mode: str = "w", **options: Any) -> Iterator[IO[Any]]:
+def atomic_file(path: StrPath, mode: str = "w", inside: StrPath | None = None, **options: Any) -> Iterator[IO[Any]]:
     """Open a file for writing that appears under its name only when the block ends without an error.
 
     Until then the content is in a temporary file in the same folder, under a name that no other process uses. Readers
-    see the old file or the complete new one; a process that is killed leaves the old one.
+    see the old file or the complete new one; a process that is killed leaves the old one. The permissions of a file
+    that is replaced stay.
 
     Args:
         path: the file to write or to replace. Its folder exists.
         mode: `"w"` (UTF-8 text) or `"wb"`.
+        inside: the folder that a person typed, see `require_safe_target`.
         **options: further arguments of `open`.
+
+    Raises:
+        UnsafeFileError: see `require_safe_target`.
     """
     target = Path(path)
+    require_safe_target(target, inside)
     temporary = target.with_name(f".{target.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    encoding = {} if "b" in mode else {"encoding": "utf-8"}
     try:
-        with open(temporary, mode, **(encoding | options)) as file:
+        with open_for_writing(temporary, mode.replace("w", "x"), inside, **options) as file:
+            if target.exists():
+                os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))  # before the content is there to be read
             yield file
+        require_safe_target(target, inside)  # the block may have taken hours
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> None:
+def write_text(path: StrPath, text: str, inside: StrPath | None = None) -> None:
     """Write a text file atomically, see `atomic_file`."""
-    with atomic_file(path) as file:
+    with atomic_file(path, inside=inside) as file:
         file.write(text)
 
 
@@ -180,9 +387,26 @@ def printable(text: str) -> str:
 PATIENCE = 5.0  # seconds; child processes of a killed run may hold its lock for a moment
 
 
+def lock_of(path: StrPath, patience: float = PATIENCE, inside: StrPath | None = None) -> "BaseFileLock":
+    """Return a lock, to be acquired or entered. The system frees the lock of a process that is killed.
+
+    Args:
+        path: the file of the lock, which stays.
+        patience: seconds to wait for another process.
+        inside: the folder that a person typed, see `require_safe_target`.
+
+    Raises:
+        UnsafeFileError: see `require_safe_target`.
+    """
+    from filelock import FileLock  # here, so that metrics, which write files too, load without it
+
+    require_safe_target(path, inside)
+    return FileLock(path, timeout=patience)
+
+
 @contextmanager
 def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterator[None]:
-    """Lock a folder against other runs.
+    """Lock a folder against other runs, and check that no link leads out of it.
 
     Args:
         folder: an existing folder.
@@ -190,14 +414,16 @@ def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterato
 
     Raises:
         BlockingIOError: another run has locked the folder.
+        UnsafeFileError: see `require_no_links_out`.
     """
-    from filelock import FileLock, Timeout  # here, so that metrics, which write files too, load without it
+    from filelock import Timeout  # see `lock_of`
 
     if not is_main:
         yield
         return
+    require_no_links_out(folder)
     try:
-        with FileLock(Path(folder, ".run.lock"), timeout=PATIENCE):
+        with lock_of(Path(folder, ".run.lock")):
             yield
     except Timeout:
         raise BlockingIOError(
@@ -215,14 +441,15 @@ def only_writer_of(path: str | os.PathLike[str]) -> Iterator[None]:
 
     Raises:
         BlockingIOError: another run writes this file.
+        UnsafeFileError: the lock is a link or no plain file.
         PermissionError: the lock cannot be created.
     """
-    from filelock import FileLock, Timeout  # see `only_run_in`
+    from filelock import Timeout  # see `lock_of`
 
     target = Path(path)
     if not target.parent.is_dir():
         raise PermissionError(f"{target} cannot be written: there is no folder {target.parent}. Create it.")
-    lock = FileLock(target.with_name(f".{target.name}.lock"), timeout=PATIENCE)
+    lock = lock_of(target.with_name(f".{target.name}.lock"))
     try:
         lock.acquire()
     except Timeout:

@@ -1,6 +1,6 @@
 """Configuration of the AoA Transformer, a baseline of VisualGPT (Chen et al., CVPR 2022, Tables 1 and 2)."""
 
-from .configuration_captioning import GPT2CaptioningConfig
+from .configuration_gpt2 import GPT2CaptioningConfig
 
 
 class AoATransformerConfig(GPT2CaptioningConfig):

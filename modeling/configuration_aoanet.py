@@ -1,11 +1,12 @@
 """Configuration of AoANet (Huang et al., ICCV 2019, "Attention on Attention for Image Captioning")."""
 
-from typing import Any
+from typing import Literal
 
-from .configuration_captioning import AttentionLSTMConfig, require_minimum
+from .configuration_attention_lstm import RefiningLSTMConfig
+from .configuration_captioning import positive, rate
 
 
-class AoANetConfig(AttentionLSTMConfig):
+class AoANetConfig(RefiningLSTMConfig):
     """Configuration of AoANet: a refining encoder and an attention LSTM, both with attention on attention.
 
     | model | fields |
@@ -55,39 +56,12 @@ class AoANetConfig(AttentionLSTMConfig):
     """
 
     model_type = "captioning_aoanet"
-    field_choices = {
-        "region_norm": ("none", "batch_input", "batch"),
-        "refiner": ("aoa", "attention", "none"),
-        "decoder_type": ("aoa", "lstm", "base"),
-        "attention_type": ("dot", "additive"),
-    }
-    field_rates = ("attention_dropout", "residual_dropout")
-    field_minimums = {"head_scale": 1, "attention_size": 1, "refiner_ffn_dim": 1}
 
     vocab_size: int = 10369
-    head_scale: int = 1
-    region_norm: str = "none"
-    refiner: str = "aoa"
-    refiner_layers: int = 6
-    refiner_ffn_dim: int | None = None
-    decoder_type: str = "aoa"
-    attention_type: str = "dot"
-    attention_size: int = 512
+    attention_type: Literal["dot", "additive"] = "dot"
+    attention_size: int = positive(default=512)
     query_norm: bool = True
-    output_residual: bool = False
-    attention_dropout: float | int = 0.1
-    residual_dropout: float | int = 0.1
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Check refiner and heads."""
-        super().__post_init__(**kwargs)
-        if self.refiner != "none":
-            require_minimum("refiner_layers", self.refiner_layers, 1)
-        if self.hidden_size * self.head_scale % self.num_heads:
-            raise ValueError(
-                f"`num_heads` is {self.num_heads}, expected a divisor of `hidden_size * head_scale` = "
-                f"{self.hidden_size * self.head_scale}."
-            )
+    attention_dropout: float | int = rate(default=0.1)
 
     @property
     def attended_size(self) -> int:

@@ -1,10 +1,10 @@
 """Configuration of the attribute detector (Fang et al., CVPR 2015, "From Captions to Visual Concepts and Back")."""
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig
+from .configuration_captioning import CaptioningConfig, Integers, rate
 
 
 class AttributeDetectorConfig(CaptioningConfig):
@@ -28,24 +28,26 @@ class AttributeDetectorConfig(CaptioningConfig):
 
     model_type = "captioning_attribute_detector"
     sub_configs: ClassVar = {"vision_config": AutoConfig}
-    field_choices = {"region_mask_rule": ("explicit",)}
-    field_rates = ("dropout",)
 
+    region_mask_rule: Literal["explicit"] = "explicit"
     words: list[str] | tuple[str, ...] = ()
-    hidden_sizes: list[int] | tuple[int, ...] = ()
-    dropout: float | int = 0.5
+    hidden_sizes: Integers = ()
+    dropout: float | int = rate(default=0.5)
     initial_bias: float | int = -6.58
     is_encoder_decoder: bool = False
     tie_word_embeddings: bool = False
     use_cache: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the words and sizes."""
+        """Make lists of words and sizes."""
         self.words, self.hidden_sizes = list(self.words), list(self.hidden_sizes)
         super().__post_init__(**kwargs)
-        if any(not isinstance(size, int) or size < 1 for size in self.hidden_sizes):
+
+    def validate_words_and_sizes(self) -> None:
+        """Check that the sizes are positive, and that the words are different ones."""
+        if any(size < 1 for size in self.hidden_sizes):
             raise ValueError(f"`hidden_sizes` is {self.hidden_sizes}, expected positive integers.")
-        wrong = [word for word in self.words if not isinstance(word, str) or not word.strip()]
+        wrong = [word for word in self.words if not word.strip()]
         if wrong:
             raise ValueError(f"`words` has the entry {wrong[0]!r}, expected words.")
         if len(set(self.words)) != len(self.words):

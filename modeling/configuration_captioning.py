@@ -1,23 +1,23 @@
-"""Base configurations: of all captioners, of those with a GPT-2 decoder, and of those with an attention LSTM."""
+"""Base configuration of captioners, and the checks of its fields."""
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, ClassVar, Literal
+from math import inf
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
+from huggingface_hub.dataclasses import as_validated_field
+from huggingface_hub.dataclasses import strict as strict_dataclass
+from huggingface_hub.errors import StrictDataclassClassValidationError
 from transformers import AutoConfig, PreTrainedConfig
 
 RegionMaskRule = Literal["explicit", "zero_projected_sum"]
 TokenMaskRule = Literal["explicit", "pad_id", "after_end"]
 LabelSmoothingOver = Literal["other_words", "all_words"]
 LossReduction = Literal["token_mean", "caption_mean", "sum"]
-
-# Names without effect on a captioner that callers pass along: `transformers` asks for outputs by this one.
-IGNORED_NAMES = ("return_dict",)
-# Layouts of declared inputs, see `CaptioningConfig.encoder_inputs`.
-INPUT_LAYOUTS = ("ids", "region", "relation", "vector", "image", "text")
-
+Integers = list[int] | tuple[int, ...]
+T = TypeVar("T", bound=PreTrainedConfig)
 
 # Detectors of transformers whose queries can be regions, by model type: the field with the number of queries.
 DETECTORS = {
@@ -35,102 +35,114 @@ def queries_field(config: Any) -> str:
     return "two_stage_num_proposals" if getattr(config, "two_stage", False) else field
 
 
-def mask_name(name: str) -> str:
-    """Return the name of the mask of an input of the layout `"ids"`: of `attribute_ids` it is `attribute_mask`."""
-    return f"{name.removesuffix('_ids')}_mask"
-
-
-def input_names(inputs: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keyword arguments of declared inputs: their names, and the masks of those of the layout `"ids"`."""
-    return tuple(
-        keyword
-        for name, layout in inputs.items()
-        for keyword in ((name, mask_name(name)) if layout == "ids" else (name,))
-    )
-
-
-def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    """Return a forward method whose signature names further inputs, which it receives in its `**inputs`.
-
-    `generate()` and the Trainer of transformers read the signature of `forward` to find out which inputs a model has.
-
-    Args:
-        function: a method with a parameter `**inputs`.
-        names: keyword arguments to add to its signature, each with the default None.
-    """
-
-    @functools.wraps(function)
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    signature = inspect.signature(function)
-    *listed, rest = signature.parameters.values()
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="Tensor | None")
-        for name in names
-        if name not in signature.parameters
-    ]
-    forward.__signature__ = signature.replace(parameters=[*listed, *added, rest])  # type: ignore[attr-defined]
-    return forward
-
-
-def read_inputs(given: Mapping[str, Any], declared: Mapping[str, str], owner: Any) -> dict[str, Any]:
-    """Return the declared inputs among the keyword arguments that a forward method got.
-
-    Args:
-        given: keyword arguments that are not in the method's own signature.
-        declared: names and layouts, as in `CaptioningConfig.encoder_inputs`.
-        owner: the module that was called, for the message.
-
-    Raises:
-        TypeError: a name is unknown and its value is not None; the message has the nearest name.
-    """
-    names = input_names(declared)
-    unknown = [
-        name for name, value in given.items() if name not in names and name not in IGNORED_NAMES and value is not None
-    ]
-    if unknown:
-        known = [name for name in inspect.signature(owner.forward).parameters if name != "inputs"]
-        nearest = get_close_matches(unknown[0], known, n=1)
-        hint = f"did you mean `{nearest[0]}`?" if nearest else f"it reads {', '.join(f'`{name}`' for name in known)}."
-        raise TypeError(f"`{unknown[0]}` is not an input of {type(owner).__name__}; {hint}")
-    return {name: given[name] for name in names if given.get(name) is not None}
-
-
 def require_choice(field: str, value: Any, choices: tuple[Any, ...]) -> None:
     """Raise a `ValueError` with the field, its value and the allowed values, unless `value` is one of `choices`."""
     if value not in choices:
-        nearest = get_close_matches(str(value), map(str, choices), n=1)
-        hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
-        raise ValueError(f"`{field}` is {value!r}, expected one of {', '.join(map(repr, choices))}.{hint}")
+        raise ValueError(f"`{field}` is {value!r}, expected one of {', '.join(repr(choice) for choice in choices)}.")
 
 
-def require_range(field: str, value: float, low: float, high: float, *, high_open: bool = False) -> None:
-    """Raise a `ValueError` unless `low <= value <= high` (or `< high`)."""
-    if not isinstance(value, int | float):
-        raise ValueError(f"`{field}` is {value!r}, expected a number.")
-    inside = low <= value < high if high_open else low <= value <= high
-    if not inside:
-        bracket = ")" if high_open else "]"
-        raise ValueError(f"`{field}` is {value}, expected a number in [{low}, {high}{bracket}.")
+def within(low: float, high: float = inf, *, high_open: bool = False) -> Callable[..., Any]:
+    """Return a function that declares a field with a number in an interval: `within(0, 1)(default=0.5)`.
+
+    This is `interval` of transformers for fields that may also be None, with the interval as in `[0, 1)` in messages.
+
+    Args:
+        low: the smallest value.
+        high: the largest value.
+        high_open: the value stays below `high`.
+    """
+    expected = f"at least {low}" if high == inf else f"a number in [{low}, {high}{')' if high_open else ']'}"
+
+    def require_inside(value: float | None) -> None:
+        if value is not None and not (low <= value < high if high_open else low <= value <= high):
+            raise ValueError(f"expected {expected}.")
+
+    return as_validated_field(require_inside)
 
 
-def require_minimum(field: str, value: float, minimum: float) -> None:
-    """Raise a `ValueError` unless `value >= minimum`."""
-    if not isinstance(value, int | float):
-        raise ValueError(f"`{field}` is {value!r}, expected a number.")
-    if value < minimum:
-        raise ValueError(f"`{field}` is {value}, expected at least {minimum}.")
+rate = within(0.0, 1.0, high_open=True)  # of dropout, for instance
+positive = within(1)
 
 
-def require_grid_size(value: int | list[int] | None) -> None:
-    """Raise a `ValueError` unless the value is None, a positive integer or a list of different ones."""
-    sizes = value if isinstance(value, (list, tuple)) else [] if value is None else [value]
-    right = all(isinstance(size, int) and not isinstance(size, bool) and size >= 1 for size in sizes)
-    if not right or len(set(sizes)) != len(sizes) or (isinstance(value, (list, tuple)) and not sizes):
+@as_validated_field
+def grid_sizes(value: int | Integers | None) -> None:
+    """Declare a field with None, a positive integer or a list of different ones."""
+    sizes = value if isinstance(value, (list, tuple)) else [1 if value is None else value]
+    if not sizes or any(type(size) is not int or size < 1 for size in sizes) or len(set(sizes)) != len(sizes):
+        raise ValueError("expected a number of cells per side (7), several different ones ([1, 2, 4]) or None.")
+
+
+def check_field(config_class: type[PreTrainedConfig], name: str, value: Any) -> None:
+    """Check a value by the declaration of a field, as `@strict` of huggingface_hub does.
+
+    Args:
+        config_class: the configuration.
+        name: of the field; names that are no field are not checked.
+        value: its new value.
+
+    Raises:
+        ValueError: type, choice or range are wrong; the message has field, value and what is expected.
+    """
+    # The annotation comes last, since the other declarations of a field have the better sentences.
+    for require in reversed(config_class.__validators__.get(name, ())):  # type: ignore[attr-defined]
+        try:
+            require(value)
+        except ValueError as error:
+            raise ValueError(f"`{name}` is {value!r}, {error}") from error
+        except TypeError as error:  # of the annotation
+            annotation = config_class.__dataclass_fields__[name].type
+            expected, hint = inspect.formatannotation(annotation), ""
+            if get_origin(annotation) is Literal:
+                choices = get_args(annotation)
+                expected = f"one of {', '.join(map(repr, choices))}"
+                nearest = get_close_matches(str(value), map(str, choices), n=1)
+                hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
+            raise ValueError(f"`{name}` is {value!r}, expected {expected}.{hint}") from error
+
+
+def strict(config_class: type[T]) -> type[T]:
+    """Make a configuration strict as `@strict` of huggingface_hub does, with a `ValueError` for each of its errors.
+
+    Fields are checked whenever they are set, see `check_field`; methods `validate_*` check what depends on several
+    fields, after `__post_init__` and in `validate()`.
+    """
+    set_field = config_class.__setattr__  # `CaptioningConfig.__setattr__`
+    validate = strict_dataclass(config_class).validate  # type: ignore[attr-defined]
+
+    @functools.wraps(validate)
+    def validate_with_value_error(self: Any) -> None:
+        try:
+            validate(self)
+        except StrictDataclassClassValidationError as error:
+            raise error.__cause__ or error from None
+
+    config_class.__setattr__ = set_field  # type: ignore[method-assign]
+    config_class.validate = validate_with_value_error  # type: ignore[attr-defined]
+    return config_class
+
+
+def require_levels(levels: Sequence[int], encoder_layers: int) -> None:
+    """Raise a `ValueError` unless `cross_levels` are levels (0-based) of an encoder with this number of layers."""
+    if not levels or not all(0 <= level < encoder_layers for level in levels):
         raise ValueError(
-            f"`vision_grid_size` is {value!r}, expected a number of cells per side (7), several different ones "
-            "([1, 2, 4]) or None."
+            f"`cross_levels` is {levels}, expected levels between 0 and {encoder_layers - 1}: "
+            f"the encoder has `encoder_layers={encoder_layers}`."
+        )
+
+
+def require_equal_heads(hidden_size: int, heads: int, widths: Sequence[int | None] = ()) -> None:
+    """Raise a `ValueError` unless `num_attention_heads` divides `hidden_size`, or all widths of heads are given.
+
+    Args:
+        hidden_size: width that the heads divide.
+        heads: their number.
+        widths: `key_dim` and `value_dim` of a configuration that has these fields.
+    """
+    if hidden_size % heads and (not widths or None in widths):
+        remedy = ", or set `key_dim` and `value_dim`" if widths else ""
+        raise ValueError(
+            f"`hidden_size={hidden_size}` is not a multiple of `num_attention_heads={heads}`; "
+            f"choose a different number of heads{remedy}."
         )
 
 
@@ -147,6 +159,7 @@ def build_sub_config(value: Any, default_model_type: str | None = None) -> PreTr
     return value
 
 
+@strict
 class CaptioningConfig(PreTrainedConfig):
     """Base configuration with the fields that all captioners share.
 
@@ -222,68 +235,63 @@ class CaptioningConfig(PreTrainedConfig):
     encoder_inputs: ClassVar[Mapping[str, str]] = {}
     decoder_inputs: ClassVar[Mapping[str, str]] = {}
 
-    # What `__post_init__` requires of fields. The declarations of base classes hold too; a subclass that declares a
-    # field again replaces what its base class requires of it.
-    #   field_choices   the values that a field may have
-    #   field_rates     fields with a number in [0, 1): dropout, for instance
-    #   field_minimums  the smallest value of a field; None is allowed where it is the default
-    #   field_ranges    the smallest and the largest value of a field
-    field_choices: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        "region_mask_rule": RegionMaskRule.__args__,
-        "token_mask_rule": TokenMaskRule.__args__,
-        "label_smoothing_over": LabelSmoothingOver.__args__,
-        "loss_reduction": LossReduction.__args__,
-    }
-    field_rates: ClassVar[tuple[str, ...]] = ("label_smoothing",)
-    field_minimums: ClassVar[Mapping[str, int]] = {}
-    field_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    # Annotations and `rate`, `positive` or `within` say what a field may be, see `strict`. A subclass that declares a
+    # field again replaces both.
 
     vision_config: PreTrainedConfig | dict | None = None
     vision_feature_layer: int = -1
-    vision_grid_size: int | list[int] | None = None
-    vision_max_regions: int | None = None
-    vision_min_regions: int = 1
-    vision_score_threshold: float | int = 0.0
-    vision_nms_threshold: float | int | None = None
+    vision_grid_size: int | Integers | None = grid_sizes(default=None)
+    vision_max_regions: int | None = positive(default=None)
+    vision_min_regions: int = positive(default=1)
+    vision_score_threshold: float | int = within(0.0, 1.0)(default=0.0)
+    vision_nms_threshold: float | int | None = within(0.0, 1.0)(default=None)
     freeze_vision: bool = True
     region_feature_size: int = 2048
     region_extractor: dict | None = None
     weights_license: dict | None = None
-    region_mask_rule: str = "explicit"
-    token_mask_rule: str = "explicit"
-    label_smoothing: float | int = 0.0
-    label_smoothing_over: str = "other_words"
-    loss_reduction: str = "token_mean"
+    region_mask_rule: RegionMaskRule = "explicit"
+    token_mask_rule: TokenMaskRule = "explicit"
+    label_smoothing: float | int = rate(default=0.0)
+    label_smoothing_over: LabelSmoothingOver = "other_words"
+    loss_reduction: LossReduction = "token_mean"
     bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
+    eos_token_id: int | Integers | None = None
     pad_token_id: int | None = None
     decoder_start_token_id: int | None = None
     tie_word_embeddings: bool = True
     is_encoder_decoder: bool = True
     use_cache: bool = True
-    initializer_range: float = 0.02
+    initializer_range: float | int = 0.02
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Build sub-configurations and check the declared values of fields.
+        """Build sub-configurations and resolve defaults that depend on other fields.
 
-        A subclass first builds its other sub-configurations, then calls this method, then checks and resolves what
-        depends on several fields.
+        A subclass first builds its other sub-configurations, then calls this method, then resolves its own fields.
         """
         self.vision_config = build_sub_config(self.vision_config)
         if self.decoder_start_token_id is None:
             self.decoder_start_token_id = self.bos_token_id
-        self._check_declared_fields()
-        require_grid_size(self.vision_grid_size)
-        self._check_choice_of_regions()
+        if self.has_detector and self.vision_max_regions is None:
+            self.vision_max_regions = min(MAX_REGIONS, getattr(self.vision_config, queries_field(self.vision_config)))
         super().__post_init__(**kwargs)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make every subclass strict, see `strict`."""
+        super().__init_subclass__(**kwargs)
+        strict(cls)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Check the value of a field, and set it."""
+        check_field(type(self), self.attribute_map.get(name, name), value)
+        super().__setattr__(name, value)
 
     @property
     def has_detector(self) -> bool:
         """Whether the regions of images are queries of a detector."""
         return self.vision_config is not None and self.vision_config.model_type in DETECTORS
 
-    def _check_choice_of_regions(self) -> None:
-        """Check the fields that choose among the queries of a detector, and resolve the largest number of regions."""
+    def validate_regions(self) -> None:
+        """Check the fields that choose among the queries of a detector."""
         names = ("vision_max_regions", "vision_min_regions", "vision_score_threshold", "vision_nms_threshold")
         if not self.has_detector:
             given = [name for name in names if getattr(self, name) != getattr(CaptioningConfig, name)]
@@ -295,44 +303,22 @@ class CaptioningConfig(PreTrainedConfig):
             return
         field = queries_field(self.vision_config)
         queries = getattr(self.vision_config, field)
-        if self.vision_max_regions is None:
-            self.vision_max_regions = min(MAX_REGIONS, queries)
-        require_minimum("vision_min_regions", self.vision_min_regions, 1)
-        require_minimum("vision_max_regions", self.vision_max_regions, self.vision_min_regions)
+        if self.vision_max_regions < self.vision_min_regions:
+            raise ValueError(
+                f"`vision_max_regions` is {self.vision_max_regions}, expected at least {self.vision_min_regions}, "
+                "`vision_min_regions`."
+            )
         if self.vision_max_regions > queries:
             raise ValueError(
                 f"`vision_max_regions` is {self.vision_max_regions}, and the {self.vision_config.model_type!r} "
                 f"detector has {queries} queries (`{field}`): expected at most {queries}."
             )
-        require_range("vision_score_threshold", self.vision_score_threshold, 0.0, 1.0)
-        if self.vision_nms_threshold is not None:
-            require_range("vision_nms_threshold", self.vision_nms_threshold, 0.0, 1.0)
         if self.vision_feature_layer != -1:
             raise ValueError(
                 f"`vision_feature_layer` is {self.vision_feature_layer}, and the regions of a "
                 f"{self.vision_config.model_type!r} detector are its queries: leave it out. For cells of its encoder "
                 "beside them, pass `vision_grid_size`."
             )
-
-    def _check_declared_fields(self) -> None:
-        for field, choices in self._declared("field_choices").items():
-            require_choice(field, getattr(self, field), choices)
-        for field in self._declared("field_rates"):
-            require_range(field, getattr(self, field), 0.0, 1.0, high_open=True)
-        for field, minimum in self._declared("field_minimums").items():
-            if getattr(self, field) is not None or getattr(type(self), field) is not None:
-                require_minimum(field, getattr(self, field), minimum)
-        for field, (low, high) in self._declared("field_ranges").items():
-            require_range(field, getattr(self, field), low, high)
-
-    @classmethod
-    def _declared(cls, name: str) -> dict[str, Any]:
-        """Return the entries of a declaration in this class and its base classes; of rates, field to None."""
-        declared: dict[str, Any] = {}
-        for part in reversed(cls.__mro__):
-            of_part = part.__dict__.get(name, ())
-            declared |= of_part if isinstance(of_part, Mapping) else dict.fromkeys(of_part)
-        return declared
 
     @property
     def needs_region_boxes(self) -> str | None:
@@ -358,154 +344,3 @@ class CaptioningConfig(PreTrainedConfig):
                 f"Use `AutoConfig.from_pretrained(...)` to load it by its own type."
             )
         return super().from_dict(config_dict, **kwargs)
-
-
-class GPT2CaptioningConfig(CaptioningConfig):
-    """Fields that captioners with a GPT-2 decoder share: the language model, the region encoder and dropouts.
-
-    Args:
-        text_config (`GPT2Config` or `dict`, *optional*): the language model; the decoder takes its widths, depth,
-            vocabulary, context length and dropouts. The default is GPT-2 small with embedding and attention dropout 0,
-            which have no effect in the released code of VisualGPT.
-        encoder_layers (`int`, defaults to 3): layers of the region encoder (released and paper: 3).
-        encoder_attention_heads (`int`, *optional*): heads of the region encoder; default: as many as the
-            language model has.
-        encoder_key_dim, encoder_value_dim (`int`, *optional*): width of the keys and values per head;
-            default: hidden size / heads.
-        encoder_dropout (`float`, defaults to 0.1): rate on the projection and in the layers of the region encoder.
-        cross_levels (`list[int]`, *optional*): encoder levels (0-based) that the decoder reads; default: the last.
-        cross_attention_dropout (`float`, defaults to 0.2): rate on cross-attention weights (released; not in the
-            paper).
-        aoa_dropout (`float`, defaults to 0.2): rate inside attention-on-attention blocks.
-        residual_dropout_on (`str`, defaults to `"stream"`): `"stream"` (released) applies dropout to the sum of stream
-            and branch; `"branch"` is transformers' GPT-2. The rate is `text_config.resid_pdrop`.
-
-    Raises:
-        ValueError: if a value is out of range.
-    """
-
-    sub_configs = {"text_config": AutoConfig, "vision_config": AutoConfig}
-    field_choices = {"residual_dropout_on": ("stream", "branch")}
-    field_rates = ("encoder_dropout", "cross_attention_dropout", "aoa_dropout")
-    field_minimums = {"encoder_layers": 1}
-
-    text_config: PreTrainedConfig | dict | None = None
-    encoder_layers: int = 3
-    encoder_attention_heads: int | None = None
-    encoder_key_dim: int | None = None
-    encoder_value_dim: int | None = None
-    encoder_dropout: float | int = 0.1
-    cross_levels: list[int] | None = None
-    cross_attention_dropout: float | int = 0.2
-    aoa_dropout: float | int = 0.2
-    residual_dropout_on: str = "stream"
-    bos_token_id: int | None = 50256
-    eos_token_id: int | list[int] | None = 50256
-    pad_token_id: int | None = 50256
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Build the language model's configuration, resolve the levels and check ranges."""
-        # GPT2Config has ids of its own; those of the captioner hold for both, unless `text_config` gives others.
-        special = {key: getattr(self, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
-        if self.text_config is None:
-            self.text_config = {"embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        if isinstance(self.text_config, dict):
-            self.text_config = special | self.text_config
-        self.text_config = build_sub_config(self.text_config, "gpt2")
-        if self.text_config.model_type != "gpt2":
-            raise ValueError(f"`text_config` is a {self.text_config.model_type!r} configuration, expected 'gpt2'.")
-        super().__post_init__(**kwargs)
-        if self.encoder_attention_heads is None:
-            self.encoder_attention_heads = self.text_config.num_attention_heads
-        if self.cross_levels is None:
-            self.cross_levels = (
-                list(range(self.encoder_layers)) if self.reads_all_levels else [self.encoder_layers - 1]
-            )
-        self._check_levels()
-
-    def _check_levels(self) -> None:
-        outside = [level for level in self.cross_levels if not 0 <= level < self.encoder_layers]
-        if outside or not self.cross_levels:
-            raise ValueError(
-                f"`cross_levels` is {self.cross_levels}, expected levels between 0 and {self.encoder_layers - 1}: "
-                f"the encoder has `encoder_layers={self.encoder_layers}`."
-            )
-        if len(self.cross_levels) > 1 and not self.reads_all_levels:
-            raise ValueError(f"The decoder reads one level, got `cross_levels={self.cross_levels}`.")
-        if self.encoder_key_dim is None and self.hidden_size % self.encoder_attention_heads:
-            raise ValueError(
-                f"hidden size {self.hidden_size} is not a multiple of `encoder_attention_heads="
-                f"{self.encoder_attention_heads}`; choose a different number of heads or set `encoder_key_dim`."
-            )
-
-    @property
-    def reads_all_levels(self) -> bool:
-        """Whether the decoder can read several encoder levels; it then reads all by default."""
-        return False
-
-    @property
-    def hidden_size(self) -> int:
-        """D, width of the decoder's stream and of the region encoder."""
-        return self.text_config.hidden_size
-
-    @property
-    def vocab_size(self) -> int:
-        """V, size of the vocabulary."""
-        return self.text_config.vocab_size
-
-
-class AttentionLSTMConfig(CaptioningConfig):
-    """Fields that captioners with the attention LSTM of AoANet share: its widths, its inputs and dropouts.
-
-    Args:
-        embedding_size (`int`, defaults to 1024): E, width of the word embeddings.
-        hidden_size (`int`, defaults to 1024): D, width of regions, states and contexts.
-        num_heads (`int`, defaults to 8): H, of all attentions with several heads.
-        global_vector (`str`, defaults to `"mean"`): the vector of the image that the LSTM reads: `"mean"` of the
-            encoded regions; `"projected"`, a rectified projection of the mean of the regions as they come in;
-            `"given"`, a rectified projection of `global_features` `[B, global_feature_size]`.
-        global_feature_size (`int`, defaults to 2048): width of `global_features`.
-        dropout (`float`, defaults to 0.5): rate on words, regions, projected global vectors and the output.
-        context_dropout (`float`, defaults to 0.5): rate on the previous context.
-        aoa_dropout (`float`, defaults to 0.3): rate on the input of attention on attention in the encoder.
-
-    Raises:
-        ValueError: if a value is out of range, or tied matrices have different widths.
-    """
-
-    sub_configs = {"vision_config": AutoConfig}
-    encoder_inputs: ClassVar[Mapping[str, str]] = {"global_features": "vector"}
-    field_choices = {
-        "region_mask_rule": ("explicit",),
-        "token_mask_rule": ("explicit",),
-        "global_vector": ("mean", "projected", "given"),
-    }
-    field_rates = ("dropout", "context_dropout", "aoa_dropout")
-    field_minimums = {"embedding_size": 1, "hidden_size": 1, "num_heads": 1, "global_feature_size": 1}
-
-    embedding_size: int = 1024
-    hidden_size: int = 1024
-    num_heads: int = 8
-    global_vector: str = "mean"
-    global_feature_size: int = 2048
-    dropout: float | int = 0.5
-    context_dropout: float | int = 0.5
-    aoa_dropout: float | int = 0.3
-    bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
-    pad_token_id: int | None = 0
-    tie_word_embeddings: bool = False
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Check that tied matrices have one width."""
-        super().__post_init__(**kwargs)
-        if self.tie_word_embeddings and self.hidden_size != self.embedding_size:
-            raise ValueError(
-                "`tie_word_embeddings=True` needs states as wide as the word embeddings, got "
-                f"{self.hidden_size} and {self.embedding_size}: use `hidden_size={self.embedding_size}`."
-            )
-
-    @property
-    def required_vectors(self) -> dict[str, int]:
-        """`global_features`, if the vector of the image is given."""
-        return {"global_features": self.global_feature_size} if self.global_vector == "given" else {}

@@ -1,12 +1,20 @@
 """Configuration of the Entangled Transformer (Li et al., ICCV 2019, "Entangled Transformer for Image Captioning")."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from transformers import AutoConfig
 
 from .configuration_attribute_detector import AttributeDetectorConfig
-from .configuration_captioning import CaptioningConfig
+from .configuration_captioning import (
+    CaptioningConfig,
+    Integers,
+    LabelSmoothingOver,
+    positive,
+    rate,
+    require_equal_heads,
+    within,
+)
 
 
 class ETAConfig(CaptioningConfig):
@@ -64,65 +72,46 @@ class ETAConfig(CaptioningConfig):
     model_type = "captioning_eta"
     sub_configs: ClassVar = {"vision_config": AutoConfig, "detector_config": AttributeDetectorConfig}
     encoder_inputs: ClassVar[Mapping[str, str]] = {"attribute_ids": "ids"}
-    field_choices = {
-        "region_mask_rule": ("explicit",),
-        "token_mask_rule": ("explicit",),
-        "fusion": ("entangled", "parallel", "stacked_v", "stacked_s", "visual_only", "semantic_only"),
-        "gbc_activation": ("identity", "relu", "tanh", "sigmoid"),
-    }
-    field_rates = ("dropout",)
-    field_ranges = {"attribute_threshold": (0.0, 1.0)} | dict.fromkeys(
-        (
-            "vocab_size",
-            "hidden_size",
-            "ffn_dim",
-            "encoder_layers",
-            "decoder_layers",
-            "num_attention_heads",
-            "max_position_embeddings",
-            "num_attributes",
-        ),
-        (1, float("inf")),
-    )
 
-    vocab_size: int = 9491
-    hidden_size: int = 512
-    ffn_dim: int = 2048
-    encoder_layers: int = 6
-    decoder_layers: int = 6
-    num_attention_heads: int = 8
-    dropout: float | int = 0.1
-    fusion: str = "entangled"
-    gbc_activation: str = "identity"
+    region_mask_rule: Literal["explicit"] = "explicit"
+    token_mask_rule: Literal["explicit"] = "explicit"
+    vocab_size: int = positive(default=9491)
+    hidden_size: int = positive(default=512)
+    ffn_dim: int = positive(default=2048)
+    encoder_layers: int = positive(default=6)
+    decoder_layers: int = positive(default=6)
+    num_attention_heads: int = positive(default=8)
+    dropout: float | int = rate(default=0.1)
+    fusion: Literal["entangled", "parallel", "stacked_v", "stacked_s", "visual_only", "semantic_only"] = "entangled"
+    gbc_activation: Literal["identity", "relu", "tanh", "sigmoid"] = "identity"
     gbc_residual: bool = False
     use_encoder: bool = True
     scale_embedding: bool = True
     encoder_positions: bool = False
-    max_position_embeddings: int = 256
-    num_attributes: int = 10
-    attribute_threshold: float | int = 0.0
+    max_position_embeddings: int = positive(default=256)
+    num_attributes: int = positive(default=10)
+    attribute_threshold: float | int = within(0.0, 1.0)(default=0.0)
     detector_config: AttributeDetectorConfig | dict | None = None
-    attribute_token_ids: list[int] | None = None
-    label_smoothing: float | int = 0.1
-    label_smoothing_over: str = "all_words"
+    attribute_token_ids: Integers | None = None
+    label_smoothing: float | int = rate(default=0.1)
+    label_smoothing_over: LabelSmoothingOver = "all_words"
     bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
+    eos_token_id: int | Integers | None = 2
     pad_token_id: int | None = 0
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Build the detector's configuration, and check heads and attributes."""
+        """Build the detector's configuration."""
         if isinstance(self.detector_config, dict):
             fields = {name: value for name, value in self.detector_config.items() if name != "model_type"}
             self.detector_config = AttributeDetectorConfig(**fields)
         super().__post_init__(**kwargs)
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"`hidden_size` is {self.hidden_size}, expected a multiple of {self.num_attention_heads} heads."
-            )
-        self._check_attribute_tokens()
 
-    def _check_attribute_tokens(self) -> None:
+    def validate_heads(self) -> None:
+        """Check that the heads divide the width."""
+        require_equal_heads(self.hidden_size, self.num_attention_heads)
+
+    def validate_attribute_tokens(self) -> None:
         """Raise a `ValueError` unless every word of the detector has a token of the vocabulary, or -1."""
         if self.detector_config is None:
             return

@@ -1,9 +1,18 @@
 """Configuration of Image Transformer (He et al., ACCV 2020, "Image Captioning through Image Transformer")."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from .configuration_captioning import AttentionLSTMConfig, build_sub_config, require_choice
+from .configuration_attention_lstm import AttentionLSTMConfig
+from .configuration_captioning import (
+    Integers,
+    build_sub_config,
+    grid_sizes,
+    positive,
+    rate,
+    require_choice,
+    within,
+)
 
 CHILD, NEIGHBOUR, PARENT = "child", "neighbour", "parent"
 # What a number in `region_relations` says of the column's region, seen from the row's; 0: the two are not related.
@@ -79,56 +88,47 @@ class ImageTransformerConfig(AttentionLSTMConfig):
 
     model_type = "captioning_image_transformer"
     encoder_inputs: ClassVar[Mapping[str, str]] = {"region_relations": "relation", "global_features": "vector"}
-    field_choices = {
-        "relation_weights": ("all_regions", "related_regions", "mean"),
-        "overlap_rule": ("clamped", "released"),
-        "sub_transformer_mixture": ("mean", "gates"),
-    }
-    field_rates = ("encoder_dropout",)
-    field_minimums = {"encoder_layers": 1, "encoder_ffn_dim": 1, "num_sub_transformers": 1}
-    field_ranges = {"overlap_threshold": (0.0, 1.0)}
 
     vocab_size: int = 10370
-    encoder_layers: int = 3
-    spatial_layers: list[int] | None = None
+    encoder_layers: int = positive(default=3)
+    spatial_layers: Integers | None = None
     share_plain_attention: bool = False
-    spatial_relations: list[str] | None = None
-    relation_weights: str = "all_regions"
-    overlap_rule: str = "clamped"
-    overlap_threshold: float | int = 0.9
+    spatial_relations: list[str] | tuple[str, ...] | None = None
+    relation_weights: Literal["all_regions", "related_regions", "mean"] = "all_regions"
+    overlap_rule: Literal["clamped", "released"] = "clamped"
+    overlap_threshold: float | int = within(0.0, 1.0)(default=0.9)
     encoder_attention_on_attention: bool = True
-    encoder_ffn_dim: int | None = None
-    num_sub_transformers: int = 3
-    sub_transformer_mixture: str = "mean"
+    encoder_ffn_dim: int | None = positive(default=None)
+    num_sub_transformers: int = positive(default=3)
+    sub_transformer_mixture: Literal["mean", "gates"] = "mean"
     share_queries: bool = True
     mask_decoder_attention: bool = True
     decoder_attention_on_attention: bool = True
-    encoder_dropout: float | int = 0.1
-    vision_grid_size: int | list[int] | tuple[int, ...] | None = (1, 2, 4)
+    encoder_dropout: float | int = rate(default=0.1)
+    vision_grid_size: int | Integers | None = grid_sizes(default=(1, 2, 4))
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Resolve the lists, and check the graph and widths."""
+        """Resolve the lists."""
         if isinstance(self.vision_grid_size, tuple):  # the default: cells where there are no objects
             self.vision_config = build_sub_config(self.vision_config)
             self.vision_grid_size = None if self.has_detector else list(self.vision_grid_size)
         super().__post_init__(**kwargs)
         if self.spatial_layers is None:
             self.spatial_layers = list(range(self.encoder_layers))
-        if self.spatial_relations is None:
-            self.spatial_relations = list(RELATION_NUMBERS)
-        self._check_graph()
+        relations = tuple(RELATION_NUMBERS) if self.spatial_relations is None else self.spatial_relations
+        for relation in relations:
+            require_choice("spatial_relations", relation, tuple(RELATION_NUMBERS))
+        self.spatial_relations = [name for name in RELATION_NUMBERS if name in relations]
+
+    def validate_graph_and_heads(self) -> None:
+        """Check the layers and relations of the graph, and that the heads divide the width."""
         if self.hidden_size % self.num_heads:
             raise ValueError(f"`hidden_size` is {self.hidden_size}, expected a multiple of {self.num_heads} heads.")
-
-    def _check_graph(self) -> None:
         outside = [layer for layer in self.spatial_layers if not 0 <= layer < self.encoder_layers]
         if outside:
             raise ValueError(
                 f"`spatial_layers` is {self.spatial_layers}, expected layers between 0 and {self.encoder_layers - 1}."
             )
-        for relation in self.spatial_relations:
-            require_choice("spatial_relations", relation, tuple(RELATION_NUMBERS))
-        self.spatial_relations = [name for name in RELATION_NUMBERS if name in self.spatial_relations]
         if NEIGHBOUR not in self.spatial_relations:
             raise ValueError(
                 f"`spatial_relations` is {self.spatial_relations}, expected {NEIGHBOUR!r} among them: a missing "

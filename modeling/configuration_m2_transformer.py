@@ -1,11 +1,19 @@
 """Configuration of the Meshed-Memory Transformer (Cornia et al., CVPR 2020, "Meshed-Memory Transformer for Image
 Captioning")."""
 
-from typing import Any
+from typing import Any, Literal
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig
+from .configuration_captioning import (
+    CaptioningConfig,
+    Integers,
+    positive,
+    rate,
+    require_equal_heads,
+    require_levels,
+    within,
+)
 
 
 class M2TransformerConfig(CaptioningConfig):
@@ -52,59 +60,43 @@ class M2TransformerConfig(CaptioningConfig):
     model_type = "captioning_m2_transformer"
     sub_configs = {"vision_config": AutoConfig}
     attribute_map = {"num_hidden_layers": "decoder_layers"}  # read by caches
-    field_choices = {
-        "fusion": ("meshed", "one_to_one", "last"),
-        "level_gate": ("sigmoid", "softmax"),
-        "position_embedding": ("sinusoidal", "noise", "learned"),
-    }
-    field_rates = ("dropout",)
-    field_minimums = {"encoder_layers": 1, "decoder_layers": 1}
-    field_ranges = {"memory_slots": (0, float("inf"))}
 
     vocab_size: int = 10000
     hidden_size: int = 512
-    encoder_layers: int = 3
-    decoder_layers: int = 3
+    encoder_layers: int = positive(default=3)
+    decoder_layers: int = positive(default=3)
     num_attention_heads: int = 8
     ffn_dim: int = 2048
     key_dim: int | None = None
     value_dim: int | None = None
-    memory_slots: int = 40
-    fusion: str = "meshed"
-    level_gate: str = "sigmoid"
-    cross_levels: list[int] | None = None
+    memory_slots: int = within(0)(default=40)
+    fusion: Literal["meshed", "one_to_one", "last"] = "meshed"
+    level_gate: Literal["sigmoid", "softmax"] = "sigmoid"
+    cross_levels: Integers | None = None
     identity_map_reordering: bool = False
-    position_embedding: str = "sinusoidal"
+    position_embedding: Literal["sinusoidal", "noise", "learned"] = "sinusoidal"
     max_position_embeddings: int = 55
-    dropout: float | int = 0.1
+    dropout: float | int = rate(default=0.1)
     bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
+    eos_token_id: int | Integers | None = 2
     pad_token_id: int | None = 0
     tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the heads, and resolve the levels."""
+        """Resolve the levels."""
         super().__post_init__(**kwargs)
-        if (self.key_dim is None or self.value_dim is None) and self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"`hidden_size={self.hidden_size}` is not a multiple of `num_attention_heads="
-                f"{self.num_attention_heads}`; choose a different number of heads, or set `key_dim` and `value_dim`."
-            )
-        self._resolve_levels()
-
-    def _resolve_levels(self) -> None:
         if self.cross_levels is None:
             self.cross_levels = {
                 "meshed": list(range(self.encoder_layers)),
                 "one_to_one": list(range(self.decoder_layers)),
                 "last": [self.encoder_layers - 1],
             }[self.fusion]
-        outside = [level for level in self.cross_levels if not 0 <= level < self.encoder_layers]
-        if outside or not self.cross_levels:
-            raise ValueError(
-                f"`cross_levels` is {self.cross_levels}, expected levels between 0 and {self.encoder_layers - 1}: "
-                f"the encoder has `encoder_layers={self.encoder_layers}`."
-            )
+
+    def validate_levels_and_heads(self) -> None:
+        """Check the levels that the decoder reads, and that the heads divide the width."""
+        require_equal_heads(self.hidden_size, self.num_attention_heads, (self.key_dim, self.value_dim))
+        assert self.cross_levels is not None
+        require_levels(self.cross_levels, self.encoder_layers)
         needed = {"one_to_one": self.decoder_layers, "last": 1}.get(self.fusion, len(self.cross_levels))
         if len(self.cross_levels) != needed:
             raise ValueError(
@@ -116,7 +108,7 @@ class M2TransformerConfig(CaptioningConfig):
         """Rate of the region encoder."""
         return self.dropout
 
-    def levels_of_layer(self, index: int) -> list[int]:
+    def levels_of_layer(self, index: int) -> Integers:
         """Return the encoder levels that decoder layer `index` reads."""
         assert self.cross_levels is not None
         return [self.cross_levels[index]] if self.fusion == "one_to_one" else self.cross_levels

@@ -2,11 +2,11 @@
 Generation with Visual Attention")."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig
+from .configuration_captioning import CaptioningConfig, Integers, positive, rate, within
 
 
 class ShowAttendTellConfig(CaptioningConfig):
@@ -82,68 +82,46 @@ class ShowAttendTellConfig(CaptioningConfig):
     model_type = "captioning_show_attend_tell"
     decoder_inputs: ClassVar[Mapping[str, str]] = {"locations": "text"}
     sub_configs = {"vision_config": AutoConfig}
-    field_choices = {
-        "region_mask_rule": ("explicit",),
-        "token_mask_rule": ("explicit",),
-        "attention_type": ("soft", "hard"),
-        "attention_activation": ("tanh", "relu"),
-        "visual_gate": ("scalar", "vector", "none"),
-        "initial_state_activation": ("tanh", "linear"),
-        "output_layer": ("deep", "linear"),
-        "output_activation": ("tanh", "linear"),
-        "doubly_stochastic_reduction": ("mean", "caption_sum", "batch_sum"),
-        "location_sampling_unit": ("caption", "batch"),
-        "location_reward": ("caption_sum", "caption_mean", "token"),
-        "location_loss_reduction": ("as_likelihood", "batch_sum"),
-        "location_decoding": ("expectation", "sampling", "argmax"),
-    }
-    field_rates = ("dropout", "location_baseline_decay")
-    field_minimums = {"num_layers": 1, "attention_layers": 1}
-    field_ranges = {
-        "location_sampling_probability": (0.0, 1.0),
-        "doubly_stochastic_weight": (0.0, float("inf")),
-        "location_reward_weight": (0.0, float("inf")),
-        "location_entropy_weight": (0.0, float("inf")),
-    }
 
+    region_mask_rule: Literal["explicit"] = "explicit"
+    token_mask_rule: Literal["explicit"] = "explicit"
     vocab_size: int = 10000
     embedding_size: int = 512
     hidden_size: int = 512
-    num_layers: int = 1
-    attention_type: str = "soft"
+    num_layers: int = positive(default=1)
+    attention_type: Literal["soft", "hard"] = "soft"
     attention_size: int = 512
-    attention_layers: int = 1
-    attention_activation: str = "tanh"
+    attention_layers: int = positive(default=1)
+    attention_activation: Literal["tanh", "relu"] = "tanh"
     attention_score_scale: float | int = 1.0
-    visual_gate: str = "scalar"
+    visual_gate: Literal["scalar", "vector", "none"] = "scalar"
     initial_state_layers: int = 1
-    initial_state_activation: str = "tanh"
-    output_layer: str = "deep"
+    initial_state_activation: Literal["tanh", "linear"] = "tanh"
+    output_layer: Literal["deep", "linear"] = "deep"
     output_previous_word: bool = True
     output_context: bool = True
-    output_activation: str = "tanh"
+    output_activation: Literal["tanh", "linear"] = "tanh"
     output_hidden_layers: int = 0
-    dropout: float | int = 0.5
+    dropout: float | int = rate(default=0.5)
     zero_begin_embedding: bool = False
     probability_floor: float | int = 0.0
-    doubly_stochastic_weight: float | int = 1.0
-    doubly_stochastic_reduction: str = "mean"
-    location_sampling_probability: float | int = 0.5
-    location_sampling_unit: str = "caption"
-    location_reward: str = "caption_mean"
-    location_reward_weight: float | int = 1.0
-    location_entropy_weight: float | int = 0.002
-    location_loss_reduction: str = "as_likelihood"
-    location_baseline_decay: float | int = 0.9
-    location_decoding: str = "expectation"
+    doubly_stochastic_weight: float | int = within(0.0)(default=1.0)
+    doubly_stochastic_reduction: Literal["mean", "caption_sum", "batch_sum"] = "mean"
+    location_sampling_probability: float | int = within(0.0, 1.0)(default=0.5)
+    location_sampling_unit: Literal["caption", "batch"] = "caption"
+    location_reward: Literal["caption_sum", "caption_mean", "token"] = "caption_mean"
+    location_reward_weight: float | int = within(0.0)(default=1.0)
+    location_entropy_weight: float | int = within(0.0)(default=0.002)
+    location_loss_reduction: Literal["as_likelihood", "batch_sum"] = "as_likelihood"
+    location_baseline_decay: float | int = rate(default=0.9)
+    location_decoding: Literal["expectation", "sampling", "argmax"] = "expectation"
     bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
+    eos_token_id: int | Integers | None = 2
     pad_token_id: int | None = 0
     tie_word_embeddings: bool = False
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Check the widths."""
-        super().__post_init__(**kwargs)
+    def validate_tied_widths(self) -> None:
+        """Check that tied matrices have one width."""
         if self.tie_word_embeddings and self.output_size != self.embedding_size:
             raise ValueError(
                 "`tie_word_embeddings=True` needs an output layer as wide as the word embeddings, got "

@@ -1,11 +1,11 @@
 """Configuration of the captioning Transformer: the encoder-decoder of Vaswani et al. (2017), "Attention Is All You
 Need", over image regions, which captioning papers compare with."""
 
-from typing import Any
+from typing import Literal
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig
+from .configuration_captioning import CaptioningConfig, Integers, positive, rate, require_equal_heads
 
 
 class CaptioningTransformerConfig(CaptioningConfig):
@@ -58,49 +58,35 @@ class CaptioningTransformerConfig(CaptioningConfig):
     model_type = "captioning_transformer"
     sub_configs = {"vision_config": AutoConfig}
     attribute_map = {"num_hidden_layers": "decoder_layers"}  # read by caches
-    # Equal to `REGION_NORMS` and `PositionTable.KINDS` of layers_transformer, which a configuration does not import.
-    field_choices = {
-        "norm_type": ("layer", "unbiased"),
-        "region_norm": ("none", "layer", "batch_input", "batch"),
-        "position_embedding": ("sinusoidal", "noise", "learned"),
-    }
-    field_rates = ("dropout", "attention_dropout", "embedding_dropout", "region_dropout")
-    field_minimums = {"encoder_layers": 1, "decoder_layers": 1}
+    # Equal to `REGION_NORMS` and `PositionTable.KINDS`, which a configuration does not import.
 
     vocab_size: int = 10000
     hidden_size: int = 512
-    encoder_layers: int = 6
-    decoder_layers: int = 6
+    encoder_layers: int = positive(default=6)
+    decoder_layers: int = positive(default=6)
     num_attention_heads: int = 8
     ffn_dim: int = 2048
     key_dim: int | None = None
     value_dim: int | None = None
     use_encoder: bool = True
     norm_first: bool = True
-    norm_type: str = "unbiased"
-    norm_eps: float | None = None
-    region_norm: str = "none"
+    norm_type: Literal["layer", "unbiased"] = "unbiased"
+    norm_eps: float | int | None = None
+    region_norm: Literal["none", "layer", "batch_input", "batch"] = "none"
     scale_embedding: bool = True
-    position_embedding: str = "sinusoidal"
+    position_embedding: Literal["sinusoidal", "noise", "learned"] = "sinusoidal"
     max_position_embeddings: int = 64
-    first_position: int = 0
-    dropout: float | int = 0.1
-    attention_dropout: float | int = 0.1
-    embedding_dropout: float | int = 0.1
-    region_dropout: float | int = 0.5
+    first_position: Literal[0, 1] = 0
+    dropout: float | int = rate(default=0.1)
+    attention_dropout: float | int = rate(default=0.1)
+    embedding_dropout: float | int = rate(default=0.1)
+    region_dropout: float | int = rate(default=0.5)
     output_bias: bool = True
     bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
+    eos_token_id: int | Integers | None = 2
     pad_token_id: int | None = 0
     tie_word_embeddings: bool = False
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Check positions and heads."""
-        super().__post_init__(**kwargs)
-        if self.first_position not in (0, 1):
-            raise ValueError(f"`first_position` is {self.first_position}, expected 0 or 1.")
-        if (self.key_dim is None or self.value_dim is None) and self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"`hidden_size={self.hidden_size}` is not a multiple of `num_attention_heads="
-                f"{self.num_attention_heads}`; choose a different number of heads, or set `key_dim` and `value_dim`."
-            )
+    def validate_heads(self) -> None:
+        """Check that the heads divide the width."""
+        require_equal_heads(self.hidden_size, self.num_attention_heads, (self.key_dim, self.value_dim))

@@ -1,9 +1,10 @@
 """Configuration of VisualGPT (Chen et al., CVPR 2022, "VisualGPT: Data-efficient Adaptation of Pretrained Language
 Models for Image Captioning")."""
 
-from typing import Any
+from typing import Literal
 
-from .configuration_captioning import GPT2CaptioningConfig, require_range
+from .configuration_captioning import within
+from .configuration_gpt2 import GPT2CaptioningConfig
 
 
 class VisualGPTConfig(GPT2CaptioningConfig):
@@ -65,26 +66,16 @@ class VisualGPTConfig(GPT2CaptioningConfig):
     """
 
     model_type = "captioning_visualgpt"
-    field_choices = {
-        "fusion": ("srau", "residual", "add_norm", "meshed"),
-        "gate_input": ("learned", "hidden"),
-        "gate_on": ("language", "visual"),
-    }
 
     encoder_ffn_dim: int = 2048
     identity_map_reordering: bool = False
     use_region_boxes: bool = False
-    fusion: str = "srau"
-    srau_threshold: float | int = 0.2
+    fusion: Literal["srau", "residual", "add_norm", "meshed"] = "srau"
+    srau_threshold: float | int = within(0.0, 0.5, high_open=True)(default=0.2)
     normalize_srau: bool = False
-    gate_input: str = "learned"
-    gate_on: str = "language"
+    gate_input: Literal["learned", "hidden"] = "learned"
+    gate_on: Literal["language", "visual"] = "language"
     attention_on_attention: bool = False
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Check the threshold."""
-        require_range("srau_threshold", self.srau_threshold, 0.0, 0.5, high_open=True)
-        super().__post_init__(**kwargs)
 
     @property
     def reads_all_levels(self) -> bool:

@@ -1,11 +1,11 @@
 """Configuration of ZoDIAC ("ZoDIAC: Zoneout Dropout Injection Attention Calculation"), a Transformer whose attentions
 are scaled by a pooled second attention map."""
 
-from typing import Any
+from typing import Literal
 
 from transformers import AutoConfig
 
-from .configuration_captioning import CaptioningConfig
+from .configuration_captioning import CaptioningConfig, Integers, positive, rate, require_equal_heads
 
 
 class ZodiacConfig(CaptioningConfig):
@@ -52,42 +52,29 @@ class ZodiacConfig(CaptioningConfig):
     model_type = "captioning_zodiac"
     sub_configs = {"vision_config": AutoConfig}
     attribute_map = {"num_hidden_layers": "decoder_layers"}  # read by caches
-    field_choices = {
-        "ffn_activation": ("none", "relu"),
-        "intensity_gate": ("sigmoid", "tanh", "none"),
-        "intensity_pool": ("mean", "sum", "released"),
-        "region_batch_norm": (0, 1, 2),
-    }
-    field_rates = ("dropout", "zodiac_dropout", "region_dropout")
-    field_minimums = {"encoder_layers": 1, "decoder_layers": 1}
 
     vocab_size: int = 10000
     hidden_size: int = 512
-    encoder_layers: int = 6
-    decoder_layers: int = 6
+    encoder_layers: int = positive(default=6)
+    decoder_layers: int = positive(default=6)
     num_attention_heads: int = 8
     ffn_dim: int = 2048
-    ffn_activation: str = "none"
-    intensity_gate: str = "sigmoid"
+    ffn_activation: Literal["none", "relu"] = "none"
+    intensity_gate: Literal["sigmoid", "tanh", "none"] = "sigmoid"
     zoneout_factor: float | int = 1.0
-    zodiac_dropout: float | int = 0.2
+    zodiac_dropout: float | int = rate(default=0.2)
     pre_gelu: bool = True
     gelu: bool = True
-    intensity_pool: str = "mean"
-    region_batch_norm: int = 0
+    intensity_pool: Literal["mean", "sum", "released"] = "mean"
+    region_batch_norm: Literal[0, 1, 2] = 0
     max_position_embeddings: int = 64
-    dropout: float | int = 0.1
-    region_dropout: float | int = 0.5
+    dropout: float | int = rate(default=0.1)
+    region_dropout: float | int = rate(default=0.5)
     bos_token_id: int | None = 1
-    eos_token_id: int | list[int] | None = 2
+    eos_token_id: int | Integers | None = 2
     pad_token_id: int | None = 0
     tie_word_embeddings: bool = False
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Check the heads."""
-        super().__post_init__(**kwargs)
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError(
-                f"`hidden_size={self.hidden_size}` is not a multiple of `num_attention_heads="
-                f"{self.num_attention_heads}`; choose a different number of heads."
-            )
+    def validate_heads(self) -> None:
+        """Check that the heads divide the width."""
+        require_equal_heads(self.hidden_size, self.num_attention_heads)

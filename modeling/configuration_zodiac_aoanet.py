@@ -1,11 +1,12 @@
 """Configuration of ZoDIAC in AoANet ("ZoDIAC: Zoneout Dropout Injection Attention Calculation", "ZoDIAC + AoA")."""
 
-from typing import Any
+from typing import Literal
 
-from .configuration_captioning import AttentionLSTMConfig, require_minimum
+from .configuration_attention_lstm import RefiningLSTMConfig
+from .configuration_captioning import rate
 
 
-class ZodiacAoANetConfig(AttentionLSTMConfig):
+class ZodiacAoANetConfig(RefiningLSTMConfig):
     """Configuration of ZoDIAC in AoANet: a refining encoder and an attention LSTM with intensity attention.
 
     | row of Tables 1 to 3 | fields |
@@ -53,42 +54,14 @@ class ZodiacAoANetConfig(AttentionLSTMConfig):
     """
 
     model_type = "captioning_zodiac_aoanet"
-    field_choices = {
-        "region_norm": ("none", "batch_input", "batch"),
-        "refiner": ("aoa", "attention", "none"),
-        "decoder_type": ("aoa", "lstm", "base"),
-        "intensity_gate": ("sigmoid", "tanh", "none"),
-        "intensity_pool": ("mean", "sum", "released"),
-    }
-    field_rates = ("zodiac_dropout", "residual_dropout")
-    field_minimums = {"head_scale": 1, "refiner_ffn_dim": 1}
 
     vocab_size: int = 10000
-    head_scale: int = 1
-    region_norm: str = "none"
-    refiner: str = "aoa"
-    refiner_layers: int = 6
-    refiner_ffn_dim: int | None = None
-    decoder_type: str = "aoa"
-    output_residual: bool = False
-    intensity_gate: str = "sigmoid"
+    intensity_gate: Literal["sigmoid", "tanh", "none"] = "sigmoid"
     zoneout_factor: float | int = 1.0
     pre_gelu: bool = True
     gelu: bool = True
-    intensity_pool: str = "mean"
-    zodiac_dropout: float | int = 0.2
-    residual_dropout: float | int = 0.1
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Check refiner and heads."""
-        super().__post_init__(**kwargs)
-        if self.refiner != "none":
-            require_minimum("refiner_layers", self.refiner_layers, 1)
-        if self.hidden_size * self.head_scale % self.num_heads:
-            raise ValueError(
-                f"`num_heads` is {self.num_heads}, expected a divisor of `hidden_size * head_scale` = "
-                f"{self.hidden_size * self.head_scale}."
-            )
+    intensity_pool: Literal["mean", "sum", "released"] = "mean"
+    zodiac_dropout: float | int = rate(default=0.2)
 
     @property
     def attended_size(self) -> int:

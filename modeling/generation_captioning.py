@@ -1,7 +1,6 @@
 """Decoding of captions without repeating encoder states, with the beam searches of captioning papers."""
 
 import copy
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,40 +8,30 @@ import torch
 from torch import Tensor
 from transformers import (
     Cache,
-    DynamicCache,
     EncoderDecoderCache,
     GenerationMixin,
     LogitsProcessor,
     LogitsProcessorList,
 )
-from transformers.cache_utils import CacheLayerMixin
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.utils import ModelOutput
 
-from .configuration_captioning import input_names, require_choice
-from .layers_attention import generating, pack, packed_as, unpack
+from .configuration_captioning import require_choice
+from .inputs_captioning import IMAGE_INPUTS, input_names, visible_tokens
+from .layers_attention import CaptionCache
+from .layers_packed import generating, pack, packed_as, unpack
 from .search_captioning import (
     BOOKKEEPINGS,
     CaptionBeams,
     GroupPoolBeams,
     Hypotheses,
     NextTokens,
+    NoBadEndings,
+    NoEarlyEnd,
+    NoImmediateRepetition,
+    TrigramPenalty,
     best_of_groups,
-    caption_logits_processors,
-    judges_rows,
-    only_lowers,
     with_one_least_length,
-)
-
-# What belongs to images, not to rows of text; inputs that a configuration declares for images are added.
-IMAGE_INPUTS = (
-    "pixel_values",
-    "view_mask",
-    "region_features",
-    "region_boxes",
-    "region_mask",
-    "region_views",
-    "encoder_outputs",
 )
 
 
@@ -94,217 +83,6 @@ def check_search_options(config: Any) -> None:
             raise ValueError(f'`{name}` needs `bookkeeping="pool"`, got {config.bookkeeping!r}.')
 
 
-def visible_tokens(config: Any, input_ids: Tensor) -> Tensor | None:
-    """Return the mask of tokens by the rule of the configuration (`token_mask_rule`), read off all tokens so far.
-
-    Args:
-        config: a captioner's configuration.
-        input_ids: `[B * K, T]` from the first token on.
-
-    Returns:
-        `[B * K, T]` int64, 1 = visible; None if masks are explicit.
-    """
-    if config.token_mask_rule == "pad_id":
-        return (input_ids != config.pad_token_id).long()
-    if config.token_mask_rule == "after_end":
-        is_end = torch.isin(input_ids, torch.tensor(config.eos_token_id, device=input_ids.device))
-        is_end[:, 0] = False  # the begin token may have the id of the end token
-        return (is_end.cumsum(-1) - is_end.long() == 0).long()
-    return None
-
-
-class RecurrentLayer(CacheLayerMixin):
-    """Cache of one recurrent layer: named tensors with one row for each text row.
-
-    States (`hidden`, `memory`, a running context) hold what the layer computed at the last token, `[rows, ...]`.
-    Records (running sums, for instance) keep an entry per token, `[rows, T, ...]`, so that they can be cropped.
-    """
-
-    is_sliding = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cumulative_length = 0
-        self.states: dict[str, Tensor] = {}
-        self.records: dict[str, Tensor] = {}
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate nothing: the tensors come with the first update."""
-        self.device, self.dtype, self.is_initialized = key_states.device, key_states.dtype, True
-
-    def update(  # type: ignore[override]
-        self, num_tokens: int, states: Mapping[str, Tensor], records: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Replace the states by those after `num_tokens` more tokens, and append the records of these tokens.
-
-        Returns:
-            The records of all tokens so far, `[rows, T, ...]`.
-        """
-        first = next(iter((*states.values(), *records.values())))
-        self.lazy_initialization(first, first)
-        self.states = dict(states)
-        for name, values in records.items():
-            before = [self.records[name]] if name in self.records else []
-            self.records[name] = torch.cat((*before, values), dim=1)
-        self.cumulative_length += num_tokens
-        return self.records
-
-    def get_seq_length(self) -> int:
-        """Return the number of tokens that the states have read."""
-        return self.cumulative_length
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the length of a mask over all tokens, and its offset."""
-        return self.cumulative_length + query_length, 0
-
-    def get_max_length(self) -> int:
-        """Return -1: there is no longest caption."""
-        return -1
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens.
-
-        Raises:
-            ValueError: the layer has states, which cannot forget a token.
-        """
-        if not tokens_to_remove:
-            return
-        if self.states:
-            raise ValueError("A recurrent state cannot be cropped: caption anew from the begin token.")
-        removed = abs(tokens_to_remove)  # transformers counts what to remove as a negative number
-        self.records = {name: values[:, :-removed] for name, values in self.records.items()}
-        self.cumulative_length -= removed
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self.states, self.records, self.cumulative_length = {}, {}, 0
-
-    def _change_rows(self, change: Callable[[Tensor], Tensor]) -> None:
-        self.states = {name: change(values) for name, values in self.states.items()}
-        self.records = {name: change(values) for name, values in self.records.items()}
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let the rows continue the rows `beam_idx`."""
-        self._change_rows(lambda values: values.index_select(0, beam_idx.to(values.device)))
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row."""
-        self._change_rows(lambda values: values.repeat_interleave(repeats, dim=0))
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some rows."""
-        self._change_rows(lambda values: values[indices])
-
-
-class RecurrentCache(Cache):
-    """Recurrent states for `generate()`: only what changes with the step, so that beams reorder nothing else.
-
-    What belongs to images, such as projected attention keys, is in the encoder's outputs.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(layer_class_to_replicate=RecurrentLayer)
-
-    def layer(self, layer_idx: int) -> RecurrentLayer:
-        """Return the cache of a layer, new if there is none yet."""
-        while len(self.layers) <= layer_idx:
-            self.layers.append(RecurrentLayer())
-        return self.layers[layer_idx]
-
-    def state(self, layer_idx: int) -> dict[str, Tensor] | None:
-        """Return the named states of a layer; None before its first token."""
-        layer = self.layer(layer_idx)
-        return layer.states if layer.get_seq_length() else None
-
-    def update(self, layer_idx: int, num_tokens: int, **states: Tensor) -> None:  # type: ignore[override]
-        """Replace the states of a layer by those after `num_tokens` more tokens."""
-        self.layer(layer_idx).update(num_tokens, states, {})
-
-    def append(self, layer_idx: int, **records: Tensor) -> dict[str, Tensor]:
-        """Append an entry per token to the records of a layer; returns those of all tokens `[rows, T, ...]`."""
-        num_tokens = next(iter(records.values())).shape[1]
-        return self.layer(layer_idx).update(num_tokens, {}, records)
-
-    def record(self, layer_idx: int, name: str) -> Tensor | None:
-        """Return a record of a layer for all tokens so far, `[rows, T, ...]`; None before its first token."""
-        found = self.layer(layer_idx).records.get(name)
-        return found if found is not None and found.shape[1] else None
-
-    @staticmethod
-    def require(cache: Any) -> "RecurrentCache":
-        """Return the cache itself.
-
-        Raises:
-            TypeError: it is a cache of another type.
-        """
-        if not isinstance(cache, RecurrentCache):
-            raise TypeError(
-                f"`past_key_values` is a {type(cache).__name__}, a recurrent decoder needs a `RecurrentCache`; "
-                "omit it to create one."
-            )
-        return cache
-
-
-class CaptionCache(EncoderDecoderCache):
-    """Keys and values of B x K text rows, of B images, and running records of the text rows.
-
-    Only the text side follows the beams; the image side has one row per image and stays put. Every cross-attention
-    has an entry of its own on the image side, however many a decoder layer has. `records` keeps named tensors with an
-    entry per token (running sums, for instance), see `RecurrentCache.append`.
-    """
-
-    def __init__(self, self_attention_cache: Cache, cross_attention_cache: Cache | None = None) -> None:
-        super().__init__(self_attention_cache, cross_attention_cache or DynamicCache())
-        self.records = RecurrentCache()
-
-    @classmethod
-    def of(cls, cache: Any) -> "CaptionCache":
-        """Return a cache with the same storage as `cache`, an `EncoderDecoderCache`, and this class's rule for beams.
-
-        An empty image side is replaced by one without a fixed number of entries.
-        """
-        if isinstance(cache, cls):
-            return cache
-        filled = any(cache.is_updated.values())
-        shared = cls(cache.self_attention_cache, cache.cross_attention_cache if filled else None)
-        shared.records = getattr(cache, "records", shared.records)
-        if filled:
-            shared.is_updated = cache.is_updated
-        # The caller can continue with `cache` itself.
-        cache.cross_attention_cache, cache.is_updated = shared.cross_attention_cache, shared.is_updated
-        cache.records = shared.records
-        return shared
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let text rows `[B * K]` continue the rows `beam_idx`, which stay within their image."""
-        self.self_attention_cache.reorder_cache(beam_idx)
-        self.records.reorder_cache(beam_idx)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every text row."""
-        self.self_attention_cache.batch_repeat_interleave(repeats)
-        self.records.batch_repeat_interleave(repeats)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some text rows; all images stay."""
-        self.self_attention_cache.batch_select_indices(indices)
-        self.records.batch_select_indices(indices)
-
-    def select_images(self, images: Tensor) -> None:
-        """Keep some images; `batch_select_indices` keeps their text rows."""
-        self.cross_attention_cache.batch_select_indices(images)
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens of every text row."""
-        self.self_attention_cache.crop(tokens_to_remove)
-        self.records.crop(tokens_to_remove)
-
-    def reset(self) -> None:
-        """Forget everything."""
-        super().reset()
-        self.records.reset()
-
-
 # Options of `generate()` beside those of transformers, and their defaults.
 SEARCH_OPTIONS: dict[str, Any] = {
     "bookkeeping": "transformers",
@@ -318,6 +96,49 @@ SEARCH_OPTIONS: dict[str, Any] = {
     "trigram_penalty": 0.0,
     "return_cache": True,
 }
+
+
+# Processors of transformers that only forbid tokens, whatever the batch is: they may precede the normalisation.
+FORBIDDING_PROCESSORS = {
+    "SuppressTokensLogitsProcessor",
+    "SuppressTokensAtBeginLogitsProcessor",
+    "NoRepeatNGramLogitsProcessor",
+    "NoBadWordsLogitsProcessor",
+}
+# Criteria that judge every row alone.
+ROW_CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria", "MaxTimeCriteria", "StopStringCriteria"}
+
+
+def only_lowers(processors: Any) -> bool:
+    """Whether all processors forbid or lower tokens of a row by what the row holds.
+
+    They may then be applied to logits as well as to log-probabilities, and scores of hypotheses never rise.
+    """
+    own = (NoEarlyEnd, NoImmediateRepetition, NoBadEndings, TrigramPenalty)
+    return all(type(one) in own or type(one).__name__ in FORBIDDING_PROCESSORS for one in processors)
+
+
+def judges_rows(criteria: Any) -> bool:
+    """Whether all stopping criteria judge every row alone."""
+    return all(type(one).__name__ in ROW_CRITERIA for one in criteria)
+
+
+def caption_logits_processors(generation_config: Any, prompt_length: int) -> list[LogitsProcessor]:
+    """Return the processors that a generation configuration asks for.
+
+    Args:
+        generation_config: read are `no_immediate_repetition`, `bad_ending_ids`, `trigram_penalty` and the end ids.
+        prompt_length: length of the rows before the first generated token.
+    """
+    found: list[LogitsProcessor] = []
+    if generation_config.no_immediate_repetition:
+        found.append(NoImmediateRepetition(prompt_length))
+    if generation_config.bad_ending_ids:
+        ends = generation_config._eos_token_tensor.flatten().tolist()
+        found.append(NoBadEndings(list(generation_config.bad_ending_ids), ends, prompt_length))
+    if generation_config.trigram_penalty:
+        found.append(TrigramPenalty(generation_config.trigram_penalty, prompt_length))
+    return found
 
 
 class CaptionGenerationMixin(GenerationMixin):
@@ -446,14 +267,13 @@ class CaptionGenerationMixin(GenerationMixin):
         return input_ids, model_kwargs | of_images
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
-        given = model_kwargs.get("past_key_values")
         super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)
-        cache = model_kwargs.get("past_key_values")
-        generation_config.cache_is_given = given is not None
-        if isinstance(cache, EncoderDecoderCache):
-            model_kwargs["past_key_values"] = CaptionCache.of(cache)  # that of transformers reorders the images too
+        cache = model_kwargs.get("cache")
+        if isinstance(cache, EncoderDecoderCache):  # that of transformers reorders the images too
+            model_kwargs["cache"] = CaptionCache.of(cache)
+            model_kwargs["cache"]._is_user_defined = is_of_caller(cache)
         elif cache is None and self.cache_class is not None and generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = self.cache_class()
+            model_kwargs["cache"] = self.cache_class()
 
     def _prefill(
         self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], is_first_iteration: bool = True
@@ -468,8 +288,8 @@ class CaptionGenerationMixin(GenerationMixin):
             for name, value in model_kwargs.items()
         }
         outputs = super()._prefill(input_ids[::rows], generation_config, few, is_first_iteration)
-        if outputs.past_key_values is not None:
-            outputs.past_key_values.batch_repeat_interleave(rows)
+        if outputs.cache is not None:
+            outputs.cache.batch_repeat_interleave(rows)
         for name in ("logits", "decoder_hidden_states", "decoder_attentions", "cross_attentions"):
             if outputs.get(name) is not None:
                 outputs[name] = _repeated(outputs[name], rows)
@@ -479,7 +299,7 @@ class CaptionGenerationMixin(GenerationMixin):
         self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any]
     ) -> int:
         """Return K if the K text rows of every image are equal and nothing is cached yet, else 1."""
-        cache, encoded = model_kwargs.get("past_key_values"), model_kwargs.get("encoder_outputs")
+        cache, encoded = model_kwargs.get("cache"), model_kwargs.get("encoder_outputs")
         if encoded is None or generation_config.prefill_chunk_size is not None:
             return 1
         if cache is not None and (cache.get_seq_length() or cache.is_compileable):
@@ -570,7 +390,7 @@ class CaptionGenerationMixin(GenerationMixin):
             and only_lowers(logits_processor)
             and judges_rows(stopping_criteria)
             and not (synced_gpus or self.captions_depend_on_batch)
-            and not (generation_config.cache_is_given or generation_config.cache_implementation)
+            and not (is_of_caller(model_kwargs.get("cache")) or generation_config.cache_implementation)
         )
         outputs, is_first = self._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=True), True
         while True:
@@ -615,7 +435,7 @@ class CaptionGenerationMixin(GenerationMixin):
         of_images = set(self.image_input_names())
         rows = (images[:, None] * beams + torch.arange(beams, device=images.device)).flatten()
         for name, value in model_kwargs.items():
-            if name == "past_key_values" and value is not None:
+            if name == "cache" and value is not None:
                 value.batch_select_indices(rows)
                 if hasattr(value, "select_images"):
                     value.select_images(images)
@@ -635,7 +455,7 @@ class CaptionGenerationMixin(GenerationMixin):
     ) -> tuple[Hypotheses, "StepRecord"]:
         """Search with one group of beams after the other, each with its own copy of the cache."""
         rows, groups = input_ids.shape[0], generation_config.pool_groups
-        of_images, cache = set(self.image_input_names()), model_kwargs.pop("past_key_values", None)
+        of_images, cache = set(self.image_input_names()), model_kwargs.pop("cache", None)
         members = torch.arange(rows, device=input_ids.device).view(-1, groups, generation_config.num_beams // groups)
         done: list[GroupPoolBeams] = []
         records = []
@@ -646,9 +466,9 @@ class CaptionGenerationMixin(GenerationMixin):
                 if name not in of_images
             }
             own |= {name: value for name, value in model_kwargs.items() if name in of_images}
-            own["past_key_values"] = copy.deepcopy(cache)
+            own["cache"] = copy.deepcopy(cache)
             if cache is not None and cache.get_seq_length():
-                own["past_key_values"].batch_select_indices(index.flatten())
+                own["cache"].batch_select_indices(index.flatten())
             beams = GroupPoolBeams(input_ids[index.flatten()], generation_config, list(done))
             records.append(
                 self._search(beams, logits_processor, stopping_criteria, generation_config, synced_gpus, own)
@@ -660,7 +480,7 @@ class CaptionGenerationMixin(GenerationMixin):
     @staticmethod
     def _continue_rows(model_kwargs: dict[str, Any], parents: Tensor) -> None:
         """Reorder the cache to the kept rows."""
-        cache: Cache | None = model_kwargs.get("past_key_values")
+        cache: Cache | None = model_kwargs.get("cache")
         if cache is not None:
             cache.reorder_cache(parents)
 
@@ -683,7 +503,7 @@ class CaptionGenerationMixin(GenerationMixin):
             decoder_attentions=record.decoder_attentions,
             cross_attentions=record.cross_attentions,
             decoder_hidden_states=record.decoder_hidden_states,
-            past_key_values=model_kwargs.get("past_key_values") if generation_config.return_cache else None,
+            cache=model_kwargs.get("cache") if generation_config.return_cache else None,
         )
 
 
@@ -708,6 +528,11 @@ class ModelLogprobs(LogitsProcessor):
         """Return the log-probabilities `[rows, L]` of the generated tokens of finished sequences."""
         self._read(sequences[:, -1])
         return torch.cat(self.columns, dim=-1)
+
+
+def is_of_caller(cache: Any) -> bool:
+    """Whether a cache is one that the caller of `generate()` passed, which transformers marks so."""
+    return getattr(cache, "_is_user_defined", False)
 
 
 def _selected(value: Any, index: Tensor, size: int) -> Any:

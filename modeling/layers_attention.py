@@ -1,42 +1,16 @@
-"""Multi-head and additive attention over regions with beams on the query axis, attention on attention, linear layers.
-
-oneDNN computes products of few rows faster with weights that it has rearranged for itself ("packed"). PyTorch
-rearranges them at every call; the linear layers at the end of this file do it once, for generation on a CPU. The
-operators are private ones of PyTorch and are used in this file only: where one is missing or fails, the layer computes
-as before. In training, the cross-entropy of a large vocabulary is computed for some tokens at a time.
-"""
+"""Sub-layers of Transformers (attention with beams on the query axis, feed-forward, residual), and decoder caches."""
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear_cross_entropy
-from transformers import Cache, EncoderDecoderCache
+from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers import initialization as init
+from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.pytorch_utils import Conv1D
-from transformers.utils import logging
-
-from .configuration_captioning import require_choice
-
-logger = logging.get_logger(__name__)
-
-# Maps states `[rows, in]` and a bias `[out]` (or None) to `[rows, out]`.
-Product = Callable[[Tensor, Tensor | None], Tensor]
-
-DROPPED = (
-    "The plain weights of this captioner were dropped by `optimize_for_generation(drop_plain=True)`: it only "
-    "generates on this CPU. To {action} it, load it again with `from_pretrained`."
-)
-# Layers with fewer outputs are no faster packed, and scores of attention should not be rounded to 8 bits.
-LEAST_OUTPUTS = 8
-# Packed weights are checked when `generate()` begins and are used until it ends.
-_generating: ContextVar[bool] = ContextVar("generating", default=False)
 
 
 def at_least_float32(values: Tensor) -> Tensor:
@@ -189,41 +163,6 @@ def visible_slots(mask: Any, count: int) -> Any:
     return torch.cat((mask, visible.expand(*mask.shape[:-1], count)), dim=-1)
 
 
-class PreparedDotAttention(MultiHeadAttention):
-    """Attention from B x K text rows to keys and values that the encoder has projected once per image (AoANet).
-
-    Only the queries are projected here. `scale` multiplies the width of the heads.
-    """
-
-    def __init__(self, config: Any, hidden_size: int, num_heads: int, scale: int = 1, dropout: float = 0.0) -> None:
-        nn.Module.__init__(self)
-        self.config, self.num_heads, self.dropout, self.memory_slots = config, num_heads, dropout, 0
-        self.key_dim = self.value_dim = hidden_size * scale // num_heads
-        self.scaling = self.key_dim**-0.5
-        self.q_proj = nn.Linear(hidden_size, hidden_size * scale)
-
-    def forward(  # type: ignore[override]
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend from queries to the regions of their images.
-
-        Args:
-            queries: `[B * K, T, D]`, the rows of an image next to each other.
-            keys, values: `[B, R, scale * D]`.
-            mask: of the keys, for K * T queries, see `create_region_mask`.
-
-        Returns:
-            `[B * K, T, scale * D]`, and the weights `[B * K, H, T, R]` or None.
-        """
-        rows, length = queries.shape[:2]
-        folded = queries.reshape(keys.shape[0], -1, queries.shape[-1])  # [B, K * T, D]
-        query = self.split_heads(self.q_proj(folded))
-        attended, weights = self.attend(query, self.split_heads(keys), self.split_heads(values), mask)
-        if weights is not None:  # [B, H, K * T, R] to [B * K, H, T, R]
-            weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
-        return attended.flatten(2).reshape(rows, length, -1), weights
-
-
 def rows_of_images(values: Tensor, rows: int) -> Tensor:
     """Repeat what images have for their text rows, `[B, ...]` to `[B * K, ...]`.
 
@@ -309,41 +248,6 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
         return output.reshape(rows, length, num_levels, -1), weights  # [B * K, T, N, D]
 
 
-class AdditiveAttention(nn.Module):
-    """Additive attention (Bahdanau et al., 2014; Show, Attend and Tell, Eq. 15-16).
-
-    The weights are `softmax(scale * w activation(k_i + W q))`. The caller projects the keys, once per image.
-
-    Args:
-        query_size: width of queries.
-        attention_size: A, width of the keys.
-        activation: `"tanh"` or `"relu"`.
-        scale: factor of the scores.
-    """
-
-    def __init__(self, query_size: int, attention_size: int, activation: str = "tanh", scale: float = 1.0) -> None:
-        super().__init__()
-        self.activation = getattr(torch, activation)
-        self.scale = scale
-        self.query_projection = nn.Linear(query_size, attention_size, bias=False)
-        self.score = nn.Linear(attention_size, 1)
-
-    def forward(self, queries: Tensor, keys: Tensor, region_mask: Tensor | None = None) -> Tensor:
-        """Compute weights `[B, K, R]`.
-
-        Args:
-            queries: `[B * K, Q]`; the K rows of an image are consecutive.
-            keys: `[B, R, A]`, keys of the regions.
-            region_mask: `[B, R]`, True = visible.
-        """
-        queries = self.query_projection(queries).unflatten(0, (keys.shape[0], -1))  # [B, K, A]
-        summed = keys[:, None] + queries[:, :, None]  # [B, K, R, A]
-        scores = self.score(self.activation(summed))[..., 0] * self.scale  # [B, K, R]
-        if region_mask is not None:
-            scores = scores.masked_fill(~region_mask[:, None], -torch.inf)
-        return scores.softmax(-1)
-
-
 class AttentionOnAttention(nn.Module):
     """Attention on attention: `information * sigmoid(gate)` of query and attended vector.
 
@@ -374,296 +278,257 @@ class AttentionOnAttention(nn.Module):
         return information * gate, gate
 
 
-def pack_float32(weight: Tensor) -> Product:
-    """Return the product with a weight `[out, in]`, as it is."""
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-    return lambda states, bias: torch.ops.mkldnn._linear_pointwise(states, packed, bias, "none", [], "")
-
-
-def pack_bfloat16(weight: Tensor) -> Product:
-    """Return the product with a weight `[out, in]` in bfloat16. The bias is added in float32."""
-    rounded = pack_float32(weight.to(torch.bfloat16))
-
-    def product(states: Tensor, bias: Tensor | None) -> Tensor:
-        output = rounded(states.to(torch.bfloat16), None)
-        return output.to(states.dtype) if bias is None else output + bias
-
-    return product
-
-
-def pack_int8(weight: Tensor) -> Product:
-    """Return the product with a weight `[out, in]` in 8 bits, one scale for each output.
-
-    Each row of the input has its own scale as well, so that a row does not depend on the others.
-    """
-    scales = weight.abs().amax(1).clamp(min=torch.finfo(weight.dtype).tiny) / 127  # [out]
-    packed = torch.ops.onednn.qlinear_prepack((weight / scales[:, None]).round().to(torch.int8), None)
-    zeros = torch.zeros_like(scales, dtype=torch.long)
-
-    def product(states: Tensor, bias: Tensor | None) -> Tensor:
-        largest = states.abs().amax(1, keepdim=True)  # [rows, 1]; the infinity norm is several times slower
-        row_scales = largest.clamp_(min=torch.finfo(states.dtype).tiny).div_(127)
-        # Unsigned with 128 as zero, since oneDNN has no fast product for signed inputs; the half rounds.
-        rounded = states.div(row_scales).add_(128.5).to(torch.uint8)
-        output = torch.ops.onednn.qlinear_pointwise(
-            rounded, 1.0, 128, packed, scales, zeros, None, 1.0, 0, states.dtype, "none", [], ""
-        )
-        return output.mul_(row_scales) if bias is None else torch.addcmul(bias, output, row_scales)
-
-    return product
-
-
-PACKING: dict[str, Callable[[Tensor], Product]] = {
-    "float32": pack_float32,
-    "bfloat16": pack_bfloat16,
-    "int8": pack_int8,
-}
-
-
-class PackedLayer(nn.Module):
-    """A linear layer with a packed copy of its weight. A plain layer becomes one by a change of its class.
-
-    The copy is used in `generate()`, in evaluation mode and without gradients; it is left out of deep copies and
-    pickles, and made again where it is missing or the weight has changed.
-    """
-
-    plain_class: type[nn.Module]
-    weight: Tensor
-    bias: Tensor | None
-    weights: str  # a key of `PACKING`
-    product: Product | None  # None: not packed yet
-    fingerprint: Tensor | None
-    dropped: bool  # whether the plain weight is gone
-
-    def output_by_input(self) -> Tensor:
-        """Return the weight as `[out, in]`."""
-        return self.weight.detach()
-
-    def refresh(self) -> None:
-        """Pack the weight, unless it is the one that is packed already."""
-        if self.dropped:
-            return
-        if self.weight.device.type != "cpu" or self.weight.dtype != torch.float32:
-            self.product = None
-            return
-        weight = self.output_by_input()
-        fingerprint = fingerprint_of(weight)
-        if self.product is None or self.fingerprint is None or not torch.equal(self.fingerprint, fingerprint):
-            self.product, self.fingerprint = PACKING[self.weights](weight.contiguous()), fingerprint
-
-    def drop_plain(self) -> None:
-        """Free the plain weight; a tensor of its shape without storage remains."""
-        empty = torch.full((), torch.nan).expand(self.weight.shape)
-        self.weight = nn.Parameter(empty, requires_grad=False)
-        self.dropped = True
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return the linear map of `[..., in]`, `[..., out]`."""
-        if self.dropped and (self.training or torch.is_grad_enabled()):
-            raise RuntimeError(DROPPED.format(action="train"))
-        if not (self.dropped or _generating.get()) or not self._can_use(states):
-            return super().forward(states)
-        assert self.product is not None
-        output = self.product(states.reshape(-1, states.shape[-1]), self.bias)
-        return output.view(*states.shape[:-1], output.shape[-1])
-
-    def _can_use(self, states: Tensor) -> bool:
-        """Whether the packed weight serves this call."""
-        if self.product is None or self.training or torch.is_grad_enabled():
-            return False
-        plain = states.dtype == torch.float32 and states.device.type == "cpu" and states.numel() > 0
-        return plain and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
-
-    def train(self, mode: bool = True) -> "PackedLayer":
-        """Set training or evaluation mode."""
-        if mode and self.dropped:
-            raise RuntimeError(DROPPED.format(action="train"))
-        return super().train(mode)
-
-    def _save_to_state_dict(self, *args: Any) -> None:
-        if self.dropped:
-            raise RuntimeError(DROPPED.format(action="save"))
-        super()._save_to_state_dict(*args)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PackedLayer":
-        if self.dropped and (moved := fn(self.weight.new_zeros(()))).device.type != "cpu":
-            raise RuntimeError(DROPPED.format(action=f"move to {moved.device}"))
-        return super()._apply(fn, recurse)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the state without the packed copy, which no other process can read."""
-        if self.dropped:
-            raise RuntimeError(DROPPED.format(action="copy"))
-        return self.__dict__ | {"product": None, "fingerprint": None}
-
-
-class PackedLinear(PackedLayer, nn.Linear):
-    """`nn.Linear` with a packed weight."""
-
-    plain_class = nn.Linear
-
-
-class PackedConv1D(PackedLayer, Conv1D):
-    """`Conv1D` of GPT-2, whose weight is `[in, out]`, with a packed weight."""
-
-    plain_class = Conv1D
-
-    def output_by_input(self) -> Tensor:
-        """Return the weight as `[out, in]`."""
-        return self.weight.detach().t()
-
-
-PACKED_CLASSES: dict[type[nn.Module], type[PackedLayer]] = {
-    packed.plain_class: packed for packed in (PackedLinear, PackedConv1D)
-}
-
-
-def fingerprint_of(weight: Tensor) -> Tensor:
-    """Return one number for each row of a weight `[out, in]`, which changes with its content and order.
-
-    It takes one pass over the memory. The version counters of PyTorch do not tell: fused optimizers, writes to `.data`
-    and inference tensors leave them as they are.
-    """
-    return weight @ torch.linspace(0.5, 1.5, weight.shape[1])
-
-
-def has_ordinary_weight(layer: nn.Module) -> bool:
-    """Whether the weight of a layer is a parameter that no other library has replaced (quantised, sharded)."""
-    return type(layer.weight) is nn.Parameter and type(layer.weight.data) is Tensor
-
-
-def is_plain_linear(layer: nn.Module, states: Tensor) -> bool:
-    """Whether a layer only multiplies float32 states by its weight, so that a loss may read the weight itself.
-
-    It may not under autocast or compilation, nor where a hook or another library (an adapter, for instance) takes part
-    in the call.
-    """
-    if type(layer) not in (nn.Linear, PackedLinear) or "forward" in vars(layer) or not has_ordinary_weight(layer):
-        return False
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
-    changed = any(hooks) or torch.is_autocast_enabled(states.device.type) or torch.compiler.is_compiling()
-    return layer.weight.dtype == states.dtype == torch.float32 and not changed
-
-
-def summed_cross_entropy(layer: nn.Module, states: Tensor, targets: Tensor, at_a_time: int) -> Tensor | None:
-    """Return the sum of cross-entropies of many tokens, of some at a time, and compute its gradient with it.
+class FeedForward(nn.Module):
+    """Position-wise feed-forward layer `W_2 f(W_1 x)` (Vaswani et al., 2017, Eq. 2), with dropout after f.
 
     Args:
-        layer: maps states to logits `[tokens, V]`, which are never held for all tokens.
-        states: `[tokens, D]`.
-        targets: `[tokens]`.
-        at_a_time: tokens whose logits are held.
-
-    Returns:
-        A scalar; None where few tokens need no pieces, there is no gradient, or the layer does not only multiply.
+        hidden_size: D.
+        inner_size: width between the two projections.
+        activation: f; None leaves it out.
+        dropout: rate after the activation.
     """
-    pieces = math.ceil(len(targets) / at_a_time)
-    if pieces < 2 or not torch.is_grad_enabled() or not is_plain_linear(layer, states):
-        return None
-    size = math.ceil(len(targets) / pieces)
-    options = nn.LinearCrossEntropyOptions(batch_chunk_size=size, allow_retain_graph=True)
-    weights: Any = {"linear_weight": layer.weight, "linear_bias": layer.bias}
-    return linear_cross_entropy(states, target=targets, **weights, reduction="sum", options=options)
+
+    def __init__(
+        self,
+        hidden_size: int,
+        inner_size: int,
+        activation: Callable[[Tensor], Tensor] | None = torch.relu,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.activation = activation
+        self.fc1 = nn.Linear(hidden_size, inner_size)
+        self.fc2 = nn.Linear(inner_size, hidden_size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Transform `[..., D]`."""
+        inner = self.fc1(states)
+        return self.fc2(self.dropout(inner if self.activation is None else self.activation(inner)))
 
 
-def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float, over_all: bool) -> Tensor:
-    """Return the negative log-likelihood of each target `[tokens]` under its logits `[tokens, V]`.
+class Residual(nn.Module):
+    """A residual connection around a sub-layer, with the norm before the sub-layer or after the sum.
 
-    With a smoothing s, return the divergence from the distribution of 1 - s at the target and s / (V - 1) elsewhere,
-    or, with `over_all`, of 1 - s + s / V at the target and s / V elsewhere.
+    `norm_first` False is `LN(x + dropout(f(x)))` (Vaswani et al., 2017), True is `x + dropout(f(LN(x)))`.
+
+    Args:
+        hidden_size: D.
+        norm_first: whether the norm comes before the sub-layer.
+        dropout: rate on the output of the sub-layer.
+        norm: class of the norm, called with `hidden_size` and `eps`.
+        eps: of the norm.
     """
-    if not smoothing:
-        return cross_entropy(logits, targets, reduction="none")
-    # PyTorch spreads the smoothing over all words, the target included, and leaves out the entropy.
-    others = logits.shape[-1] - 1
-    share = smoothing if over_all else smoothing * (others + 1) / others
-    other, target = share / (others + 1), 1 - share + share / (others + 1)
-    entropy = -target * math.log(target) - others * other * math.log(other)
-    return cross_entropy(logits, targets, reduction="none", label_smoothing=share) - entropy
+
+    def __init__(
+        self,
+        hidden_size: int,
+        norm_first: bool = False,
+        dropout: float = 0.0,
+        norm: Callable[..., nn.Module] = nn.LayerNorm,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        self.norm = norm(hidden_size, eps=eps)
+        self.norm_first = norm_first
+        self.dropout = nn.Dropout(dropout)
+
+    def before(self, states: Tensor) -> Tensor:
+        """Return the input `[..., D]` of the sub-layer."""
+        return self.norm(states) if self.norm_first else states
+
+    def after(self, states: Tensor, output: Tensor) -> Tensor:
+        """Add the sub-layer's output to its residual stream `[..., D]`."""
+        added = states + self.dropout(output)
+        return added if self.norm_first else self.norm(added)
 
 
-def can_be_packed(module: nn.Module) -> bool:
-    """Whether a module is a plain linear layer on a CPU, with an ordinary tensor as its weight."""
-    if type(module) not in PACKED_CLASSES:
-        return False
-    weight = module.weight
-    ordinary = has_ordinary_weight(module) and weight.device.type == "cpu"
-    return ordinary and weight.numel() >= LEAST_OUTPUTS * weight.shape[type(module) is nn.Linear]
+class RecurrentLayer(CacheLayerMixin):
+    """Cache of one recurrent layer: named tensors with one row for each text row.
 
-
-def packed_layers(model: nn.Module) -> Iterator[PackedLayer]:
-    """Return the layers of a model that are packed."""
-    return (module for module in model.modules() if isinstance(module, PackedLayer))
-
-
-def can_pack(weights: str) -> bool:
-    """Whether this machine computes with weights of a kind of `PACKING`."""
-    if not torch.backends.mkldnn.is_available():
-        return False
-    try:
-        with torch.no_grad():
-            weight, states = torch.eye(32), torch.linspace(-1, 1, 64).view(2, 32)
-            return torch.allclose(PACKING[weights](weight)(states, None), states, atol=0.02)
-    except (RuntimeError, AttributeError, TypeError, NotImplementedError):  # another version or another processor
-        return False
-
-
-def pack(model: nn.Module, weights: str, drop_plain: bool) -> None:
-    """Pack all linear layers of a captioner; see `CaptionGenerationMixin.optimize_for_generation`."""
-    require_choice("weights", weights, tuple(PACKING))
-    if packed_as(model) != weights:
-        unpack(model)
-    layers: list[Any] = [module for module in model.modules() if can_be_packed(module)] + list(packed_layers(model))
-    if not layers or not can_pack(weights):
-        logger.info(f"The captioner generates with plain weights: it has none to pack as {weights} on this machine.")
-        return
-    types = {layer.weight.dtype for layer in layers}
-    if types != {torch.float32}:
-        raise ValueError(
-            f"`weights={weights!r}` packs weights of type float32, and the captioner has "
-            f"{', '.join(sorted(str(found).removeprefix('torch.') for found in types))}: load it with "
-            "`dtype=torch.float32`, or leave its weights as they are."
-        )
-    others = set(model.modules()).difference(layers)
-    of_others = {id(parameter) for module in others for parameter in module._parameters.values()}
-    with torch.no_grad():
-        for layer in layers:
-            if not isinstance(layer, PackedLayer):
-                layer.__class__ = PACKED_CLASSES[type(layer)]
-                layer.weights, layer.product, layer.fingerprint, layer.dropped = weights, None, None, False
-            layer.refresh()
-            if drop_plain and id(layer.weight) not in of_others:
-                layer.drop_plain()
-
-
-def packed_as(model: nn.Module) -> str | None:
-    """Return the number format of the packed weights; None if there are none."""
-    return next((layer.weights for layer in packed_layers(model)), None)
-
-
-def unpack(model: nn.Module) -> None:
-    """Let packed layers be plain ones again.
-
-    Raises:
-        RuntimeError: their plain weights are gone.
+    States (`hidden`, `memory`, a running context) hold what the layer computed at the last token, `[rows, ...]`.
+    Records (running sums, for instance) keep an entry per token, `[rows, T, ...]`, so that they can be cropped.
     """
-    layers = list(packed_layers(model))
-    if any(layer.dropped for layer in layers):
-        raise RuntimeError(DROPPED.format(action="restore"))
-    for layer in layers:
-        for name in ("weights", "product", "fingerprint", "dropped"):
-            layer.__dict__.pop(name)
-        layer.__class__ = layer.plain_class
+
+    is_sliding = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cumulative_length = 0
+        self.states: dict[str, Tensor] = {}
+        self.records: dict[str, Tensor] = {}
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate nothing: the tensors come with the first update."""
+        self.device, self.dtype, self.is_initialized = key_states.device, key_states.dtype, True
+
+    def update(  # type: ignore[override]
+        self, num_tokens: int, states: Mapping[str, Tensor], records: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Replace the states by those after `num_tokens` more tokens, and append the records of these tokens.
+
+        Returns:
+            The records of all tokens so far, `[rows, T, ...]`.
+        """
+        first = next(iter((*states.values(), *records.values())))
+        self.lazy_initialization(first, first)
+        self.states = dict(states)
+        for name, values in records.items():
+            before = [self.records[name]] if name in self.records else []
+            self.records[name] = torch.cat((*before, values), dim=1)
+        self.cumulative_length += num_tokens
+        return self.records
+
+    def get_seq_length(self) -> int:
+        """Return the number of tokens that the states have read."""
+        return self.cumulative_length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the length of a mask over all tokens, and its offset."""
+        return self.cumulative_length + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Return -1: there is no longest caption."""
+        return -1
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens.
+
+        Raises:
+            ValueError: the layer has states, which cannot forget a token.
+        """
+        if not tokens_to_remove:
+            return
+        if self.states:
+            raise ValueError("A recurrent state cannot be cropped: caption anew from the begin token.")
+        removed = abs(tokens_to_remove)  # transformers counts what to remove as a negative number
+        self.records = {name: values[:, :-removed] for name, values in self.records.items()}
+        self.cumulative_length -= removed
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.states, self.records, self.cumulative_length = {}, {}, 0
+
+    def _change_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.states = {name: change(values) for name, values in self.states.items()}
+        self.records = {name: change(values) for name, values in self.records.items()}
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Let the rows continue the rows `beam_idx`."""
+        self._change_rows(lambda values: values.index_select(0, beam_idx.to(values.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row."""
+        self._change_rows(lambda values: values.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some rows."""
+        self._change_rows(lambda values: values[indices])
 
 
-@contextmanager
-def generating(model: nn.Module) -> Iterator[None]:
-    """Use packed weights inside, after those that have changed are packed again."""
-    with torch.no_grad():
-        for layer in packed_layers(model):
-            layer.refresh()
-    before = _generating.set(True)
-    try:
-        yield
-    finally:
-        _generating.reset(before)
+class RecurrentCache(Cache):
+    """Recurrent states for `generate()`: only what changes with the step, so that beams reorder nothing else.
+
+    What belongs to images, such as projected attention keys, is in the encoder's outputs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layer_class_to_replicate=RecurrentLayer)
+
+    def layer(self, layer_idx: int) -> RecurrentLayer:
+        """Return the cache of a layer, new if there is none yet."""
+        while len(self.layers) <= layer_idx:
+            self.layers.append(RecurrentLayer())
+        return self.layers[layer_idx]
+
+    def state(self, layer_idx: int) -> dict[str, Tensor] | None:
+        """Return the named states of a layer; None before its first token."""
+        layer = self.layer(layer_idx)
+        return layer.states if layer.get_seq_length() else None
+
+    def update(self, layer_idx: int, num_tokens: int, **states: Tensor) -> None:  # type: ignore[override]
+        """Replace the states of a layer by those after `num_tokens` more tokens."""
+        self.layer(layer_idx).update(num_tokens, states, {})
+
+    def append(self, layer_idx: int, **records: Tensor) -> dict[str, Tensor]:
+        """Append an entry per token to the records of a layer; returns those of all tokens `[rows, T, ...]`."""
+        num_tokens = next(iter(records.values())).shape[1]
+        return self.layer(layer_idx).update(num_tokens, {}, records)
+
+    def record(self, layer_idx: int, name: str) -> Tensor | None:
+        """Return a record of a layer for all tokens so far, `[rows, T, ...]`; None before its first token."""
+        found = self.layer(layer_idx).records.get(name)
+        return found if found is not None and found.shape[1] else None
+
+    @staticmethod
+    def require(cache: Any) -> "RecurrentCache":
+        """Return the cache itself.
+
+        Raises:
+            TypeError: it is a cache of another type.
+        """
+        if not isinstance(cache, RecurrentCache):
+            raise TypeError(
+                f"`cache` is a {type(cache).__name__}, a recurrent decoder needs a `RecurrentCache`; "
+                "omit it to create one."
+            )
+        return cache
+
+
+class CaptionCache(EncoderDecoderCache):
+    """Keys and values of B x K text rows, of B images, and running records of the text rows.
+
+    Only the text side follows the beams; the image side has one row per image and stays put. Every cross-attention
+    has an entry of its own on the image side, however many a decoder layer has. `records` keeps named tensors with an
+    entry per token (running sums, for instance), see `RecurrentCache.append`.
+    """
+
+    def __init__(self, self_attention_cache: Cache, cross_attention_cache: Cache | None = None) -> None:
+        super().__init__(self_attention_cache, cross_attention_cache or DynamicCache())
+        self.records = RecurrentCache()
+
+    @classmethod
+    def of(cls, cache: Any) -> "CaptionCache":
+        """Return a cache with the same storage as `cache`, an `EncoderDecoderCache`, and this class's rule for beams.
+
+        An empty image side with a fixed number of entries is not shared. The records of text rows are attached to
+        `cache`, so that the caller can continue with it.
+        """
+        if isinstance(cache, cls):
+            return cache
+        images = cache.cross_attention_cache
+        is_shared = any(cache.is_updated.values()) or images.layer_class_to_replicate is not None
+        shared = cls(cache.self_attention_cache, images if is_shared else None)
+        if is_shared:
+            shared.is_updated = cache.is_updated
+        cache.records = shared.records = getattr(cache, "records", shared.records)
+        return shared
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Let text rows `[B * K]` continue the rows `beam_idx`, which stay within their image."""
+        self.self_attention_cache.reorder_cache(beam_idx)
+        self.records.reorder_cache(beam_idx)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every text row."""
+        self.self_attention_cache.batch_repeat_interleave(repeats)
+        self.records.batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some text rows; all images stay."""
+        self.self_attention_cache.batch_select_indices(indices)
+        self.records.batch_select_indices(indices)
+
+    def select_images(self, images: Tensor) -> None:
+        """Keep some images; `batch_select_indices` keeps their text rows."""
+        self.cross_attention_cache.batch_select_indices(images)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens of every text row."""
+        self.self_attention_cache.crop(tokens_to_remove)
+        self.records.crop(tokens_to_remove)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()
+        self.records.reset()

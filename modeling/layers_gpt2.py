@@ -15,7 +15,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Attention
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
-from .configuration_captioning import GPT2CaptioningConfig
+from .configuration_gpt2 import GPT2CaptioningConfig
 from .layers_attention import AttentionOnAttention, BeamFoldingCrossAttention, MultiHeadAttention
 from .layers_transformer import DecoderStep, LevelGates, RegionEncoder, RegionEncoderLayer, TextDecoder
 from .layers_vision import load_vision_model_for
@@ -94,22 +94,19 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
         raise NotImplementedError
 
     def forward(
-        self, hidden: Tensor, levels: Tensor, step: DecoderStep, past_key_values: Any = None
+        self, hidden: Tensor, levels: Tensor, step: DecoderStep
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
         """Run one layer.
 
         Args:
             hidden: `[B * K, T, D]`.
             levels: of the encoder, `[B, E, R, D]`; those of `cross_levels` are read, once for each image.
-            step: masks of this step.
-            past_key_values: cache of text and images.
+            step: masks and cache of this step.
 
         Returns:
             The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
         """
-        branch, self_weights = self.attn(
-            self.ln_1(hidden), past_key_values=past_key_values, attention_mask=step.causal_mask
-        )
+        branch, self_weights = self.attn(self.ln_1(hidden), cache=step.cache, attention_mask=step.causal_mask)
         stream = self.stream_dropout(hidden + branch)
         query = self.ln_1(stream)
         attended, cross_weights = self.crossattention(
@@ -117,7 +114,7 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
             lambda: self.ln_1(levels[:, self.cross_levels]),  # [B, N, R, D]
             len(self.cross_levels),
             step.memory_masks["region"],
-            past_key_values,
+            step.cache,
         )
         stream, gates = self.combine(stream, query, attended, step)
         return stream, self_weights, cross_weights, gates
@@ -131,6 +128,7 @@ class GPT2TextDecoder(TextDecoder):
 
     config: GPT2CaptioningConfig
     block_class: ClassVar[type[GPT2CrossAttentionBlock]]
+    _input_embed_layer = "wte"
 
     def __init__(self, config: GPT2CaptioningConfig) -> None:
         super().__init__(config)
@@ -148,16 +146,6 @@ class GPT2TextDecoder(TextDecoder):
     decoder_layers = property(lambda self: self.h)
     final_norm = property(lambda self: self.ln_f)
     mask_config = property(lambda self: self.config.text_config)
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding."""
-        self.wte = value
-
-    def run_layer(
-        self, index: int, hidden: Tensor, step: DecoderStep
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
-        """Run block `index`, which reads the encoder levels that the configuration names."""
-        return self.h[index](hidden, step.encoder_outputs.level_states, step, step.cache)
 
 
 class GPT2CaptioningForConditionalGeneration(CaptioningForConditionalGeneration):
@@ -196,7 +184,8 @@ class GPT2CaptioningForConditionalGeneration(CaptioningForConditionalGeneration)
         model.load_language_weights(gpt2)
         if vision is not None:
             model.load_vision_weights(vision)
-        return model.as_new()
+        model.is_untrained = True
+        return model.eval()
 
     def load_language_weights(self, gpt2: GPT2Model) -> list[str]:
         """Copy a GPT-2 into the decoder.

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention, rows_of_images
-from .layers_transformer import CachedSelfAttention, DecoderStep
-from .layers_vision import RegionFeatures
-from .modeling_captioning import CaptioningEncoderOutput, CaptioningForConditionalGeneration
+from .inputs_captioning import RegionFeatures
+from .layers_attention import MultiHeadAttention
+from .modeling_captioning import CaptioningForConditionalGeneration
 
 logger = logging.get_logger(__name__)
 
@@ -46,14 +45,6 @@ def visible_entries(mask: Tensor | None, key: Tensor) -> Tensor:
         return key.new_ones(key.shape[0], 1, 1, key.shape[2], dtype=torch.float32)
     mask = mask[..., : key.shape[2]]
     return (mask if mask.dtype == torch.bool else mask == 0).float()
-
-
-def visible_tokens_so_far(mask: Tensor | None, key: Tensor, length: int) -> Tensor:
-    """Return which tokens the last `length` ones see, `[B or 1, 1, T, past + T]`; sdpa has no mask if all are real."""
-    if mask is not None:
-        return visible_entries(mask, key)
-    total = key.shape[2]
-    return key.new_ones(length, total, dtype=torch.float32).tril(total - length)[None, None]
 
 
 class IntensityAttention(MultiHeadAttention):
@@ -171,192 +162,6 @@ class RegionIntensityAttention(IntensityAttention):
         pooled = self.pooled(self.intensities(past, value, visible), mask, visible)
         output = self.o_proj(self.scaled(attended, pooled).flatten(2))
         return output, weights, pooled[..., 0].expand(queries.shape[0], -1)
-
-
-class RunningIntensityAttention(IntensityAttention):
-    """Attention of text rows, whose intensities are pooled over all tokens so far.
-
-    Sums and counts are kept per token in the records of the cache, so that they follow beams and can be cropped.
-
-    Attributes:
-        layer_idx: number of the attention in the cache.
-        record_name: name of its records.
-        sum_counts_all: whether the pool `"sum"` divides by the pairs of all tokens so far, or those of one token.
-    """
-
-    layer_idx: int
-    record_name: str
-    sum_counts_all: bool
-
-    def running(self, sums: Tensor, counts: Tensor, step: DecoderStep) -> tuple[Tensor, Tensor]:
-        """Return sums `[rows, H, T]` and counts `[rows, 1, T]` over the tokens up to each; hidden ones add none."""
-        entries = torch.cat((sums, counts), dim=1).transpose(1, 2)  # [rows, T, H + 1]
-        if step.token_mask is not None:
-            entries = entries * step.token_mask
-        totals = entries.cumsum(1)
-        if step.cache is not None:
-            before = step.cache.records.record(self.layer_idx, self.record_name)
-            # An exported program begins with a record of no token, whose sum is 0.
-            totals = totals if before is None else totals + before[:, -1:].sum(1, keepdim=True)
-            step.cache.records.append(self.layer_idx, **{self.record_name: totals})
-        totals = totals.transpose(1, 2)
-        return totals[:, :-1], totals[:, -1:]
-
-    def pooled(self, sums: Tensor, counts: Tensor, step: DecoderStep) -> Tensor:
-        """Pool the sums `[rows, H, T]` of every token, which has `counts` `[rows, 1, T]` visible keys.
-
-        Returns:
-            rho `[rows, H, T]` (mean), `[rows, 1, T]` (sum) or `[1, 1, 1]` (released).
-        """
-        totals, pairs = self.running(sums, counts, step)
-        if self.pool == "mean":
-            return totals / pairs.clamp(min=1)
-        divisor = pairs if self.sum_counts_all else counts
-        return totals.sum(1, keepdim=True) / divisor.clamp(min=1)
-
-
-class CachedIntensityAttention(RunningIntensityAttention, CachedSelfAttention):
-    """Causal intensity attention over text rows.
-
-    Args:
-        config: see `IntensityAttention.add_intensity`.
-        hidden_size, num_heads: D and H.
-        layer_idx: number of the layer in the cache.
-    """
-
-    record_name = "self_intensity"
-    sum_counts_all = True
-
-    def __init__(self, config: Any, hidden_size: int, num_heads: int, layer_idx: int) -> None:
-        super().__init__(config, hidden_size, num_heads, layer_idx=layer_idx)
-        self.add_intensity(config, hidden_size)
-
-    def forward(self, hidden: Tensor, step: DecoderStep) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """Attend from `hidden` `[rows, T, D]` to all tokens so far.
-
-        Returns:
-            `[rows, T, D]`, the weights `[rows, H, T, past + T]` and the pooled intensities `[rows, H or 1, T]`.
-        """
-        states = self.before(hidden)
-        query, past = self.heads(self.q_proj, states), self.heads(self.p_proj, states)
-        key, value = self.heads(self.k_proj, states), self.heads(self.v_proj, states)
-        if step.cache is not None:
-            key, value = step.cache.self_attention_cache.update(key, value, self.layer_idx)
-        visible = visible_tokens_so_far(step.causal_mask, key, hidden.shape[1])
-        attended, weights = self.attended(query, key, value, visible)
-        sums = self.intensities(past, value, visible)
-        if self.pool == "released":
-            # A step of the released decoding has one mask for all rows, without padding.
-            rows = hidden.shape[0] if step.token_mask is None else 1
-            pooled = self.pooled_over_batch(
-                sums, visible.expand(hidden.shape[0], -1, hidden.shape[1], -1).sum() / rows
-            )
-        else:
-            pooled = self.pooled(sums, visible.sum(-1).expand(hidden.shape[0], -1, -1), step)
-        output = self.o_proj(self.scaled(attended, pooled).flatten(2))
-        return output, weights, pooled.expand(hidden.shape[0], -1, hidden.shape[1])
-
-
-class CrossIntensityAttention(RunningIntensityAttention, BeamFoldingCrossAttention):
-    """Intensity attention from B x K text rows to the regions of B images, whose keys and values are cached.
-
-    Args:
-        config: see `IntensityAttention.add_intensity`.
-        hidden_size, num_heads: D and H.
-        layer_idx: number of the layer in the cache.
-    """
-
-    record_name = "cross_intensity"
-    sum_counts_all = False
-
-    def __init__(self, config: Any, hidden_size: int, num_heads: int, layer_idx: int) -> None:
-        super().__init__(config, hidden_size, num_heads, layer_idx=layer_idx)
-        self.add_intensity(config, hidden_size)
-
-    def project_levels(self, levels: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute keys and values `[B, H, R, d]` of the encoder's output `[B, 1, R, D]`."""
-        key, value = super().project_levels(self.before(levels))
-        return self.activate(key), self.activate(value)
-
-    def forward(  # type: ignore[override]
-        self, queries: Tensor, regions: Tensor, step: DecoderStep
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Attend from `queries` `[B * K, T, D]` to `regions` `[B, R, D]`.
-
-        Returns:
-            `[B * K, T, D]`, the weights `[B * K, H, T, R]` and the pooled intensities `[B * K, H or 1, T]`.
-        """
-        key, value = self.keys_and_values(lambda: regions[:, None], step.cache)
-        rows, length = queries.shape[:2]
-        folded = self.before(queries.reshape(key.shape[0], -1, queries.shape[-1]))  # [B, K * T, D]
-        query, past = self.heads(self.q_proj, folded), self.heads(self.p_proj, folded)
-        visible = visible_entries(step.memory_masks["region"], key)[:, :, :1]  # [B, 1, 1, R]
-        attended, weights = self.attended(query, key, value, visible)
-        sums = self.intensities(past, value, visible).unflatten(2, (-1, length))  # [B, H, K, T]
-        sums = sums.transpose(1, 2).flatten(0, 1)  # [B * K, H, T]
-        counts = rows_of_images(visible.sum(-1), rows)  # [B * K, 1, 1]
-        if self.pool == "released":
-            pooled = self.pooled_over_batch(sums, counts.sum())
-        else:
-            pooled = self.pooled(sums, counts.expand(-1, -1, length), step)
-        attended = attended.reshape(rows, length, *attended.shape[2:])  # [B * K, T, H, d]
-        output = self.o_proj(self.scaled(attended, pooled).flatten(2))
-        weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
-        return output, weights, pooled.expand(rows, -1, length)
-
-
-class StepIntensityAttention(IntensityAttention):
-    """Intensity attention of one step of a recurrent decoder, over keys and values that the encoder has projected.
-
-    The encoder's `level_states` `[B, 2, R, W]` are the keys and the values. The intensities of a step are pooled over
-    the visible regions of its image.
-
-    Args:
-        config: see `IntensityAttention.add_intensity`.
-        hidden_size: D of the queries.
-        num_heads: H.
-        attended_size: W.
-        norm: applied to the queries.
-    """
-
-    def __init__(self, config: Any, hidden_size: int, num_heads: int, attended_size: int, norm: nn.Module) -> None:
-        nn.Module.__init__(self)
-        self.config, self.num_heads = config, num_heads
-        self.key_dim = attended_size // num_heads
-        self.scaling = self.key_dim**-0.5
-        self.norm = norm
-        self.q_proj = nn.Linear(hidden_size, attended_size)
-        self.add_intensity(config, hidden_size)
-
-    def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
-        """Return what `forward` reads beside the query, once for all steps of B * K text rows."""
-        keys, values = (
-            self.activate(self.split_heads(self.before(states))) for states in encoder_outputs.level_states.unbind(1)
-        )
-        mask = encoder_outputs.region_mask
-        visible = visible_entries(None, keys) if mask is None else mask[:, None, None].float()  # [B, 1, 1, R]
-        return keys, values, visible, mask is None
-
-    def forward(  # type: ignore[override]
-        self, hidden: Tensor, keys: Tensor, values: Tensor, visible: Tensor, without_mask: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Attend from states `[B * K, D]`.
-
-        Returns:
-            The attended vectors `[B * K, W]`, weights `[B * K, H, R]` and pooled intensities `[B * K, H or 1]`.
-        """
-        folded = self.before(self.norm(hidden)).unflatten(0, (keys.shape[0], -1))  # [B, K, D]
-        query, past = self.heads(self.q_proj, folded), self.heads(self.p_proj, folded)
-        attended, weights = self.attended(query, keys, values, visible)
-        sums = self.intensities(past, values, visible)  # [B, H, K]
-        if self.pool == "released":
-            captions = sums.shape[-1] * (self.num_heads if without_mask else 1)
-            pooled = self.pooled_over_batch(sums, visible.sum() * captions)
-        else:
-            pooled = (sums if self.pool == "mean" else sums.sum(1, keepdim=True)) / visible.sum(-1)
-        attended = self.scaled(attended, pooled).flatten(2).flatten(0, 1)
-        pooled = pooled.expand(keys.shape[0], -1, folded.shape[1]).transpose(1, 2).flatten(0, 1)
-        return attended, weights.transpose(1, 2).flatten(0, 1), pooled
 
 
 class IntensityForConditionalGeneration(CaptioningForConditionalGeneration):

@@ -1,4 +1,4 @@
-"""Layers of recurrent decoders: LSTM cells, the attention LSTM of AoANet, and the refining encoder before it."""
+"""Layers of recurrent decoders: LSTM cells, attentions of one step, and the attention LSTM of AoANet."""
 
 import math
 from collections.abc import Sequence
@@ -10,17 +10,13 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
-from .generation_captioning import RecurrentCache
 from .layers_attention import (
-    AdditiveAttention,
     AttentionOnAttention,
-    PreparedDotAttention,
+    MultiHeadAttention,
+    RecurrentCache,
     create_region_mask,
-    mean_of_visible,
     rows_of_images,
 )
-from .layers_transformer import FeedForward, Residual, UnbiasedLayerNorm
-from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     CaptioningDecoderOutput,
     CaptioningEncoder,
@@ -170,6 +166,76 @@ def initialize_as_torch(module: nn.Module) -> None:
         bound = 1 / math.sqrt(cell.hidden_projection.in_features)
         for parameter in cell.parameters():
             init.uniform_(parameter, -bound, bound)
+
+
+class PreparedDotAttention(MultiHeadAttention):
+    """Attention from B x K text rows to keys and values that the encoder has projected once per image (AoANet).
+
+    Only the queries are projected here. `scale` multiplies the width of the heads.
+    """
+
+    def __init__(self, config: Any, hidden_size: int, num_heads: int, scale: int = 1, dropout: float = 0.0) -> None:
+        nn.Module.__init__(self)
+        self.config, self.num_heads, self.dropout, self.memory_slots = config, num_heads, dropout, 0
+        self.key_dim = self.value_dim = hidden_size * scale // num_heads
+        self.scaling = self.key_dim**-0.5
+        self.q_proj = nn.Linear(hidden_size, hidden_size * scale)
+
+    def forward(  # type: ignore[override]
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend from queries to the regions of their images.
+
+        Args:
+            queries: `[B * K, T, D]`, the rows of an image next to each other.
+            keys, values: `[B, R, scale * D]`.
+            mask: of the keys, for K * T queries, see `create_region_mask`.
+
+        Returns:
+            `[B * K, T, scale * D]`, and the weights `[B * K, H, T, R]` or None.
+        """
+        rows, length = queries.shape[:2]
+        folded = queries.reshape(keys.shape[0], -1, queries.shape[-1])  # [B, K * T, D]
+        query = self.split_heads(self.q_proj(folded))
+        attended, weights = self.attend(query, self.split_heads(keys), self.split_heads(values), mask)
+        if weights is not None:  # [B, H, K * T, R] to [B * K, H, T, R]
+            weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+        return attended.flatten(2).reshape(rows, length, -1), weights
+
+
+class AdditiveAttention(nn.Module):
+    """Additive attention (Bahdanau et al., 2014; Show, Attend and Tell, Eq. 15-16).
+
+    The weights are `softmax(scale * w activation(k_i + W q))`. The caller projects the keys, once per image.
+
+    Args:
+        query_size: width of queries.
+        attention_size: A, width of the keys.
+        activation: `"tanh"` or `"relu"`.
+        scale: factor of the scores.
+    """
+
+    def __init__(self, query_size: int, attention_size: int, activation: str = "tanh", scale: float = 1.0) -> None:
+        super().__init__()
+        self.activation = getattr(torch, activation)
+        self.scale = scale
+        self.query_projection = nn.Linear(query_size, attention_size, bias=False)
+        self.score = nn.Linear(attention_size, 1)
+
+    def forward(self, queries: Tensor, keys: Tensor, region_mask: Tensor | None = None) -> Tensor:
+        """Compute weights `[B, K, R]`.
+
+        Args:
+            queries: `[B * K, Q]`; the K rows of an image are consecutive.
+            keys: `[B, R, A]`, keys of the regions.
+            region_mask: `[B, R]`, True = visible.
+        """
+        queries = self.query_projection(queries).unflatten(0, (keys.shape[0], -1))  # [B, K, A]
+        summed = keys[:, None] + queries[:, :, None]  # [B, K, R, A]
+        scores = self.score(self.activation(summed))[..., 0] * self.scale  # [B, K, R]
+        if region_mask is not None:
+            scores = scores.masked_fill(~region_mask[:, None], -torch.inf)
+        return scores.softmax(-1)
 
 
 class DotRegionAttention(nn.Module):
@@ -388,7 +454,7 @@ class AttentionLSTMPreTrainedModel(CaptioningPreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise as PyTorch does, which the released codes rely on."""
         super()._init_weights(module)
-        if isinstance(module, (RefiningEncoder, CaptioningForConditionalGeneration)):
+        if isinstance(module, (CaptioningEncoder, CaptioningForConditionalGeneration)):
             for name, child in module.named_children():
                 if name not in ("vision", "model"):
                     initialize_as_torch(child)
@@ -414,19 +480,12 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
 
     main_input_name = "input_ids"
     gradient_checkpointing = False
+    _input_embed_layer = "embedding"
     skips_padding = True
 
     embedding: nn.Embedding
     layer: AttentionLSTMLayer
     dropout: nn.Dropout
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the word embedding."""
-        return self.embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the word embedding."""
-        self.embedding = value
 
     def initial_states(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> list[dict[str, Tensor]]:
         """Return the states `[B * K, D]` of the layer before the first token: zeros."""
@@ -441,7 +500,7 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
         input_ids: Tensor,
         encoder_outputs: CaptioningEncoderOutput,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         use_cache: bool = False,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
@@ -454,8 +513,9 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
             dropout; `cross_attentions` are `([B * K, ..., T, R],)`, `gates` are `(AttentionLSTMGates,)`.
         """
         if self.gradient_checkpointing and self.training:
-            use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
-        cache = RecurrentCache() if use_cache and past_key_values is None else past_key_values
+            use_cache, cache = False, None  # the backward pass runs layers again, and would update it twice
+        if cache is None and use_cache:
+            cache = RecurrentCache()
         cache = None if cache is None else RecurrentCache.require(cache)
         rows, length = input_ids.shape
         token_mask = None if attention_mask is None else attention_mask[:, -length:].bool()  # [B * K, T]
@@ -477,164 +537,8 @@ class AttentionLSTMDecoder(AttentionLSTMPreTrainedModel):
         hidden = self.dropout(outputs)
         return CaptioningDecoderOutput(
             last_hidden_state=hidden,
-            past_key_values=cache if use_cache else None,
+            cache=cache if use_cache else None,
             hidden_states=(words, outputs, hidden) if output_hidden_states else None,
             cross_attentions=(weights,) if output_attentions else None,
             gates=(AttentionLSTMGates(context_gates, attention_gates),) if output_gates else None,
-        )
-
-
-class RefiningLayer(GradientCheckpointingLayer):
-    """Pre-norm self-attention over regions, with attention on attention or a projection after it (AoANet).
-
-    `x + dropout(f(LN(x)))`, and `x + dropout(FF(LN(x)))` if `inner_size` is given.
-
-    Args:
-        hidden_size: D.
-        attention: called with the normalised regions as queries and as memory, and with what `forward` gets after the
-            regions (a mask, relations); returns the joined heads `[B, R, W]` and attention weights or None.
-        output: `AttentionOnAttention` of joined heads and normalised regions, or `nn.Linear(W, D)` of the heads.
-            Both are None in layers that share those of another one, see `forward`.
-        inner_size: width inside of the feed-forward layer; None: there is none.
-        dropout: rate on the outputs of both sub-layers and inside of the feed-forward layer.
-    """
-
-    def __init__(
-        self,
-        hidden_size: int,
-        attention: nn.Module | None,
-        output: nn.Module | None,
-        inner_size: int | None = None,
-        dropout: float = 0.1,
-    ) -> None:
-        super().__init__()
-        around: dict[str, Any] = {"norm_first": True, "dropout": dropout, "norm": UnbiasedLayerNorm, "eps": 1e-6}
-        self.self_attn = attention
-        self.output = output
-        self.self_attn_residual = Residual(hidden_size, **around)
-        self.feed_forward = FeedForward(hidden_size, inner_size, dropout=dropout) if inner_size else None
-        self.feed_forward_residual = Residual(hidden_size, **around) if inner_size else None
-
-    def forward(
-        self, regions: Tensor, *read: Any, shared: tuple[nn.Module, nn.Module] | None = None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return refined regions `[B, R, D]`, attention weights, and the gate `[B, R, D]` (None for a projection).
-
-        Args:
-            regions: `[B, R, D]`.
-            read: what the attention reads beside the regions.
-            shared: attention and output that several layers share; None: the layer's own.
-        """
-        attention, output = (self.self_attn, self.output) if shared is None else shared
-        normed = self.self_attn_residual.before(regions)
-        attended, weights = attention(normed, normed, *read)
-        gate = None
-        if isinstance(output, AttentionOnAttention):
-            refined, gate = output.with_gate(attended, normed)
-        else:
-            refined = output(attended)
-        regions = self.self_attn_residual.after(regions, refined)
-        if self.feed_forward is not None:
-            inner = self.feed_forward(self.feed_forward_residual.before(regions))
-            regions = self.feed_forward_residual.after(regions, inner)
-        return regions, weights, gate
-
-
-class RefiningEncoder(AttentionLSTMPreTrainedModel, CaptioningEncoder):
-    """Base of the encoders of AoANet and Image Transformer: refined regions, and what an attention LSTM reads of them.
-
-    A subclass sets the modules below.
-
-    Attributes:
-        layers: refining layers, see `RefiningLayer`.
-        norm: applied after the last layer.
-        key_projection, value_projection: keys and values of the decoder's attention; without values it reads regions.
-        global_projection: of the vector of the image; None: the decoder reads the mean of the refined regions.
-        dropout: on the projected vector of the image.
-    """
-
-    layers: nn.ModuleList
-    norm: nn.Module
-    key_projection: nn.Linear
-    value_projection: nn.Linear | None
-    global_projection: nn.Linear | None
-    dropout: nn.Dropout
-
-    def add_global_vector(self, config: Any) -> None:
-        """Add the modules of the vector of the image, by `config.global_vector`."""
-        sizes = {"projected": config.region_feature_size, "given": config.global_feature_size}
-        found = sizes.get(config.global_vector)
-        self.global_projection = nn.Linear(found, config.hidden_size) if found else None
-        self.dropout = nn.Dropout(config.dropout)
-
-    def global_state(self, regions: RegionFeatures, refined: Tensor, given: Tensor | None) -> Tensor:
-        """Return the vector `[B, D]` of each image that the LSTM reads, by `config.global_vector`.
-
-        Raises:
-            ValueError: `global_features` are missing, not read, or of another width.
-        """
-        rule, mask = self.config.global_vector, regions.region_mask
-        if given is not None and rule != "given":
-            raise ValueError(
-                f"`global_features` are given, but `config.global_vector` is {rule!r}: omit them, or build the model "
-                'with `global_vector="given"`.'
-            )
-        if rule == "mean":
-            return mean_of_visible(refined, mask)
-        if rule == "projected":
-            vectors = mean_of_visible(regions.region_features, mask)
-        elif given is None:
-            raise ValueError(
-                "`global_features` are missing: this captioner reads a vector of each image "
-                f"[images, {self.config.global_feature_size}] (`config.global_vector` is 'given')."
-            )
-        elif given.shape[1:] != (self.config.global_feature_size,):
-            raise ValueError(
-                f"`global_features` has the shape {tuple(given.shape)}, expected "
-                f"({len(refined)}, {self.config.global_feature_size}) (images, `config.global_feature_size`)."
-            )
-        else:
-            vectors = given.to(refined.dtype)
-        return self.dropout(self.global_projection(vectors).relu())
-
-    def refine(
-        self,
-        regions: RegionFeatures,
-        projected: Tensor,
-        read: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
-        global_features: Tensor | None,
-        output_attentions: bool,
-        output_hidden_states: bool,
-    ) -> CaptioningEncoderOutput:
-        """Run the layers on projected regions.
-
-        Args:
-            regions: the regions as they came in.
-            projected: `[B, R, D]`.
-            read: arguments and keyword arguments of every layer beside the regions.
-            global_features: `[B, G]` or None.
-
-        Returns:
-            `CaptioningEncoderOutput` with keys and values of the decoder's attention in `level_states` `[B, 2, R, W]`
-            (keys alone, `[B, 1, R, A]`, where it reads the regions), `global_state` `[B, D]`, and the gates
-            `[B, R, D]` of the layers.
-        """
-        hidden, states, weights, gates = projected, [projected], [], []
-        for layer, (arguments, keywords) in zip(self.layers, read, strict=True):
-            hidden, layer_weights, layer_gate = layer(hidden, *arguments, **keywords)
-            states.append(hidden)
-            weights.append(layer_weights)
-            gates.append(layer_gate)
-        states[-1] = refined = self.norm(hidden)
-        prepared = [self.key_projection(refined)]
-        if self.value_projection is not None:
-            prepared.append(self.value_projection(refined))
-        return CaptioningEncoderOutput(
-            last_hidden_state=refined,
-            level_states=torch.stack(prepared, dim=1),
-            region_mask=regions.region_mask,
-            global_state=self.global_state(regions, refined, global_features),
-            hidden_states=tuple(states) if output_hidden_states else None,
-            attentions=tuple(weights) if output_attentions else None,
-            gates=tuple(gates),
         )

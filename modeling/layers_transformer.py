@@ -12,165 +12,14 @@ from transformers.masking_utils import create_causal_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
-from .generation_captioning import CaptionCache, visible_tokens
-from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention, create_region_mask
-from .layers_vision import RegionFeatures
+from .inputs_captioning import RegionFeatures, visible_tokens
+from .layers_attention import BeamFoldingCrossAttention, CaptionCache, MultiHeadAttention, Residual, create_region_mask
 from .modeling_captioning import (
     CaptioningDecoderOutput,
     CaptioningEncoder,
     CaptioningEncoderOutput,
     CaptioningPreTrainedModel,
 )
-
-
-class UnbiasedLayerNorm(nn.Module):
-    """Layer normalisation of the ImageCaptioning.pytorch family: `a (x - mean) / (std + eps) + b`.
-
-    Unlike `nn.LayerNorm`, the standard deviation divides by D - 1 and `eps` is added to it, not to the variance.
-
-    Args:
-        hidden_size: D.
-        eps: added to the standard deviation.
-    """
-
-    def __init__(self, hidden_size: int, eps: float = 1e-6) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(hidden_size))
-        self.bias = nn.Parameter(torch.zeros(hidden_size))
-        self.eps = eps
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Normalise `[..., D]`."""
-        deviation = states.std(-1, keepdim=True)
-        return self.weight * (states - states.mean(-1, keepdim=True)) / (deviation + self.eps) + self.bias
-
-
-class FeedForward(nn.Module):
-    """Position-wise feed-forward layer `W_2 f(W_1 x)` (Vaswani et al., 2017, Eq. 2), with dropout after f.
-
-    Args:
-        hidden_size: D.
-        inner_size: width between the two projections.
-        activation: f; None leaves it out.
-        dropout: rate after the activation.
-    """
-
-    def __init__(
-        self,
-        hidden_size: int,
-        inner_size: int,
-        activation: Callable[[Tensor], Tensor] | None = torch.relu,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.activation = activation
-        self.fc1 = nn.Linear(hidden_size, inner_size)
-        self.fc2 = nn.Linear(inner_size, hidden_size)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Transform `[..., D]`."""
-        inner = self.fc1(states)
-        return self.fc2(self.dropout(inner if self.activation is None else self.activation(inner)))
-
-
-class Residual(nn.Module):
-    """A residual connection around a sub-layer, with the norm before the sub-layer or after the sum.
-
-    `norm_first` False is `LN(x + dropout(f(x)))` (Vaswani et al., 2017), True is `x + dropout(f(LN(x)))`.
-
-    Args:
-        hidden_size: D.
-        norm_first: whether the norm comes before the sub-layer.
-        dropout: rate on the output of the sub-layer.
-        norm: class of the norm, called with `hidden_size` and `eps`.
-        eps: of the norm.
-    """
-
-    def __init__(
-        self,
-        hidden_size: int,
-        norm_first: bool = False,
-        dropout: float = 0.0,
-        norm: Callable[..., nn.Module] = nn.LayerNorm,
-        eps: float = 1e-5,
-    ) -> None:
-        super().__init__()
-        self.norm = norm(hidden_size, eps=eps)
-        self.norm_first = norm_first
-        self.dropout = nn.Dropout(dropout)
-
-    def before(self, states: Tensor) -> Tensor:
-        """Return the input `[..., D]` of the sub-layer."""
-        return self.norm(states) if self.norm_first else states
-
-    def after(self, states: Tensor, output: Tensor) -> Tensor:
-        """Add the sub-layer's output to its residual stream `[..., D]`."""
-        added = states + self.dropout(output)
-        return added if self.norm_first else self.norm(added)
-
-
-class RegionBatchNorm(nn.BatchNorm1d):
-    """Batch normalisation of regions `[B, R, D]`, whose statistics are those of the real regions of a batch."""
-
-    def forward(self, regions: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
-        """Normalise `[B, R, D]`.
-
-        Args:
-            mask: `[B, R]`, True = a real region; the others become 0 in training. None: all are real.
-        """
-        if mask is None or not self.training:  # the stored statistics do not depend on the batch
-            return super().forward(regions.flatten(0, 1)).unflatten(0, regions.shape[:2])
-        return torch.zeros_like(regions).masked_scatter(mask[..., None], super().forward(regions[mask]))
-
-
-REGION_NORMS = ("none", "layer", "batch_input", "batch")
-
-
-class RegionProjection(nn.Module):
-    """Projection of region features to the width of the model: linear, activation, dropout, and norms around them.
-
-    Args:
-        feature_size: D_in of the regions.
-        hidden_size: D.
-        norm: `"none"`; `"layer"`: layer norm after the dropout (M2, VisualGPT); `"batch_input"`: batch norm of the
-            features; `"batch"`: that and another one after the dropout (`use_bn` 1 and 2 of the
-            ImageCaptioning.pytorch family).
-        dropout: rate after the activation.
-        activation: function of the linear projection.
-    """
-
-    def __init__(
-        self,
-        feature_size: int,
-        hidden_size: int,
-        norm: str = "none",
-        dropout: float = 0.0,
-        activation: Callable[[Tensor], Tensor] = torch.relu,
-    ) -> None:
-        super().__init__()
-        self.activation = activation
-        self.input_norm = RegionBatchNorm(feature_size) if norm.startswith("batch") else None
-        self.linear = nn.Linear(feature_size, hidden_size)
-        self.dropout = nn.Dropout(dropout)
-        self.norm: nn.Module | None = None
-        if norm == "layer":
-            self.norm = nn.LayerNorm(hidden_size, eps=1e-5)
-        elif norm == "batch":
-            self.norm = RegionBatchNorm(hidden_size)
-
-    def forward(self, features: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Project `[B, R, D_in]` to `[B, R, D]`.
-
-        Args:
-            mask: `[B, R]`, True = a real region; None: all are.
-        """
-        if self.input_norm is not None:
-            features = self.input_norm(features, mask)
-        projected = self.dropout(self.activation(self.linear(features)))
-        if isinstance(self.norm, RegionBatchNorm):
-            return self.norm(projected, mask)
-        return projected if self.norm is None else self.norm(projected)
 
 
 class TransformerPreTrainedModel(CaptioningPreTrainedModel):
@@ -186,9 +35,6 @@ class TransformerPreTrainedModel(CaptioningPreTrainedModel):
             init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 init.zeros_(module.bias)
-        elif isinstance(module, UnbiasedLayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
         elif isinstance(module, PositionTable):
             module.reset()
 
@@ -557,7 +403,8 @@ class TransformerDecoderLayer(GradientCheckpointingLayer):
 class TextDecoder(CaptioningPreTrainedModel):
     """Base of Transformer decoders: masks, cache, positions and records around the layers of an architecture.
 
-    A subclass sets the modules below and implements `run_layer`.
+    A subclass sets the modules below. Its layers are called with the stream, the encoder levels and a `DecoderStep`,
+    unless it has a `run_layer` of its own.
 
     Attributes:
         token_embedding, position_embedding: tables of tokens and positions.
@@ -569,6 +416,7 @@ class TextDecoder(CaptioningPreTrainedModel):
 
     main_input_name = "input_ids"
     gradient_checkpointing = False
+    _input_embed_layer = "token_embedding"
     # Position of the first token in the table of positions.
     first_position = 0
     embedding_scale: float = 1.0
@@ -584,12 +432,12 @@ class TextDecoder(CaptioningPreTrainedModel):
     def run_layer(
         self, index: int, hidden: Tensor, step: DecoderStep
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
-        """Run layer `index` on text rows `[B * K, T, D]`; implemented by the architecture.
+        """Run layer `index` on text rows `[B * K, T, D]`; default: it reads the encoder levels.
 
         Returns:
             The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
         """
-        raise NotImplementedError
+        return self.decoder_layers[index](hidden, step.encoder_outputs.level_states, step)
 
     @property
     def mask_config(self) -> Any:
@@ -599,14 +447,6 @@ class TextDecoder(CaptioningPreTrainedModel):
     def new_cache(self) -> CaptionCache:
         """Return an empty cache."""
         return CaptionCache(DynamicCache(config=self.mask_config))
-
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the token embedding."""
-        return self.token_embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding."""
-        self.token_embedding = value
 
     def positions(self, input_ids: Tensor, attention_mask: Tensor | None, past_length: Any) -> Tensor:
         """Return the positions of tokens in the table, `[T]` or `[B * K, T]`; padding on the left takes none.
@@ -653,7 +493,7 @@ class TextDecoder(CaptioningPreTrainedModel):
         input_ids: Tensor,
         encoder_outputs: CaptioningEncoderOutput,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         use_cache: bool = False,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
@@ -665,18 +505,18 @@ class TextDecoder(CaptioningPreTrainedModel):
             input_ids: `[B * K, T]`.
             encoder_outputs: of B images.
             attention_mask: `[B * K, past + T]`, 1 = a real token.
-            past_key_values: a cache.
+            cache: a cache.
             use_cache: return a cache.
         """
         if self.gradient_checkpointing and self.training:
-            use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
-        cache = None if past_key_values is None else CaptionCache.of(past_key_values)
+            use_cache, cache = False, None  # the backward pass runs layers again, and would update it twice
+        cache = None if cache is None else CaptionCache.of(cache)
         if cache is None and use_cache:
             cache = self.new_cache()
         attention_mask = self.hide_tokens(input_ids, attention_mask)
         hidden = self.embed(input_ids, attention_mask, 0 if cache is None else cache.get_seq_length())
         causal_mask = create_causal_mask(
-            config=self.mask_config, inputs_embeds=hidden, attention_mask=attention_mask, past_key_values=cache
+            config=self.mask_config, inputs_embeds=hidden, attention_mask=attention_mask, cache=cache
         )
         memories = {name: encoder_outputs.memory(name) for name in self.memory_names}
         memory_masks = {name: self.memory_mask(hidden, *memory) for name, memory in memories.items()}
@@ -694,7 +534,7 @@ class TextDecoder(CaptioningPreTrainedModel):
         self_weights, cross_weights, gates = zip(*records, strict=True)
         return CaptioningDecoderOutput(
             last_hidden_state=hidden,
-            past_key_values=cache if use_cache else None,
+            cache=cache if use_cache else None,
             hidden_states=tuple(states) if output_hidden_states else None,
             attentions=self_weights if output_attentions else None,
             cross_attentions=cross_weights if output_attentions else None,

@@ -1,7 +1,6 @@
-"""Inputs of captioners, regions and declared ones, with their checks, and what sees them: backbones, detectors."""
+"""Vision parts of captioners, which make regions of images: backbones and detectors, and how they are loaded."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,12 +15,11 @@ from transformers import (
 )
 from transformers.utils import ModelOutput
 
-from .configuration_captioning import DETECTORS, CaptioningConfig, mask_name, queries_field
+from .configuration_captioning import DETECTORS, CaptioningConfig, queries_field
+from .inputs_captioning import DetectedRegions, RegionFeatures
 
 NORMALISATIONS = (nn.modules.batchnorm._BatchNorm,)
 TIMM_PREFIX = "timm:"
-# How far a box may lie outside of the image before it is an error; smaller excess is rounding and is clamped.
-BOX_TOLERANCE = 0.01
 # Images that a vision model computes at once on a CPU: the maps of more leave its caches, which costs more than the
 # larger matrix products gain.
 IMAGES_AT_ONCE = 4
@@ -32,173 +30,6 @@ DETECTION_HEADS = (
     *("enc_output", "enc_output_norm", "enc_score_head", "enc_bbox_head", "enc_out_class_embed", "enc_out_bbox_embed"),
     *("denoising_class_embed", "mask_token"),
 )
-
-
-@dataclass
-class RegionFeatures(ModelOutput):
-    """Region features of B images.
-
-    Args:
-        region_features: `[B, R, D]`.
-        region_boxes: `[B, R, 4]` float32, x1, y1, x2, y2 of every cell as shares of width and height of its view.
-            Boxes stay in float32 in models of any precision: comparisons between them change with rounding.
-        region_mask: `[B, R]`, True = a real region; all True for a grid.
-        region_views: `[B, R]` int64, the view (image) of a study that each region is in; None: there is one view.
-            Boxes of different views cannot be compared.
-    """
-
-    region_features: Tensor | None = None
-    region_boxes: Tensor | None = None
-    region_mask: Tensor | None = None
-    region_views: Tensor | None = None
-
-
-@dataclass
-class DetectedRegions(RegionFeatures):
-    """Region features of B images from a detector, with what it detected; cells of a grid follow its queries.
-
-    Args:
-        region_scores: `[B, R]` float32, the probability of the most probable class; 0 for cells.
-        region_labels: `[B, R]` int64, that class, whose name is in `id2label` of the detector; -1 for cells.
-    """
-
-    region_scores: Tensor | None = None
-    region_labels: Tensor | None = None
-
-
-def check_inputs(inputs: Mapping[str, Tensor], declared: Mapping[str, str], regions: RegionFeatures) -> None:
-    """Raise a `ValueError` if a declared input has another number of images or regions than the regions."""
-    assert regions.region_features is not None
-    images, count = regions.region_features.shape[:2]
-    leading = {"ids": (images,), "vector": (images,), "region": (images, count), "relation": (images, count, count)}
-    for name, layout in declared.items():
-        for keyword in (name, mask_name(name)) if layout == "ids" else (name,):
-            value, expected = inputs.get(keyword), leading.get(layout, ())
-            if value is not None and not isinstance(value, Tensor):
-                raise ValueError(
-                    f"`{keyword}` is a {type(value).__name__}, expected a tensor. The processor makes it: "
-                    f"processor(images=..., {name}=...)."
-                )
-            if value is not None and tuple(value.shape[: len(expected)]) != expected:
-                axes = ", ".join(("images", "regions", "regions")[: len(expected)])
-                raise ValueError(
-                    f"`{keyword}` has the shape {tuple(value.shape)}, expected {expected} ({axes}) as its first axes."
-                )
-            if layout == "ids" and keyword == name and value is not None and value.is_floating_point():
-                raise ValueError(f"`{name}` has the type {value.dtype}, expected integer ids.")
-
-
-def check_regions(regions: RegionFeatures, feature_size: int) -> RegionFeatures:
-    """Check region features, masks, boxes and views, and clamp boxes that leave the image by rounding.
-
-    Args:
-        regions: see `RegionFeatures`.
-        feature_size: the width of features that the model reads.
-
-    Returns:
-        The regions, with boxes in float32 and within 0..1.
-
-    Raises:
-        ValueError: a shape or a value is wrong. In a compiled graph only shapes are checked.
-    """
-    check_shapes(regions, feature_size)
-    boxes = regions.region_boxes
-    if boxes is not None:
-        boxes = boxes.float()
-    if not torch.compiler.is_compiling():  # a compiled graph cannot branch on values
-        check_values(regions, boxes)
-    if boxes is None:
-        return regions
-    return RegionFeatures(**dict(regions.items()) | {"region_boxes": boxes.clamp(0.0, 1.0)})
-
-
-def check_shapes(regions: RegionFeatures, feature_size: int) -> None:
-    """Raise a `ValueError` if a shape of the regions is wrong."""
-    features, mask, boxes = regions.region_features, regions.region_mask, regions.region_boxes
-    if features.ndim != 3:
-        raise ValueError(
-            f"`region_features` has the shape {tuple(features.shape)}, expected [images, regions, features]."
-        )
-    if features.shape[-1] != feature_size:
-        raise ValueError(
-            f"`region_features` has {features.shape[-1]} features per region, the checkpoint was trained on "
-            f"{feature_size} (`config.region_feature_size`). Extract features with the same backbone, or build the "
-            f"model with `region_feature_size={features.shape[-1]}`."
-        )
-    if features.shape[1] == 0:
-        raise ValueError(f"`region_features` has zero regions (shape {tuple(features.shape)}); an image needs one.")
-    if mask is not None and mask.shape != features.shape[:2]:
-        raise ValueError(
-            f"`region_mask` has the shape {tuple(mask.shape)}, expected {tuple(features.shape[:2])} "
-            "(images, regions; True = a real region)."
-        )
-    if boxes is not None and boxes.shape != (*features.shape[:2], 4):
-        raise ValueError(
-            f"`region_boxes` has the shape {tuple(boxes.shape)}, expected {(*features.shape[:2], 4)} "
-            "(normalised xyxy)."
-        )
-    views = regions.region_views
-    if views is not None and views.shape != features.shape[:2]:
-        raise ValueError(
-            f"`region_views` has the shape {tuple(views.shape)}, expected {tuple(features.shape[:2])} "
-            "(images, regions; the number of the view that a region is in)."
-        )
-
-
-def check_values(regions: RegionFeatures, boxes: Tensor | None) -> None:
-    """Raise a `ValueError` if features are not finite, a mask hides everything, or a visible region's box is wrong."""
-    features, mask = regions.region_features, regions.region_mask
-    # A sum reads the features once; it is also infinite if finite features are very large.
-    if not (torch.isfinite(features.sum()) or torch.isfinite(features).all()):
-        raise ValueError(
-            "`region_features` holds NaN or infinite values in row(s) "
-            f"{_rows(~torch.isfinite(features))} of the batch."
-        )
-    if mask is not None and not mask.any(dim=1).all():
-        raise ValueError(
-            f"`region_mask` hides every region of row(s) {_rows(~mask.any(dim=1))} of the batch; an image needs one."
-        )
-    if boxes is None:
-        return
-    visible = boxes.new_ones(boxes.shape[:2], dtype=torch.bool) if mask is None else mask
-    broken = visible & ~torch.isfinite(boxes).all(-1)
-    if broken.any():
-        raise ValueError(f"`region_boxes` holds NaN or infinite values in row(s) {_rows(broken)} of the batch.")
-    outside = visible & ((boxes < -BOX_TOLERANCE) | (boxes > 1 + BOX_TOLERANCE)).any(-1)
-    if outside.any():
-        raise ValueError(
-            f"`region_boxes` leaves the image in row(s) {_rows(outside)} of the batch: {_first(boxes, outside)}, "
-            "expected x1, y1, x2, y2 in 0..1. Divide boxes in pixels by the image's size: "
-            "boxes / [width, height, width, height]."
-        )
-    turned = visible & (boxes[..., 2:] < boxes[..., :2]).any(-1)
-    if turned.any():
-        raise ValueError(
-            f"`region_boxes` has x2 < x1 or y2 < y1 in row(s) {_rows(turned)} of the batch: {_first(boxes, turned)}. "
-            "If your boxes are x, y, width, height, add the first two to the last two."
-        )
-
-
-def without_padding(regions: RegionFeatures) -> RegionFeatures:
-    """Return the regions with zeros where the mask marks padding, so that no result depends on its content."""
-    mask, shape = regions.region_mask, regions.region_features.shape[:2]
-    if mask is None or mask.shape != shape:
-        return regions
-    padding, changed = ~mask[..., None], dict(regions.items())
-    for name in ("region_features", "region_boxes"):
-        values = changed.get(name)
-        if values is not None and values.shape[:2] == shape:
-            changed[name] = values.masked_fill(padding, 0.0)
-    return RegionFeatures(**changed)
-
-
-def _rows(wrong: Tensor) -> list[int]:
-    """Return the first rows of a batch in which an entry of `wrong` `[B, ...]` is True."""
-    return wrong.reshape(len(wrong), -1).any(1).nonzero().flatten().tolist()[:10]
-
-
-def _first(boxes: Tensor, wrong: Tensor) -> list[float]:
-    return [round(value, 4) for value in boxes[wrong][0].tolist()]
 
 
 def vision_tower_config(config: PreTrainedConfig) -> PreTrainedConfig:

@@ -88,21 +88,14 @@ class AoATransformerDecoder(AoATransformerPreTrainedModel, GPT2TextDecoder):
 class AoATransformerModel(AoATransformerPreTrainedModel, CaptioningModel):
     """Region encoder and decoder without the head over the vocabulary."""
 
-    def __init__(self, config: AoATransformerConfig) -> None:
-        super().__init__(config)
-        self.encoder = AoATransformerEncoder(config)
-        self.decoder = AoATransformerDecoder(config)
-        self.post_init()
+    encoder_class = AoATransformerEncoder
+    decoder_class = AoATransformerDecoder
 
 
 class AoATransformerForConditionalGeneration(AoATransformerPreTrainedModel, GPT2CaptioningForConditionalGeneration):
     """AoA Transformer with the head over the vocabulary, tied to the token embedding."""
 
-    def __init__(self, config: AoATransformerConfig) -> None:
-        super().__init__(config)
-        self.model = AoATransformerModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+    model_class = AoATransformerModel
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
         """Return the gate of attention on attention for each token `[B * K, T]`."""

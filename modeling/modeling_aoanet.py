@@ -7,6 +7,7 @@ context, i the information and g the gate of attention on attention.
 from torch import Tensor, nn
 
 from .configuration_aoanet import AoANetConfig
+from .inputs_captioning import RegionFeatures
 from .layers_attention import AttentionOnAttention, MultiHeadAttention, create_region_mask
 from .layers_recurrent import (
     AdditiveRegionAttention,
@@ -15,11 +16,9 @@ from .layers_recurrent import (
     AttentionLSTMLayer,
     AttentionLSTMPreTrainedModel,
     DotRegionAttention,
-    RefiningEncoder,
-    RefiningLayer,
 )
-from .layers_transformer import RegionProjection, UnbiasedLayerNorm
-from .layers_vision import RegionFeatures
+from .layers_refining import RefiningEncoder, RefiningLayer, RefiningStep
+from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,
@@ -80,11 +79,8 @@ class AoANetEncoder(AoANetPreTrainedModel, RefiningEncoder):
         """
         projected = self.projection(regions.region_features, regions.region_mask)
         attention_mask = create_region_mask(self.config, projected, projected, regions.region_mask)
-        read = [((attention_mask,), {})] * len(self.layers)
-        outputs = self.refine(regions, projected, read, global_features, output_attentions, output_hidden_states)
-        if not output_gates:
-            outputs.gates = None
-        return outputs
+        recorded = (output_attentions, output_hidden_states, output_gates)
+        return self.refine(regions, projected, RefiningStep(attention_mask), global_features, *recorded)
 
 
 class AoANetDecoder(AoANetPreTrainedModel, AttentionLSTMDecoder):
@@ -118,20 +114,13 @@ class AoANetDecoder(AoANetPreTrainedModel, AttentionLSTMDecoder):
 class AoANetModel(AoANetPreTrainedModel, CaptioningModel):
     """Encoder and decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: AoANetConfig) -> None:
-        super().__init__(config)
-        self.encoder = AoANetEncoder(config)
-        self.decoder = AoANetDecoder(config)
-        self.post_init()
+    encoder_class = AoANetEncoder
+    decoder_class = AoANetDecoder
 
 
 class AoANetForConditionalGeneration(AoANetPreTrainedModel, CaptioningForConditionalGeneration):
     """AoANet with the projection to the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embedding.weight"}
-
-    def __init__(self, config: AoANetConfig) -> None:
-        super().__init__(config)
-        self.model = AoANetModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
-        self.post_init()
+    model_class = AoANetModel
+    head_bias = True

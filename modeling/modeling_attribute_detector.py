@@ -9,6 +9,7 @@ from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_attribute_detector import AttributeDetectorConfig
+from .inputs_captioning import read_inputs
 from .layers_attributes import AttributeNetwork, WordScores, attribute_nll, noisy_or
 from .layers_vision import load_vision_model_for
 from .modeling_captioning import CaptioningEncoder, CaptioningPreTrainedModel
@@ -93,31 +94,20 @@ class AttributeDetectorModel(AttributeDetectorPreTrainedModel, CaptioningEncoder
 
     @can_return_tuple
     def forward(  # type: ignore[override]
-        self,
-        pixel_values: Tensor | None = None,
-        region_features: Tensor | None = None,
-        region_boxes: Tensor | None = None,
-        region_mask: Tensor | None = None,
-        view_mask: Tensor | None = None,
-        region_views: Tensor | None = None,
-        labels: Tensor | None = None,
-        pixel_mask: Tensor | None = None,
+        self, pixel_values: Tensor | None = None, labels: Tensor | None = None, **inputs: Any
     ) -> AttributeDetectorOutput:
         """Return the probability of each word.
 
         Args:
-            pixel_values, region_features, region_boxes, region_mask, view_mask, region_views: see
-                `CaptioningEncoder.get_region_features`.
+            pixel_values: `[B, C, H, W]`, see `CaptioningEncoder.get_region_features`.
             labels: `[B, W]`, 1 where a caption of the image has the word, 0 elsewhere.
-            pixel_mask: `[B, H, W]`, see `VisionDetector`.
+            **inputs: what else `get_region_features` reads.
 
         Raises:
+            TypeError: there is no such input.
             ValueError: see `CaptioningEncoder.get_region_features`; or the labels have another shape.
         """
-        padding = {} if pixel_mask is None else {"pixel_mask": pixel_mask}
-        regions = self.get_region_features(
-            pixel_values, region_features, region_boxes, region_mask, view_mask, region_views, **padding
-        )
+        regions = self.get_region_features(pixel_values, **read_inputs(inputs, self))
         assert regions.region_features is not None
         logits = self.network(regions.region_features)
         presence = noisy_or(logits, regions.region_mask)

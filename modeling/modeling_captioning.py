@@ -3,36 +3,37 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 from transformers import Cache, PreTrainedModel
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils import ModelOutput, can_return_tuple, logging
+from transformers.utils.deprecation import deprecate_kwarg
 
-from .configuration_captioning import CaptioningConfig, declare_inputs, input_names, read_inputs
+from .configuration_captioning import CaptioningConfig
 from .generation_captioning import SEARCH_OPTIONS, CaptionGenerationMixin
-from .layers_attention import at_least_float32, smoothed_cross_entropy, summed_cross_entropy
-from .layers_vision import (
+from .inputs_captioning import (
+    REGION_INPUTS,
     RegionFeatures,
-    VisionBackbone,
     check_inputs,
     check_regions,
+    declare_inputs,
+    input_names,
+    read_inputs,
+    without_padding,
+)
+from .layers_vision import (
+    VisionBackbone,
     load_vision_model_for,
     regions_of_images,
     supported_attentions,
     vision_part_of,
-    without_padding,
 )
+from .losses_captioning import IGNORED_LABEL, CaptionLossMixin
 
 logger = logging.get_logger(__name__)
-
-IGNORED_LABEL = -100  # the default `ignore_index` of PyTorch's cross-entropy
-LOGITS_AT_A_TIME = 2**24  # of the loss in training; 64 MB in float32
-REMEMBERED = 8  # weights of a new captioner by which a first step of training is noticed: the smallest ones
 
 
 @dataclass
@@ -101,7 +102,7 @@ class CaptioningDecoderOutput(ModelOutput):
 
     Args:
         last_hidden_state: `[B * K, T, D]`.
-        past_key_values: the cache, with `use_cache=True`.
+        cache: the cache, with `use_cache=True`.
         hidden_states: tuple of `[B * K, T, D]`: the embeddings, then every layer.
         attentions: tuple of `[B * K, H, T, T]`.
         cross_attentions: tuple over layers; the shape is documented by the architecture.
@@ -109,7 +110,7 @@ class CaptioningDecoderOutput(ModelOutput):
     """
 
     last_hidden_state: Tensor | None = None
-    past_key_values: Any = None
+    cache: Any = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     cross_attentions: tuple[Tensor, ...] | None = None
@@ -162,7 +163,6 @@ class CaptioningPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True
     _supports_flex_attn = True
     _supports_attention_backend = True
-    _skip_keys_device_placement = ["past_key_values"]
 
     # Output classes of an architecture that returns more than the common fields.
     model_output_class: ClassVar[type[CaptioningModelOutput]] = CaptioningModelOutput
@@ -178,8 +178,8 @@ class CaptioningPreTrainedModel(PreTrainedModel):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Add the inputs that the configuration declares to the signature of `forward`."""
         super().__init_subclass__(**kwargs)
-        names = input_names(cls.declared_inputs())
-        if names and "inputs" in inspect.signature(cls.forward).parameters:
+        names, listed = REGION_INPUTS + input_names(cls.declared_inputs()), inspect.signature(cls.forward).parameters
+        if "inputs" in listed and not set(names) <= set(listed):
             cls.forward = declare_inputs(cls.forward, names)  # type: ignore[method-assign]
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
@@ -330,11 +330,6 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
     def forward(
         self,
         pixel_values: Tensor | None = None,
-        region_features: Tensor | None = None,
-        region_boxes: Tensor | None = None,
-        region_mask: Tensor | None = None,
-        view_mask: Tensor | None = None,
-        region_views: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         output_gates: bool = False,
@@ -343,11 +338,10 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         """Return the encoder states of images, views or region features.
 
         Args:
-            pixel_values, region_features, region_boxes, region_mask, view_mask, region_views: see
-                `get_region_features`.
+            pixel_values: `[B, C, H, W]`, see `get_region_features`.
             output_gates: return gates and relations, where the architecture has any.
-            **inputs: inputs that the configuration declares for the vision part and the encoder; those of the decoder
-                are passed over.
+            **inputs: what else `get_region_features` reads, and the inputs that the configuration declares for the
+                encoder; those of the decoder are passed over.
 
         Raises:
             TypeError: an input is not declared.
@@ -355,16 +349,9 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
                 missing that the configuration needs (relations between the regions, where declared, replace them).
         """
         config = self.config
-        given = read_inputs(inputs, self.declared_inputs(), self)
-        regions = self.get_region_features(
-            pixel_values,
-            region_features,
-            region_boxes,
-            region_mask,
-            view_mask,
-            region_views,
-            **{name: given[name] for name in input_names(config.vision_inputs) if name in given},
-        )
+        given = read_inputs(inputs, self)
+        of_images = (*REGION_INPUTS, *input_names(config.vision_inputs))
+        regions = self.get_region_features(pixel_values, **{name: given[name] for name in of_images if name in given})
         own = {name: given[name] for name in input_names(config.encoder_inputs) if name in given}
         check_inputs(own, config.encoder_inputs, regions)
         self._check_boxes(regions, own)
@@ -380,10 +367,20 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
 
 
 class CaptioningModel(CaptioningPreTrainedModel):
-    """Encoder and decoder without the language-modelling head. Subclasses set `encoder` and `decoder`."""
+    """Encoder and decoder without the language-modelling head. Subclasses set their two classes."""
 
-    encoder: CaptioningEncoder
-    decoder: nn.Module
+    encoder_class: ClassVar[type[CaptioningEncoder]]
+    decoder_class: ClassVar[type[CaptioningPreTrainedModel]]
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.encoder = self.make_encoder(config)
+        self.decoder: Any = self.decoder_class(config)
+        self.post_init()
+
+    def make_encoder(self, config: Any) -> CaptioningEncoder:
+        """Return a new encoder."""
+        return self.encoder_class(config)
 
     def get_input_embeddings(self) -> nn.Module:
         """Return the token embedding."""
@@ -393,42 +390,37 @@ class CaptioningModel(CaptioningPreTrainedModel):
         """Replace the token embedding."""
         self.decoder.set_input_embeddings(value)
 
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     @can_return_tuple
     def forward(
         self,
         pixel_values: Tensor | None = None,
-        region_features: Tensor | None = None,
-        region_boxes: Tensor | None = None,
-        region_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         output_gates: bool = False,
-        view_mask: Tensor | None = None,
-        region_views: Tensor | None = None,
         **inputs: Any,
     ) -> CaptioningModelOutput:
         """Encode images or regions (unless `encoder_outputs` are given) and run the decoder.
 
         Args:
-            pixel_values, region_features, region_boxes, region_mask, view_mask, region_views: see
-                `CaptioningEncoder.get_region_features`.
+            pixel_values: `[B, C, H, W]`, see `CaptioningEncoder.get_region_features`.
             decoder_input_ids: `[B * K, T]`; the K captions of an image are consecutive rows.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
             encoder_outputs: what the encoder returned for the B images.
-            past_key_values: a cache; use_cache: return one.
+            cache: a cache; use_cache: return one.
             output_gates: return the gates of every decoder layer, and gates and relations of the encoder.
-            **inputs: inputs that the configuration declares.
+            **inputs: what else `get_region_features` reads, and the inputs that the configuration declares.
 
         Raises:
             TypeError: an input is not declared.
             ValueError: no `decoder_input_ids`, or their number is not a multiple of the number of images.
         """
-        given = read_inputs(inputs, self.declared_inputs(), self)
+        given = read_inputs(inputs, self)
         if decoder_input_ids is None:
             raise ValueError("`decoder_input_ids` is missing: pass the caption so far, at least the begin token.")
         output_attentions = self.config.output_attentions if output_attentions is None else output_attentions
@@ -439,11 +431,6 @@ class CaptioningModel(CaptioningPreTrainedModel):
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 pixel_values=pixel_values,
-                region_features=region_features,
-                region_boxes=region_boxes,
-                region_mask=region_mask,
-                view_mask=view_mask,
-                region_views=region_views,
                 output_attentions=output_attentions,
                 output_hidden_states=output_hidden_states,
                 output_gates=output_gates,
@@ -459,7 +446,7 @@ class CaptioningModel(CaptioningPreTrainedModel):
             decoder_input_ids,
             encoder_outputs,
             attention_mask=decoder_attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             use_cache=self.config.use_cache if use_cache is None else use_cache,
             output_attentions=output_attentions,
             output_hidden_states=output_hidden_states,
@@ -483,11 +470,24 @@ class CaptioningModel(CaptioningPreTrainedModel):
         )
 
 
-class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGenerationMixin):
-    """Captioner with a language-modelling head. Subclasses set `model` and `lm_head`."""
+class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossMixin, CaptionGenerationMixin):
+    """Captioner with a language-modelling head. Subclasses set the class of the model without it."""
 
-    model: CaptioningModel
-    lm_head: nn.Module
+    model_class: ClassVar[type[CaptioningModel]]
+    head_bias: ClassVar[bool] = False
+    # Whether the captioner was built from parts and not trained since: its captions are random words. The trainers
+    # set it to False after their first step; a training loop of your own does the same.
+    is_untrained = False
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.model = self.model_class(config)
+        self.lm_head: nn.Module = self.make_head(config)
+        self.post_init()
+
+    def make_head(self, config: Any) -> nn.Linear:
+        """Return the projection to the vocabulary."""
+        return nn.Linear(config.hidden_size, config.vocab_size, bias=self.head_bias)
 
     @property
     def captions_depend_on_batch(self) -> bool:
@@ -510,22 +510,6 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         """Whether the model has `visual_scores(sequences, **images)`, the share of the image in each token."""
         return False
 
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the token embedding."""
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding."""
-        self.model.set_input_embeddings(value)
-
-    def get_output_embeddings(self) -> nn.Module:
-        """Return the projection to the vocabulary."""
-        return self.lm_head
-
-    def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
-        """Replace the projection to the vocabulary."""
-        self.lm_head = new_embeddings
-
     def get_region_features(
         self, pixel_values: Tensor, view_mask: Tensor | None = None, **vision_inputs: Tensor
     ) -> RegionFeatures:
@@ -539,17 +523,15 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         """Return the decoder inputs `[B, T]` of labels `[B, T]`."""
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
 
+    @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     @can_return_tuple
     def forward(
         self,
         pixel_values: Tensor | None = None,
-        region_features: Tensor | None = None,
-        region_boxes: Tensor | None = None,
-        region_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
@@ -558,16 +540,12 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         logits_to_keep: int = 0,
         return_logits: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        view_mask: Tensor | None = None,
-        region_views: Tensor | None = None,
         **inputs: Any,
     ) -> CaptioningLMOutput:
         """Compute the logits of the next tokens and, with `labels`, the loss.
 
         Args:
             pixel_values: `[B, C, H, W]` images, or several views per image `[B, V, C, H, W]` with view_mask `[B, V]`.
-            region_features: `[B, R, D]` with region_boxes `[B, R, 4]` (normalised xyxy) and region_mask `[B, R]`,
-                instead of `pixel_values`.
             decoder_input_ids: `[B * K, T]`; default: `labels`, shifted right.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token.
             labels: `[B * K, T]`, the tokens that follow (end token included), -100 where nothing is to be predicted.
@@ -576,7 +554,9 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
                 returned, unless this is True. Everywhere else they are returned.
             num_items_in_batch: number of real target tokens over all accumulated batches; the loss is this batch's
                 share of theirs, so that they add up to that of one large batch.
-            **inputs: inputs that the configuration declares.
+            **inputs: `region_features` `[B, R, D]`, instead of `pixel_values`, with `region_boxes` `[B, R, 4]`
+                (normalised xyxy) and `region_mask` `[B, R]`, see `CaptioningEncoder.get_region_features`; and the
+                inputs that the configuration declares.
 
         Returns:
             `CaptioningLMOutput` with `loss`, `logits` `[B * K, T, V]`, the cache and the requested records.
@@ -585,7 +565,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             TypeError: an input is not declared.
             ValueError: see `CaptioningModel.forward` and `CaptioningEncoder.get_region_features`.
         """
-        given = read_inputs(inputs, self.declared_inputs(), self)
+        given = read_inputs(inputs, self)
         if decoder_input_ids is None and labels is not None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             use_cache = False if use_cache is None else use_cache  # teacher forcing reads all tokens at once
@@ -593,19 +573,14 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
             decoder_attention_mask = self.tokens_of_loss(labels)
         outputs = self.model(
             pixel_values=pixel_values,
-            region_features=region_features,
-            region_boxes=region_boxes,
-            region_mask=region_mask,
             decoder_input_ids=decoder_input_ids,
             decoder_attention_mask=decoder_attention_mask,
             encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
+            cache=cache,
             use_cache=use_cache,
             output_attentions=True if labels is not None and self.loss_reads_attentions else output_attentions,
             output_hidden_states=output_hidden_states,
             output_gates=output_gates,
-            view_mask=view_mask,
-            region_views=region_views,
             return_dict=True,
             **given,
         )
@@ -648,105 +623,6 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         """Return the cross-attention weights `[B * K, ..., T, R]` of the decoder's last layer."""
         return outputs.cross_attentions[-1]
 
-    @property
-    def loss_reads_attentions(self) -> bool:
-        """Whether `caption_loss` needs `cross_attentions`. Architectures may override this property."""
-        return False
-
-    @property
-    def loss_reads_tokens(self) -> bool:
-        """Whether `nll_of` is no cross-entropy, or `auxiliary_loss` needs each token and not only their sum."""
-        return bool(self.config.label_smoothing)
-
-    def tokens_of_loss(self, labels: Tensor) -> Tensor | None:
-        """Return the mask `[B * K, T]` of the tokens up to the last target, for a decoder that skips the others."""
-        if not self.model.decoder.skips_padding:
-            return None
-        real = labels != IGNORED_LABEL
-        return real.flip(1).cumsum(1).flip(1) > 0
-
-    def caption_loss(
-        self, outputs: ModelOutput, labels: Tensor, logits: Tensor | None, num_items_in_batch: Tensor | int | None
-    ) -> Tensor:
-        """Compute the loss: the negative log-likelihood reduced by `config.loss_reduction`, plus `auxiliary_loss`.
-
-        Args:
-            outputs: outputs of the model with the last hidden state `[B * K, T, D]`.
-            labels: `[B * K, T]`.
-            logits: `[B * K, T, V]`; None: computed at the real target positions.
-            num_items_in_batch: see `forward`.
-        """
-        hidden = outputs.last_hidden_state
-        nll = None
-        if logits is None and not self.loss_reads_tokens and labels.numel() > self.tokens_at_a_time:
-            real = labels != IGNORED_LABEL
-            nll = summed_cross_entropy(self.lm_head, hidden[real], labels[real], self.tokens_at_a_time)
-        if nll is None:
-            nll = self.token_nll(hidden, labels, logits)
-        loss = self.reduce_nll(nll, labels, num_items_in_batch)
-        return loss + self.auxiliary_loss(outputs, nll, labels, num_items_in_batch)
-
-    def auxiliary_loss(
-        self, outputs: ModelOutput, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None
-    ) -> Tensor | float:
-        """Return the terms that an architecture adds to the negative log-likelihood; default: none.
-
-        Args:
-            outputs: outputs of the model, with `cross_attentions` if `loss_reads_attentions`.
-            nll: `[B * K, T]`, see `token_nll`; without `loss_reads_tokens` possibly only their sum.
-            labels: `[B * K, T]`.
-            num_items_in_batch: see `forward`.
-        """
-        return 0.0
-
-    def token_nll(self, hidden: Tensor, labels: Tensor, logits: Tensor | None) -> Tensor:
-        """Return the negative log-likelihood of each target token in float32, `[B * K, T]`; 0 without a target.
-
-        Without `logits` they are computed at the targets only, at most `LOGITS_AT_A_TIME` of them at a time; each of
-        several pieces is computed again for its gradient.
-        """
-        real = labels != IGNORED_LABEL  # [B * K, T]
-        targets = labels[real]  # [tokens]
-        if logits is not None:
-            nll = self.nll_of(at_least_float32(logits[real]), targets)
-        else:
-            size = self.tokens_at_a_time
-            pieces = [*zip(hidden[real].split(size), targets.split(size), strict=True)]
-            again = len(pieces) > 1 and torch.is_grad_enabled()
-            run = partial(checkpoint, self._nll_of_states, use_reentrant=False) if again else self._nll_of_states
-            nll = torch.cat([run(*piece) for piece in pieces])
-        return torch.zeros_like(labels, dtype=nll.dtype).masked_scatter(real, nll)  # [tokens] to [B * K, T]
-
-    @property
-    def tokens_at_a_time(self) -> int:
-        """Number of tokens whose logits are held at a time."""
-        return max(1, LOGITS_AT_A_TIME // self.config.vocab_size)
-
-    def _nll_of_states(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Return `nll_of` the logits of last hidden states `[tokens, D]`."""
-        return self.nll_of(at_least_float32(self.lm_head(states)), targets)
-
-    def nll_of(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the negative log-likelihood of each target `[tokens]` under its logits `[tokens, V]`."""
-        over_all = self.config.label_smoothing_over == "all_words"
-        return smoothed_cross_entropy(logits, targets, self.config.label_smoothing, over_all)
-
-    def reduce_nll(self, nll: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor:
-        """Reduce the negative log-likelihoods `[B * K, T]` to the loss."""
-        if self.config.loss_reduction == "sum":
-            return nll.sum()
-        count = (labels != IGNORED_LABEL).sum() if self.config.loss_reduction == "token_mean" else len(labels)
-        return nll.sum() / count * self.share_of_step(labels, num_items_in_batch)
-
-    @staticmethod
-    def share_of_step(labels: Tensor, num_items_in_batch: Tensor | int | None) -> Tensor | float:
-        """Return this batch's share of the target tokens of an optimisation step; 1 without accumulation."""
-        if num_items_in_batch is None:
-            return 1.0
-        if isinstance(num_items_in_batch, Tensor):
-            num_items_in_batch = num_items_in_batch.to(labels.device)
-        return (labels != IGNORED_LABEL).sum() / num_items_in_batch
-
     @classmethod
     def from_pretrained_parts(cls, vision_model: Any = None, tokenizer: Any = None, **config_fields: Any) -> Any:
         """Build a new captioner with a pretrained vision model.
@@ -766,25 +642,8 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionGener
         model = cls(cls.config_class(**fields))
         if vision is not None:
             model.load_vision_weights(vision)
-        return model.as_new()
-
-    def as_new(self) -> Any:
-        """Return this captioner in evaluation mode, and remember some of its weights for `is_untrained`."""
-        sizes = sorted((weight.numel(), name) for name, weight in self.named_parameters() if weight.requires_grad)
-        self.new_weights = {name: self.get_parameter(name).detach().clone() for _, name in sizes[:REMEMBERED]}
-        return self.eval()
-
-    @property
-    def is_untrained(self) -> bool:
-        """Whether the captioner was built from parts, and no step of a training has changed it since.
-
-        To say otherwise, set `new_weights` to `{}`.
-        """
-        new = getattr(self, "new_weights", {})
-        return bool(new) and all(
-            torch.equal(self.get_parameter(name).detach().cpu(), weight.to("cpu", self.get_parameter(name).dtype))
-            for name, weight in new.items()
-        )
+        model.is_untrained = True
+        return model.eval()
 
     def load_vision_weights(self, vision_model: PreTrainedModel) -> None:
         """Copy the weights and statistics of a vision model of the same configuration.

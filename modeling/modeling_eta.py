@@ -19,21 +19,19 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple, logging
 
 from .configuration_eta import ETAConfig
-from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention
+from .inputs_captioning import RegionFeatures
+from .layers_attention import BeamFoldingCrossAttention, FeedForward, MultiHeadAttention, Residual
 from .layers_attributes import AttributeNetwork, Attributes, WordScores, noisy_or, top_attributes
 from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,
-    FeedForward,
     PositionTable,
-    Residual,
     TextDecoder,
     TransformerEncoderLayer,
     TransformerPreTrainedModel,
     encode_levels,
     sinusoids,
 )
-from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     CaptioningDecoderOutput,
     CaptioningEncoder,
@@ -139,11 +137,23 @@ class ETAPreTrainedModel(TransformerPreTrainedModel):
         init.normal_(weight, std=self.config.hidden_size**-0.5)
 
 
-class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
-    """Dual-way encoder (section 4.1): self-attention over regions, and separately over attributes."""
+def embedding_scale(config: ETAConfig) -> float:
+    """Return the factor of word embeddings."""
+    return math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
 
-    def __init__(self, config: ETAConfig) -> None:
+
+class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
+    """Dual-way encoder (section 4.1): self-attention over regions, and separately over attributes.
+
+    Args:
+        config: the configuration.
+        embed_words: returns the embeddings `[B, N, D]` of words `[B, N]`: those of the decoder, whose table the
+            attributes share; None: the encoder has a table of its own.
+    """
+
+    def __init__(self, config: ETAConfig, embed_words: Callable[[Tensor], Tensor] | None = None) -> None:
         super().__init__(config)
+        self.embed_words = self.embed_own_words if embed_words is None else embed_words
         self.dropout = nn.Dropout(config.dropout)
         self.region_projection = (
             nn.Linear(config.region_feature_size, config.hidden_size) if config.reads_regions else None
@@ -154,6 +164,8 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
         self.detector = AttributeNetwork(config.detector_config).requires_grad_(False) if has_detector else None
         tokens = torch.tensor(config.attribute_token_ids) if has_detector else None
         self.register_buffer("token_ids", tokens, persistent=False)
+        own_table = embed_words is None and config.reads_attributes
+        self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size) if own_table else None
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -172,12 +184,9 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
             attention, FeedForward(width, config.ffn_dim), partial(Residual, width, dropout=rate)
         )
 
-    def share_words(self, decoder: "ETADecoder") -> None:
-        """Embed attributes with the words of the decoder, whose table they share.
-
-        The decoder does not become a part of the encoder: its weights are saved, counted and trained once.
-        """
-        self.__dict__["decoder"] = decoder
+    def embed_own_words(self, ids: Tensor) -> Tensor:
+        """Return the scaled embeddings `[B, N, D]` of words `[B, N]` by the encoder's own table."""
+        return self.token_embedding(ids) * embedding_scale(self.config)
 
     def train(self, mode: bool = True) -> "ETAEncoder":
         """Set the mode; the detector is frozen and stays in evaluation mode."""
@@ -241,8 +250,8 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
 
     def encode_attributes(self, attributes: Attributes, recorded: bool) -> Any:
         """Return S^N; an image without attributes gets states that nothing attends to."""
-        states = self.decoder.get_input_embeddings()(attributes.ids) * self.decoder.embedding_scale
-        return self.encode_set(self.attribute_layers, self.with_positions(states), visible(attributes.mask), recorded)
+        states = self.with_positions(self.embed_words(attributes.ids))
+        return self.encode_set(self.attribute_layers, states, visible(attributes.mask), recorded)
 
     def encode_regions(
         self,
@@ -351,16 +360,47 @@ class BilateralController(nn.Module):
         return activate(visual) * gate + activate(semantic) * (1 - gate), gate  # Eq. 12
 
 
-# The attentions of a decoder layer by fusion, in the order of the paper: guidance of attributes and visual target,
-# guidance of regions and semantic target. Single modalities and `"parallel"` have no targets.
+class AttentionRole(NamedTuple):
+    """What a cross-attention of a decoder layer reads, and what for.
+
+    Args:
+        modality: `"visual"`: the regions; `"semantic"`: the attributes.
+        role: `"guidance"`: its query is the text; `"target"`: its query is the guidance of the other modality.
+    """
+
+    modality: str
+    role: str
+
+    @property
+    def name(self) -> str:
+        """Name of the attention among the modules of a layer."""
+        return f"{self.modality}_{self.role}"
+
+
+SEMANTIC_GUIDANCE, VISUAL_TARGET = AttentionRole("semantic", "guidance"), AttentionRole("visual", "target")
+VISUAL_GUIDANCE, SEMANTIC_TARGET = AttentionRole("visual", "guidance"), AttentionRole("semantic", "target")
+# The guidance that the target of a modality is sought with: that of the other one.
+GUIDES = {VISUAL_TARGET: SEMANTIC_GUIDANCE, SEMANTIC_TARGET: VISUAL_GUIDANCE}
+# The attentions of a decoder layer by fusion, in the order of the paper. Single modalities and `"parallel"` have no
+# targets.
 ATTENTIONS = {
-    "entangled": ("semantic_guidance", "visual_target", "visual_guidance", "semantic_target"),
-    "parallel": ("semantic_guidance", "visual_guidance"),
-    "stacked_v": ("semantic_guidance", "visual_target"),
-    "stacked_s": ("visual_guidance", "semantic_target"),
-    "visual_only": ("visual_guidance",),
-    "semantic_only": ("semantic_guidance",),
+    "entangled": (SEMANTIC_GUIDANCE, VISUAL_TARGET, VISUAL_GUIDANCE, SEMANTIC_TARGET),
+    "parallel": (SEMANTIC_GUIDANCE, VISUAL_GUIDANCE),
+    "stacked_v": (SEMANTIC_GUIDANCE, VISUAL_TARGET),
+    "stacked_s": (VISUAL_GUIDANCE, SEMANTIC_TARGET),
+    "visual_only": (VISUAL_GUIDANCE,),
+    "semantic_only": (SEMANTIC_GUIDANCE,),
 }
+
+
+class ModalityWeights(NamedTuple):
+    """Weights of the attentions of a decoder layer, `[B * K, P, H, T, N]` over regions and over attributes.
+
+    None where a modality is not read, or the attention implementation computes no weights.
+    """
+
+    visual: Tensor | None
+    semantic: Tensor | None
 
 
 class ETALayer(GradientCheckpointingLayer):
@@ -368,25 +408,29 @@ class ETALayer(GradientCheckpointingLayer):
 
     def __init__(self, config: ETAConfig, index: int) -> None:
         super().__init__()
-        width, rate, names = config.hidden_size, config.dropout, ATTENTIONS[config.fusion]
+        width, rate = config.hidden_size, config.dropout
+        self.roles = ATTENTIONS[config.fusion]
         self.self_attn = CachedSelfAttention(config, width, config.num_attention_heads, dropout=rate, layer_idx=index)
         self.self_attn_residual = Residual(width, dropout=rate)
         # Every attention has an entry of its own in the cache of the image side.
         self.attentions = nn.ModuleDict(
-            {name: ETAAttention(config, index * len(names) + number) for number, name in enumerate(names)}
+            {
+                role.name: ETAAttention(config, index * len(self.roles) + number)
+                for number, role in enumerate(self.roles)
+            }
         )
         self.controller = BilateralController(config) if config.fusion in ("entangled", "parallel") else None
         self.controller_norm = nn.LayerNorm(width) if config.gbc_residual else None
         self.feed_forward = FeedForward(width, config.ffn_dim)
         self.feed_forward_residual = Residual(width, dropout=rate)
 
-    def fuse(self, text: Tensor, found: dict[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return e and the gate (None without a controller) of the attended vectors by name."""
+    def fuse(self, text: Tensor, attended: dict[AttentionRole, Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Return e and the gate (None without a controller) of the attended vectors."""
         if self.controller is None:
-            return list(found.values())[-1], None
-        semantic_guidance, visual_guidance = found["semantic_guidance"], found["visual_guidance"]
-        visual = found.get("visual_target", visual_guidance)
-        semantic = found.get("semantic_target", semantic_guidance)
+            return attended[self.roles[-1]], None
+        semantic_guidance, visual_guidance = attended[SEMANTIC_GUIDANCE], attended[VISUAL_GUIDANCE]
+        visual = attended.get(VISUAL_TARGET, visual_guidance)
+        semantic = attended.get(SEMANTIC_TARGET, semantic_guidance)
         return self.controller(semantic_guidance, visual_guidance, text, visual, semantic)
 
     def forward(
@@ -404,26 +448,26 @@ class ETALayer(GradientCheckpointingLayer):
             hidden: `[B * K, T, D]`.
             regions: V^N `[B, R, D]`; None where it is not read.
             attributes: S^N `[B, N, D]`; None where it is not read.
-            masks: by memory: mask `[B, N]` and the mask in the form of the attention implementation.
+            masks: by modality: mask `[B, N]` and the mask in the form of the attention implementation.
             causal_mask: of self-attention.
             cache: a `CaptionCache`, or None.
 
         Returns:
-            The stream, weights of self-attention, the gate, and the weights of every attention in order.
+            The stream, weights of self-attention, the gate, and the weights of every attention in order, in one flat
+            tuple, which gradient checkpointing requires.
         """
         branch, self_weights = self.self_attn(hidden, causal_mask, cache)
         text = self.self_attn_residual.after(hidden, branch)  # a, Eq. 7
-        memories = {"visual": (regions, *masks["region"]), "semantic": (attributes, *masks["attribute"])}
-        found: dict[str, Tensor] = {}
+        states = {"visual": regions, "semantic": attributes}
+        attended: dict[AttentionRole, Tensor] = {}
         weights = []
-        for name, attention in self.attentions.items():
-            modality, role = name.split("_")
-            # The target of one modality is sought with the guidance of the other.
-            guide = "semantic_guidance" if modality == "visual" else "visual_guidance"
-            query = found[guide] if role == "target" else text
-            found[name], recorded = attention(query, *memories[modality], cache)
+        for role in self.roles:
+            query = attended[GUIDES[role]] if role in GUIDES else text
+            attended[role], recorded = self.attentions[role.name](
+                query, states[role.modality], *masks[role.modality], cache
+            )
             weights.append(recorded)
-        fused, gate = self.fuse(text, found)
+        fused, gate = self.fuse(text, attended)
         if self.controller_norm is not None:
             fused = self.controller_norm(text + fused)
         hidden = self.feed_forward_residual.after(fused, self.feed_forward(fused))
@@ -439,7 +483,7 @@ class ETADecoder(ETAPreTrainedModel, TextDecoder):
         super().__init__(config)
         self.token_embedding = nn.Embedding(config.vocab_size, config.hidden_size)
         self.position_embedding = PositionTable(config.max_position_embeddings, config.hidden_size)
-        self.embedding_scale = math.sqrt(config.hidden_size) if config.scale_embedding else 1.0
+        self.embedding_scale = embedding_scale(config)
         self.dropout = nn.Dropout(config.dropout)
         self.decoder_layers = nn.ModuleList([ETALayer(config, index) for index in range(config.decoder_layers)])
         self.final_norm = nn.Identity()
@@ -454,23 +498,25 @@ class ETADecoder(ETAPreTrainedModel, TextDecoder):
         """Return the mask of a memory, see `TextDecoder.memory_mask`; an empty set is visible."""
         return super().memory_mask(hidden, states, visible(mask))
 
-    def run_layer(self, index: int, hidden: Tensor, step: DecoderStep) -> tuple[Tensor, Tensor | None, Any, Any]:
-        """Run a block; the third entry holds the weights over regions and over attributes."""
-        states: dict[str, Tensor | None] = {"region": None, "attribute": None}
-        masks: dict[str, tuple[Tensor | None, Any]] = {"region": (None, None), "attribute": (None, None)}
+    def run_layer(
+        self, index: int, hidden: Tensor, step: DecoderStep
+    ) -> tuple[Tensor, Tensor | None, ModalityWeights, Any]:  # type: ignore[override]
+        """Run a block; the weights of its attentions to both memories are in one entry."""
+        states: dict[str, Tensor | None] = {"visual": None, "semantic": None}
+        masks: dict[str, tuple[Tensor | None, Any]] = {}
         for name in self.memory_names:
-            states[name], mask = step.encoder_outputs.memory(name)
-            masks[name] = mask, step.memory_masks[name]
+            modality = "visual" if name == "region" else "semantic"
+            states[modality], mask = step.encoder_outputs.memory(name)
+            masks[modality] = mask, step.memory_masks[name]
         layer = self.decoder_layers[index]
         hidden, self_weights, gate, *weights = layer(
-            hidden, states["region"], states["attribute"], masks, step.causal_mask, step.cache
+            hidden, states["visual"], states["semantic"], masks, step.causal_mask, step.cache
         )
-        by_modality = []
-        for modality in ("visual", "semantic"):
-            of_modality = [one for name, one in zip(layer.attentions, weights, strict=True) if modality in name]
-            recorded = bool(of_modality) and of_modality[0] is not None
-            by_modality.append(torch.stack(of_modality, dim=1) if recorded else None)  # [B * K, P, H, T, N]
-        return hidden, self_weights, tuple(by_modality), gate
+        recorded: dict[str, list[Tensor]] = {"visual": [], "semantic": []}
+        for role, of_role in zip(layer.roles, weights, strict=True):
+            recorded[role.modality] += [] if of_role is None else [of_role]
+        stacked = {name: torch.stack(parts, dim=1) if parts else None for name, parts in recorded.items()}
+        return hidden, self_weights, ModalityWeights(**stacked), gate
 
     @can_return_tuple
     def forward(self, *args: Any, output_attentions: bool = False, **kwargs: Any) -> ETADecoderOutput:
@@ -491,24 +537,24 @@ class ETADecoder(ETAPreTrainedModel, TextDecoder):
 class ETAModel(ETAPreTrainedModel, CaptioningModel):
     """Dual-way encoder and decoder without the head over the vocabulary."""
 
-    def __init__(self, config: ETAConfig) -> None:
-        super().__init__(config)
-        self.encoder = ETAEncoder(config)
-        self.decoder = ETADecoder(config)
-        self.encoder.share_words(self.decoder)
-        self.post_init()
+    encoder_class = ETAEncoder
+    decoder_class = ETADecoder
+
+    def make_encoder(self, config: ETAConfig) -> ETAEncoder:
+        """Return an encoder that embeds attributes with the words of the decoder: saved, counted and trained once."""
+        return ETAEncoder(config, self.embed_words)
+
+    def embed_words(self, ids: Tensor) -> Tensor:
+        """Return the scaled embeddings `[B, N, D]` of words `[B, N]`."""
+        return self.get_input_embeddings()(ids) * self.decoder.embedding_scale
 
 
 class ETAForConditionalGeneration(ETAPreTrainedModel, CaptioningForConditionalGeneration):
     """Entangled Transformer with the head over the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.token_embedding.weight"}
-
-    def __init__(self, config: ETAConfig) -> None:
-        super().__init__(config)
-        self.model = ETAModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
-        self.post_init()
+    model_class = ETAModel
+    head_bias = True
 
     @property
     def has_visual_scores(self) -> bool:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .configuration_image_transformer import RELATION_NUMBERS, ImageTransformerConfig
-from .layers_attention import AttentionOnAttention, MultiHeadAttention, PreparedDotAttention, create_region_mask
+from .inputs_captioning import RegionFeatures
+from .layers_attention import AttentionOnAttention, MultiHeadAttention, create_region_mask
 from .layers_recurrent import (
     AttendedContext,
     AttentionLSTMDecoder,
@@ -18,11 +19,10 @@ from .layers_recurrent import (
     AttentionLSTMPreTrainedModel,
     DotRegionAttention,
     LSTMState,
-    RefiningEncoder,
-    RefiningLayer,
+    PreparedDotAttention,
 )
-from .layers_transformer import RegionProjection, UnbiasedLayerNorm
-from .layers_vision import RegionFeatures
+from .layers_refining import RefiningEncoder, RefiningLayer, RefiningStep
+from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningForConditionalGeneration,
@@ -85,6 +85,7 @@ class ImageTransformerPreTrainedModel(AttentionLSTMPreTrainedModel):
     """Base class of Image Transformer."""
 
     config: ImageTransformerConfig
+    _no_split_modules = ["ImageTransformerLayer", "AttentionLSTMLayer", "VisionBackbone"]
 
 
 class SpatialSubTransformers(nn.Module):
@@ -156,6 +157,41 @@ class SpatialSubTransformers(nn.Module):
         return attended.transpose(1, 2).flatten(2), weights
 
 
+def plain_attention(config: ImageTransformerConfig) -> MultiHeadAttention:
+    """Return the self-attention of a layer without the graph."""
+    return MultiHeadAttention(
+        config, config.hidden_size, config.num_heads, dropout=config.encoder_dropout, output_projection=False
+    )
+
+
+def attention_output(config: ImageTransformerConfig) -> nn.Module:
+    """Return what follows a self-attention: attention on attention, or a linear map."""
+    if config.encoder_attention_on_attention:
+        return AttentionOnAttention(config.hidden_size, config.aoa_dropout)
+    return nn.Linear(config.hidden_size, config.hidden_size)
+
+
+class ImageTransformerLayer(RefiningLayer):
+    """Encoder layer (section 3.2), with the graph or without.
+
+    Args:
+        config: sizes and switches of the encoder.
+        spatial: whether the layer reads the graph.
+        shared: whether it has the attention and the output that plain layers share, instead of its own.
+    """
+
+    def __init__(self, config: ImageTransformerConfig, spatial: bool, shared: bool) -> None:
+        # Also made where they are shared: random numbers of a seed are those of earlier versions.
+        attention = SpatialSubTransformers(config) if spatial else plain_attention(config)
+        parts = (None, None) if shared else (attention, attention_output(config))
+        super().__init__(config.hidden_size, *parts, config.encoder_ffn_dim, config.encoder_dropout)
+        self.spatial = spatial
+
+    def read(self, step: RefiningStep) -> tuple[Any, ...]:
+        """Return mask and relations for a layer with the graph, else the mask alone."""
+        return (step.region_mask, step.relations) if self.spatial else super().read(step)
+
+
 class ImageTransformerEncoder(ImageTransformerPreTrainedModel, RefiningEncoder):
     """Spatial graph encoder (section 3.2), and the keys, values and mean region that the decoder reads."""
 
@@ -163,42 +199,16 @@ class ImageTransformerEncoder(ImageTransformerPreTrainedModel, RefiningEncoder):
         super().__init__(config)
         width, sub_transformers = config.hidden_size, config.num_sub_transformers
         self.projection = RegionProjection(config.region_feature_size, width, dropout=config.dropout)
-        plain = [index for index in range(config.encoder_layers) if index not in config.spatial_layers]
-        shared = config.share_plain_attention and bool(plain)
-        self.layers = nn.ModuleList(
-            [
-                self.make_layer(config, index in config.spatial_layers, shared and index in plain)
-                for index in range(config.encoder_layers)
-            ]
-        )
-        self.shared_attention = self.plain_attention(config) if shared else None
-        self.shared_output = self.output_of(config) if shared else None
+        spatial = [index in config.spatial_layers for index in range(config.encoder_layers)]
+        shared = config.share_plain_attention and not all(spatial)
+        self.layers = nn.ModuleList([ImageTransformerLayer(config, graph, shared and not graph) for graph in spatial])
+        self.shared_attention = plain_attention(config) if shared else None
+        self.shared_output = attention_output(config) if shared else None
         self.norm = UnbiasedLayerNorm(width)
         self.key_projection = nn.Linear(width, sub_transformers * width)
         self.value_projection = nn.Linear(width, sub_transformers * width)
         self.add_global_vector(config)
         self.post_init()
-
-    @staticmethod
-    def plain_attention(config: ImageTransformerConfig) -> MultiHeadAttention:
-        """Return the self-attention of a layer without the graph."""
-        return MultiHeadAttention(
-            config, config.hidden_size, config.num_heads, dropout=config.encoder_dropout, output_projection=False
-        )
-
-    @staticmethod
-    def output_of(config: ImageTransformerConfig) -> nn.Module:
-        """Return what follows a self-attention: attention on attention, or a linear map."""
-        if config.encoder_attention_on_attention:
-            return AttentionOnAttention(config.hidden_size, config.aoa_dropout)
-        return nn.Linear(config.hidden_size, config.hidden_size)
-
-    @classmethod
-    def make_layer(cls, config: ImageTransformerConfig, spatial: bool, shared: bool) -> RefiningLayer:
-        """Return an encoder layer, with or without the graph."""
-        attention = SpatialSubTransformers(config) if spatial else cls.plain_attention(config)
-        parts = (None, None) if shared else (attention, cls.output_of(config))
-        return RefiningLayer(config.hidden_size, *parts, config.encoder_ffn_dim, config.encoder_dropout)
 
     def relations_of(self, regions: RegionFeatures, given: Tensor | None) -> Tensor | None:
         """Return the relations `[B, R, R]`: those given, or those of the boxes; None if no layer reads any.
@@ -253,18 +263,15 @@ class ImageTransformerEncoder(ImageTransformerPreTrainedModel, RefiningEncoder):
         projected = self.projection(regions.region_features, regions.region_mask)
         if regions.region_mask is not None:  # a decoder without a mask reads hidden regions
             projected = projected.masked_fill(~regions.region_mask[..., None], 0.0)
-        plain = (create_region_mask(self.config, projected, projected, regions.region_mask),)
-        spatial = (regions.region_mask, relations)
-        lent = None if self.shared_attention is None else (self.shared_attention, self.shared_output)
-        calls = [
-            (spatial, {}) if index in self.config.spatial_layers else (plain, {"shared": lent} if lent else {})
-            for index in range(len(self.layers))
-        ]
-        outputs = self.refine(regions, projected, calls, global_features, output_attentions, output_hidden_states)
-        if output_gates:
-            outputs.relations = relations
-        else:
-            outputs.gates = None
+        step = RefiningStep(
+            create_region_mask(self.config, projected, projected, regions.region_mask),
+            regions.region_mask,
+            relations,
+            None if self.shared_attention is None else (self.shared_attention, self.shared_output),
+        )
+        recorded = (output_attentions, output_hidden_states, output_gates)
+        outputs = self.refine(regions, projected, step, global_features, *recorded)
+        outputs.relations = relations if output_gates else None
         return outputs
 
 
@@ -356,23 +363,16 @@ class ImageTransformerDecoder(ImageTransformerPreTrainedModel, AttentionLSTMDeco
 class ImageTransformerModel(ImageTransformerPreTrainedModel, CaptioningModel):
     """Encoder and decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: ImageTransformerConfig) -> None:
-        super().__init__(config)
-        self.encoder = ImageTransformerEncoder(config)
-        self.decoder = ImageTransformerDecoder(config)
-        self.post_init()
+    encoder_class = ImageTransformerEncoder
+    decoder_class = ImageTransformerDecoder
 
 
 class ImageTransformerForConditionalGeneration(ImageTransformerPreTrainedModel, CaptioningForConditionalGeneration):
     """Image Transformer with the projection to the vocabulary (Eq. 11)."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embedding.weight"}
-
-    def __init__(self, config: ImageTransformerConfig) -> None:
-        super().__init__(config)
-        self.model = ImageTransformerModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
-        self.post_init()
+    model_class = ImageTransformerModel
+    head_bias = True
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
         """Return the gates of attention on attention and of the sub-transformers for each token `[B * K, T]`."""

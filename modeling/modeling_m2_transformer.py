@@ -5,21 +5,18 @@ Symbols of the paper: the memory slots are M_k and M_v (Eq. 2), the encoder leve
 """
 
 from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
 
 from .configuration_m2_transformer import M2TransformerConfig
-from .layers_attention import BeamFoldingCrossAttention
+from .layers_attention import BeamFoldingCrossAttention, FeedForward, Residual
 from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,
-    FeedForward,
     LevelGates,
     PositionTable,
     RegionEncoder,
     RegionEncoderLayer,
-    Residual,
     TextDecoder,
     TransformerDecoderLayer,
     TransformerPreTrainedModel,
@@ -118,33 +115,19 @@ class M2TransformerDecoder(M2TransformerPreTrainedModel, TextDecoder):
         self.final_norm = nn.Identity()
         self.post_init()
 
-    def run_layer(
-        self, index: int, hidden: Tensor, step: DecoderStep
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
-        """Run layer `index` on the encoder levels."""
-        return self.decoder_layers[index](hidden, step.encoder_outputs.level_states, step)
-
 
 class M2TransformerModel(M2TransformerPreTrainedModel, CaptioningModel):
     """Encoder and decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: M2TransformerConfig) -> None:
-        super().__init__(config)
-        self.encoder = M2TransformerEncoder(config)
-        self.decoder = M2TransformerDecoder(config)
-        self.post_init()
+    encoder_class = M2TransformerEncoder
+    decoder_class = M2TransformerDecoder
 
 
 class M2TransformerForConditionalGeneration(M2TransformerPreTrainedModel, CaptioningForConditionalGeneration):
     """M2 Transformer with the projection to the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.token_embedding.weight"}
-
-    def __init__(self, config: M2TransformerConfig) -> None:
-        super().__init__(config)
-        self.model = M2TransformerModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+    model_class = M2TransformerModel
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
         """Return alpha (Eq. 9) of each encoder level for each token `[B * K, T]`."""

@@ -15,10 +15,17 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
 from .configuration_show_attend_tell import ShowAttendTellConfig
-from .generation_captioning import RecurrentCache
-from .layers_attention import AdditiveAttention, mean_of_visible, rows_of_images
-from .layers_recurrent import LSTMCell, LSTMState, RunningRows, keep_state, read_lengths, stack_steps
-from .layers_vision import RegionFeatures
+from .inputs_captioning import RegionFeatures
+from .layers_attention import RecurrentCache, mean_of_visible, rows_of_images
+from .layers_recurrent import (
+    AdditiveAttention,
+    LSTMCell,
+    LSTMState,
+    RunningRows,
+    keep_state,
+    read_lengths,
+    stack_steps,
+)
 from .modeling_captioning import (
     IGNORED_LABEL,
     CaptioningDecoderOutput,
@@ -342,6 +349,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
     """LSTM decoder without the projection to the vocabulary."""
 
     main_input_name = "input_ids"
+    _input_embed_layer = "embedding"
 
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__(config)
@@ -362,14 +370,6 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         rules = (self.config.doubly_stochastic_reduction, self.config.location_loss_reduction)
         return "batch_sum" not in rules
 
-    def get_input_embeddings(self) -> nn.Module:
-        """Return the word embedding E."""
-        return self.embedding
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the word embedding."""
-        self.embedding = value
-
     def initial_states(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> list[dict[str, Tensor]]:
         """Return the states `[B * K, n]` of every layer before the first token: from the mean region."""
         states = self.initial_state(encoder_outputs.last_hidden_state, encoder_outputs.region_mask)
@@ -387,7 +387,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         input_ids: Tensor,
         encoder_outputs: CaptioningEncoderOutput,
         attention_mask: Tensor | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         use_cache: bool = False,
         output_attentions: bool = False,
         output_hidden_states: bool = False,
@@ -404,8 +404,9 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
             state, `cross_attentions` are `[B * K, T, R]` a layer, `gates` are `ShowAttendTellGates`.
         """
         if self.gradient_checkpointing and self.training:
-            use_cache, past_key_values = False, None  # the backward pass runs layers again, and would update it twice
-        cache = RecurrentCache() if use_cache and past_key_values is None else past_key_values
+            use_cache, cache = False, None  # the backward pass runs layers again, and would update it twice
+        if cache is None and use_cache:
+            cache = RecurrentCache()
         cache = None if cache is None else RecurrentCache.require(cache)
         length = input_ids.shape[1]
         token_mask = None if attention_mask is None else attention_mask[:, -length:].bool()  # [B * K, T]
@@ -434,7 +435,7 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
         hidden = self.output(inputs, records[-1].context, words)
         return ShowAttendTellDecoderOutput(
             last_hidden_state=hidden,
-            past_key_values=cache if use_cache else None,
+            cache=cache if use_cache else None,
             hidden_states=(*states, hidden) if output_hidden_states else None,
             cross_attentions=tuple(record.weights for record in records) if output_attentions else None,
             gates=tuple(ShowAttendTellGates(*record[3:7]) for record in records) if output_gates else None,
@@ -445,11 +446,8 @@ class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
 class ShowAttendTellModel(ShowAttendTellPreTrainedModel, CaptioningModel):
     """Encoder and LSTM decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: ShowAttendTellConfig) -> None:
-        super().__init__(config)
-        self.encoder = ShowAttendTellEncoder(config)
-        self.decoder = ShowAttendTellDecoder(config)
-        self.post_init()
+    encoder_class = ShowAttendTellEncoder
+    decoder_class = ShowAttendTellDecoder
 
 
 class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, CaptioningForConditionalGeneration):
@@ -460,14 +458,17 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embedding.weight"}
+    model_class = ShowAttendTellModel
 
-    def __init__(self, config: ShowAttendTellConfig) -> None:
-        super().__init__(config)
-        self.model = ShowAttendTellModel(config)
-        self.lm_head = nn.Linear(config.output_size, config.vocab_size)
-        if config.attention_type == "hard":
+    def make_head(self, config: ShowAttendTellConfig) -> nn.Linear:
+        """Return the projection of the deep output layer, or of the state, to the vocabulary."""
+        return nn.Linear(config.output_size, config.vocab_size)
+
+    def post_init(self) -> None:
+        """Add the baseline of hard attention, then initialise as transformers does."""
+        if self.config.attention_type == "hard":
             self.register_buffer("location_baseline", torch.zeros(()))
-        self.post_init()
+        super().post_init()
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
         """Return beta (section 4.2.1) for each token `[B * K, T]`."""

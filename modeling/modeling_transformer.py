@@ -6,28 +6,23 @@ settings, see `CaptioningTransformerConfig`.
 
 import math
 from functools import partial
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from .configuration_transformer import CaptioningTransformerConfig
-from .layers_attention import BeamFoldingCrossAttention, MultiHeadAttention
+from .inputs_captioning import RegionFeatures
+from .layers_attention import BeamFoldingCrossAttention, FeedForward, MultiHeadAttention, Residual
+from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .layers_transformer import (
     CachedSelfAttention,
-    DecoderStep,
-    FeedForward,
     PositionTable,
-    RegionProjection,
-    Residual,
     TextDecoder,
     TransformerDecoderLayer,
     TransformerEncoderLayer,
     TransformerPreTrainedModel,
-    UnbiasedLayerNorm,
     encode_levels,
     visible_regions,
 )
-from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     CaptioningEncoder,
     CaptioningEncoderOutput,
@@ -130,21 +125,12 @@ class CaptioningTransformerDecoder(CaptioningTransformerPreTrainedModel, TextDec
             partial(make_residual, config),
         )
 
-    def run_layer(
-        self, index: int, hidden: Tensor, step: DecoderStep
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
-        """Run layer `index` on the encoder levels."""
-        return self.decoder_layers[index](hidden, step.encoder_outputs.level_states, step)
-
 
 class CaptioningTransformerModel(CaptioningTransformerPreTrainedModel, CaptioningModel):
     """Encoder and decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: CaptioningTransformerConfig) -> None:
-        super().__init__(config)
-        self.encoder = CaptioningTransformerEncoder(config)
-        self.decoder = CaptioningTransformerDecoder(config)
-        self.post_init()
+    encoder_class = CaptioningTransformerEncoder
+    decoder_class = CaptioningTransformerDecoder
 
 
 class CaptioningTransformerForConditionalGeneration(
@@ -153,9 +139,8 @@ class CaptioningTransformerForConditionalGeneration(
     """Captioning Transformer with the projection to the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.token_embedding.weight"}
+    model_class = CaptioningTransformerModel
 
-    def __init__(self, config: CaptioningTransformerConfig) -> None:
-        super().__init__(config)
-        self.model = CaptioningTransformerModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)
-        self.post_init()
+    def make_head(self, config: CaptioningTransformerConfig) -> nn.Linear:
+        """Return the projection to the vocabulary, with or without a bias."""
+        return nn.Linear(config.hidden_size, config.vocab_size, bias=config.output_bias)

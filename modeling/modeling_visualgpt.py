@@ -14,6 +14,7 @@ from transformers.activations import ACT2FN
 from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
 
 from .configuration_visualgpt import VisualGPTConfig
+from .inputs_captioning import RegionFeatures
 from .layers_attention import AttentionOnAttention
 from .layers_gpt2 import (
     GPT2CaptioningForConditionalGeneration,
@@ -22,7 +23,6 @@ from .layers_gpt2 import (
     GPT2TextDecoder,
 )
 from .layers_transformer import DecoderStep, LevelGates, RegionEncoder, RegionEncoderLayer, gates_by_level, meshed_sum
-from .layers_vision import RegionFeatures
 from .modeling_captioning import CaptioningLMOutput, CaptioningModel
 
 
@@ -197,21 +197,14 @@ class VisualGPTDecoder(VisualGPTPreTrainedModel, GPT2TextDecoder):
 class VisualGPTModel(VisualGPTPreTrainedModel, CaptioningModel):
     """Visual encoder and GPT-2 decoder without the head over the vocabulary."""
 
-    def __init__(self, config: VisualGPTConfig) -> None:
-        super().__init__(config)
-        self.encoder = VisualGPTEncoder(config)
-        self.decoder = VisualGPTDecoder(config)
-        self.post_init()
+    encoder_class = VisualGPTEncoder
+    decoder_class = VisualGPTDecoder
 
 
 class VisualGPTForConditionalGeneration(VisualGPTPreTrainedModel, GPT2CaptioningForConditionalGeneration):
     """VisualGPT with the head over the vocabulary, tied to the token embedding."""
 
-    def __init__(self, config: VisualGPTConfig) -> None:
-        super().__init__(config)
-        self.model = VisualGPTModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+    model_class = VisualGPTModel
 
     def token_gates(self, outputs: CaptioningLMOutput) -> dict[str, Tensor]:
         """Return B^vis and B^lan, or the meshed gates by level, for each token `[B * K, T]`."""

@@ -11,27 +11,26 @@ import torch
 from torch import Tensor, nn
 
 from .configuration_zodiac import ZodiacConfig
+from .inputs_captioning import RegionFeatures
+from .layers_attention import BeamFoldingCrossAttention, FeedForward, Residual, rows_of_images
 from .layers_intensity import (
-    CachedIntensityAttention,
-    CrossIntensityAttention,
+    IntensityAttention,
     IntensityForConditionalGeneration,
     RegionIntensityAttention,
+    visible_entries,
     without_common_padding,
 )
+from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .layers_transformer import (
+    CachedSelfAttention,
     DecoderStep,
-    FeedForward,
     PositionTable,
-    RegionProjection,
-    Residual,
     TextDecoder,
     TransformerDecoderLayer,
     TransformerEncoderLayer,
     TransformerPreTrainedModel,
-    UnbiasedLayerNorm,
     encode_levels,
 )
-from .layers_vision import RegionFeatures
 from .modeling_captioning import (
     CaptioningEncoder,
     CaptioningEncoderOutput,
@@ -58,6 +57,146 @@ def make_feed_forward(config: ZodiacConfig) -> FeedForward:
     """Return a new feed-forward layer, in the released code without an activation."""
     activation = torch.relu if config.ffn_activation == "relu" else None
     return FeedForward(config.hidden_size, config.ffn_dim, activation, config.dropout)
+
+
+def visible_tokens_so_far(mask: Tensor | None, key: Tensor, length: int) -> Tensor:
+    """Return which tokens the last `length` ones see, `[B or 1, 1, T, past + T]`; sdpa has no mask if all are real."""
+    if mask is not None:
+        return visible_entries(mask, key)
+    total = key.shape[2]
+    return key.new_ones(length, total, dtype=torch.float32).tril(total - length)[None, None]
+
+
+class RunningIntensityAttention(IntensityAttention):
+    """Attention of text rows, whose intensities are pooled over all tokens so far.
+
+    Sums and counts are kept per token in the records of the cache, so that they follow beams and can be cropped.
+
+    Attributes:
+        layer_idx: number of the attention in the cache.
+        record_name: name of its records.
+        sum_counts_all: whether the pool `"sum"` divides by the pairs of all tokens so far, or those of one token.
+    """
+
+    layer_idx: int
+    record_name: str
+    sum_counts_all: bool
+
+    def running(self, sums: Tensor, counts: Tensor, step: DecoderStep) -> tuple[Tensor, Tensor]:
+        """Return sums `[rows, H, T]` and counts `[rows, 1, T]` over the tokens up to each; hidden ones add none."""
+        entries = torch.cat((sums, counts), dim=1).transpose(1, 2)  # [rows, T, H + 1]
+        if step.token_mask is not None:
+            entries = entries * step.token_mask
+        totals = entries.cumsum(1)
+        if step.cache is not None:
+            before = step.cache.records.record(self.layer_idx, self.record_name)
+            # An exported program begins with a record of no token, whose sum is 0.
+            totals = totals if before is None else totals + before[:, -1:].sum(1, keepdim=True)
+            step.cache.records.append(self.layer_idx, **{self.record_name: totals})
+        totals = totals.transpose(1, 2)
+        return totals[:, :-1], totals[:, -1:]
+
+    def pooled(self, sums: Tensor, counts: Tensor, step: DecoderStep) -> Tensor:
+        """Pool the sums `[rows, H, T]` of every token, which has `counts` `[rows, 1, T]` visible keys.
+
+        Returns:
+            rho `[rows, H, T]` (mean), `[rows, 1, T]` (sum) or `[1, 1, 1]` (released).
+        """
+        totals, pairs = self.running(sums, counts, step)
+        if self.pool == "mean":
+            return totals / pairs.clamp(min=1)
+        divisor = pairs if self.sum_counts_all else counts
+        return totals.sum(1, keepdim=True) / divisor.clamp(min=1)
+
+
+class CachedIntensityAttention(RunningIntensityAttention, CachedSelfAttention):
+    """Causal intensity attention over text rows.
+
+    Args:
+        config: see `IntensityAttention.add_intensity`.
+        hidden_size, num_heads: D and H.
+        layer_idx: number of the layer in the cache.
+    """
+
+    record_name = "self_intensity"
+    sum_counts_all = True
+
+    def __init__(self, config: Any, hidden_size: int, num_heads: int, layer_idx: int) -> None:
+        super().__init__(config, hidden_size, num_heads, layer_idx=layer_idx)
+        self.add_intensity(config, hidden_size)
+
+    def forward(self, hidden: Tensor, step: DecoderStep) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
+        """Attend from `hidden` `[rows, T, D]` to all tokens so far.
+
+        Returns:
+            `[rows, T, D]`, the weights `[rows, H, T, past + T]` and the pooled intensities `[rows, H or 1, T]`.
+        """
+        states = self.before(hidden)
+        query, past = self.heads(self.q_proj, states), self.heads(self.p_proj, states)
+        key, value = self.heads(self.k_proj, states), self.heads(self.v_proj, states)
+        if step.cache is not None:
+            key, value = step.cache.self_attention_cache.update(key, value, self.layer_idx)
+        visible = visible_tokens_so_far(step.causal_mask, key, hidden.shape[1])
+        attended, weights = self.attended(query, key, value, visible)
+        sums = self.intensities(past, value, visible)
+        if self.pool == "released":
+            # A step of the released decoding has one mask for all rows, without padding.
+            rows = hidden.shape[0] if step.token_mask is None else 1
+            pooled = self.pooled_over_batch(
+                sums, visible.expand(hidden.shape[0], -1, hidden.shape[1], -1).sum() / rows
+            )
+        else:
+            pooled = self.pooled(sums, visible.sum(-1).expand(hidden.shape[0], -1, -1), step)
+        output = self.o_proj(self.scaled(attended, pooled).flatten(2))
+        return output, weights, pooled.expand(hidden.shape[0], -1, hidden.shape[1])
+
+
+class CrossIntensityAttention(RunningIntensityAttention, BeamFoldingCrossAttention):
+    """Intensity attention from B x K text rows to the regions of B images, whose keys and values are cached.
+
+    Args:
+        config: see `IntensityAttention.add_intensity`.
+        hidden_size, num_heads: D and H.
+        layer_idx: number of the layer in the cache.
+    """
+
+    record_name = "cross_intensity"
+    sum_counts_all = False
+
+    def __init__(self, config: Any, hidden_size: int, num_heads: int, layer_idx: int) -> None:
+        super().__init__(config, hidden_size, num_heads, layer_idx=layer_idx)
+        self.add_intensity(config, hidden_size)
+
+    def project_levels(self, levels: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute keys and values `[B, H, R, d]` of the encoder's output `[B, 1, R, D]`."""
+        key, value = super().project_levels(self.before(levels))
+        return self.activate(key), self.activate(value)
+
+    def forward(  # type: ignore[override]
+        self, queries: Tensor, regions: Tensor, step: DecoderStep
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend from `queries` `[B * K, T, D]` to `regions` `[B, R, D]`.
+
+        Returns:
+            `[B * K, T, D]`, the weights `[B * K, H, T, R]` and the pooled intensities `[B * K, H or 1, T]`.
+        """
+        key, value = self.keys_and_values(lambda: regions[:, None], step.cache)
+        rows, length = queries.shape[:2]
+        folded = self.before(queries.reshape(key.shape[0], -1, queries.shape[-1]))  # [B, K * T, D]
+        query, past = self.heads(self.q_proj, folded), self.heads(self.p_proj, folded)
+        visible = visible_entries(step.memory_masks["region"], key)[:, :, :1]  # [B, 1, 1, R]
+        attended, weights = self.attended(query, key, value, visible)
+        sums = self.intensities(past, value, visible).unflatten(2, (-1, length))  # [B, H, K, T]
+        sums = sums.transpose(1, 2).flatten(0, 1)  # [B * K, H, T]
+        counts = rows_of_images(visible.sum(-1), rows)  # [B * K, 1, 1]
+        if self.pool == "released":
+            pooled = self.pooled_over_batch(sums, counts.sum())
+        else:
+            pooled = self.pooled(sums, counts.expand(-1, -1, length), step)
+        attended = attended.reshape(rows, length, *attended.shape[2:])  # [B * K, T, H, d]
+        output = self.o_proj(self.scaled(attended, pooled).flatten(2))
+        weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+        return output, weights, pooled.expand(rows, -1, length)
 
 
 class ZodiacEncoder(ZodiacPreTrainedModel, CaptioningEncoder):
@@ -170,20 +309,20 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TextDecoder):
             return torch.cat((torch.ones_like(real[:, :1]), real[:, 1:]), dim=1)
         return None if attention_mask.shape[0] == 1 and bool(attention_mask.all()) else attention_mask
 
-    def forward(self, *args: Any, past_key_values: Any = None, use_cache: bool = False, **kwargs: Any) -> Any:
+    def forward(self, *args: Any, cache: Any = None, use_cache: bool = False, **kwargs: Any) -> Any:
         """Decode text rows, see `TextDecoder.forward`.
 
         Raises:
             ValueError: a cache is given, and the pool is that of the released code.
         """
         if self.config.intensity_pool == "released":
-            if past_key_values is not None:
+            if cache is not None:
                 raise ValueError(
                     'With `intensity_pool="released"` later words change earlier ones, so nothing can be cached: '
                     'pass `use_cache=False`, or use the pool "mean" or "sum".'
                 )
             use_cache = False
-        return super().forward(*args, past_key_values=past_key_values, use_cache=use_cache, **kwargs)
+        return super().forward(*args, cache=cache, use_cache=use_cache, **kwargs)
 
     def run_layer(
         self, index: int, hidden: Tensor, step: DecoderStep
@@ -195,30 +334,23 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TextDecoder):
 class ZodiacModel(ZodiacPreTrainedModel, CaptioningModel):
     """Encoder and decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: ZodiacConfig) -> None:
-        super().__init__(config)
-        self.encoder = ZodiacEncoder(config)
-        self.decoder = ZodiacDecoder(config)
-        self.post_init()
+    encoder_class = ZodiacEncoder
+    decoder_class = ZodiacDecoder
 
 
 class ZodiacForConditionalGeneration(ZodiacPreTrainedModel, IntensityForConditionalGeneration):
     """ZoDIAC with the projection to the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.token_embedding.weight"}
-
-    def __init__(self, config: ZodiacConfig) -> None:
-        super().__init__(config)
-        self.model = ZodiacModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
-        self.post_init()
+    model_class = ZodiacModel
+    head_bias = True
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """Switch the cache off for the released pool."""
         if self.captions_depend_on_batch:
-            if kwargs.get("use_cache") or kwargs.get("past_key_values") is not None:
+            if kwargs.get("use_cache") or kwargs.get("cache") is not None:
                 raise ValueError(
-                    'With `intensity_pool="released"` nothing can be cached; omit `use_cache` and `past_key_values`.'
+                    'With `intensity_pool="released"` nothing can be cached; omit `use_cache` and `cache`.'
                 )
             kwargs["use_cache"] = False
         return super()._prepare_generation_config(generation_config, **kwargs)

@@ -6,23 +6,18 @@ import torch
 from torch import Tensor, nn
 
 from .configuration_zodiac_aoanet import ZodiacAoANetConfig
-from .layers_attention import AttentionOnAttention
+from .inputs_captioning import RegionFeatures
+from .layers_attention import AttentionOnAttention, FeedForward, Residual
 from .layers_intensity import (
+    IntensityAttention,
     IntensityForConditionalGeneration,
     RegionIntensityAttention,
-    StepIntensityAttention,
+    visible_entries,
     without_common_padding,
 )
-from .layers_recurrent import (
-    AttendedContext,
-    AttentionLSTMDecoder,
-    AttentionLSTMLayer,
-    AttentionLSTMPreTrainedModel,
-    RefiningEncoder,
-    RefiningLayer,
-)
-from .layers_transformer import FeedForward, RegionProjection, Residual, UnbiasedLayerNorm
-from .layers_vision import RegionFeatures
+from .layers_recurrent import AttendedContext, AttentionLSTMDecoder, AttentionLSTMLayer, AttentionLSTMPreTrainedModel
+from .layers_refining import RefiningEncoder, RefiningLayer, RefiningStep
+from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,
     CaptioningModel,
@@ -46,7 +41,10 @@ class ActivatedLayerNorm(UnbiasedLayerNorm):
 
 
 class ZodiacRefiningLayer(RefiningLayer):
-    """Refining layer of AoANet with intensity attention; its feed-forward layer has no activation."""
+    """Refining layer of AoANet with intensity attention; its feed-forward layer has no activation.
+
+    It records the pooled intensities `[B, H or 1]`.
+    """
 
     def __init__(self, config: ZodiacAoANetConfig) -> None:
         width, attended = config.hidden_size, config.hidden_size * config.head_scale
@@ -63,19 +61,6 @@ class ZodiacRefiningLayer(RefiningLayer):
             self.self_attn_residual = Residual(width, True, config.residual_dropout, ActivatedLayerNorm, 1e-6)
         if config.refiner_ffn_dim:
             self.feed_forward = FeedForward(width, config.refiner_ffn_dim, None, config.residual_dropout)
-
-    def forward(self, regions: Tensor, mask: Any) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
-        """Return refined regions `[B, R, D]`, attention weights and pooled intensities `[B, H or 1]`."""
-        normed = self.self_attn_residual.before(regions)
-        attended, weights, pooled = self.self_attn(normed, normed, mask)
-        refined = (
-            self.output(attended, normed) if isinstance(self.output, AttentionOnAttention) else self.output(attended)
-        )
-        regions = self.self_attn_residual.after(regions, refined)
-        if self.feed_forward is not None:
-            inner = self.feed_forward(self.feed_forward_residual.before(regions))
-            regions = self.feed_forward_residual.after(regions, inner)
-        return regions, weights, pooled
 
 
 class ZodiacAoANetEncoder(ZodiacAoANetPreTrainedModel, RefiningEncoder):
@@ -114,11 +99,62 @@ class ZodiacAoANetEncoder(ZodiacAoANetPreTrainedModel, RefiningEncoder):
         if regions.region_mask is not None:
             hidden = torch.finfo(projected.dtype).min * ~regions.region_mask
             mask = hidden.to(projected.dtype)[:, None, None]  # [B, 1, 1, R], added to the scores
-        read = [((mask,), {})] * len(self.layers)
-        outputs = self.refine(regions, projected, read, global_features, output_attentions, output_hidden_states)
-        if not output_gates:
-            outputs.gates = None
-        return outputs
+        recorded = (output_attentions, output_hidden_states, output_gates)
+        return self.refine(regions, projected, RefiningStep(mask), global_features, *recorded)
+
+
+class StepIntensityAttention(IntensityAttention):
+    """Intensity attention of one step of a recurrent decoder, over keys and values that the encoder has projected.
+
+    The encoder's `level_states` `[B, 2, R, W]` are the keys and the values. The intensities of a step are pooled over
+    the visible regions of its image.
+
+    Args:
+        config: see `IntensityAttention.add_intensity`.
+        hidden_size: D of the queries.
+        num_heads: H.
+        attended_size: W.
+        norm: applied to the queries.
+    """
+
+    def __init__(self, config: Any, hidden_size: int, num_heads: int, attended_size: int, norm: nn.Module) -> None:
+        nn.Module.__init__(self)
+        self.config, self.num_heads = config, num_heads
+        self.key_dim = attended_size // num_heads
+        self.scaling = self.key_dim**-0.5
+        self.norm = norm
+        self.q_proj = nn.Linear(hidden_size, attended_size)
+        self.add_intensity(config, hidden_size)
+
+    def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
+        """Return what `forward` reads beside the query, once for all steps of B * K text rows."""
+        keys, values = (
+            self.activate(self.split_heads(self.before(states))) for states in encoder_outputs.level_states.unbind(1)
+        )
+        mask = encoder_outputs.region_mask
+        visible = visible_entries(None, keys) if mask is None else mask[:, None, None].float()  # [B, 1, 1, R]
+        return keys, values, visible, mask is None
+
+    def forward(  # type: ignore[override]
+        self, hidden: Tensor, keys: Tensor, values: Tensor, visible: Tensor, without_mask: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Attend from states `[B * K, D]`.
+
+        Returns:
+            The attended vectors `[B * K, W]`, weights `[B * K, H, R]` and pooled intensities `[B * K, H or 1]`.
+        """
+        folded = self.before(self.norm(hidden)).unflatten(0, (keys.shape[0], -1))  # [B, K, D]
+        query, past = self.heads(self.q_proj, folded), self.heads(self.p_proj, folded)
+        attended, weights = self.attended(query, keys, values, visible)
+        sums = self.intensities(past, values, visible)  # [B, H, K]
+        if self.pool == "released":
+            captions = sums.shape[-1] * (self.num_heads if without_mask else 1)
+            pooled = self.pooled_over_batch(sums, visible.sum() * captions)
+        else:
+            pooled = (sums if self.pool == "mean" else sums.sum(1, keepdim=True)) / visible.sum(-1)
+        attended = self.scaled(attended, pooled).flatten(2).flatten(0, 1)
+        pooled = pooled.expand(keys.shape[0], -1, folded.shape[1]).transpose(1, 2).flatten(0, 1)
+        return attended, weights.transpose(1, 2).flatten(0, 1), pooled
 
 
 class ZodiacAoANetDecoder(ZodiacAoANetPreTrainedModel, AttentionLSTMDecoder):
@@ -147,20 +183,13 @@ class ZodiacAoANetDecoder(ZodiacAoANetPreTrainedModel, AttentionLSTMDecoder):
 class ZodiacAoANetModel(ZodiacAoANetPreTrainedModel, CaptioningModel):
     """Encoder and decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: ZodiacAoANetConfig) -> None:
-        super().__init__(config)
-        self.encoder = ZodiacAoANetEncoder(config)
-        self.decoder = ZodiacAoANetDecoder(config)
-        self.post_init()
+    encoder_class = ZodiacAoANetEncoder
+    decoder_class = ZodiacAoANetDecoder
 
 
 class ZodiacAoANetForConditionalGeneration(ZodiacAoANetPreTrainedModel, IntensityForConditionalGeneration):
     """ZoDIAC in AoANet with the projection to the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.embedding.weight"}
-
-    def __init__(self, config: ZodiacAoANetConfig) -> None:
-        super().__init__(config)
-        self.model = ZodiacAoANetModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
-        self.post_init()
+    model_class = ZodiacAoANetModel
+    head_bias = True

@@ -480,7 +480,7 @@ class ShrinkingFinishedBeams(ShrinkingBeams):
         return found
 
 
-class TransformersBeams(CaptionBeams):
+class TransformersBeams(RecordingBeams):
     """Search of transformers, `GenerationMixin._beam_search`, with the same results.
 
     2 K candidates (more with several end tokens) are selected, so that K can go on whatever ends. Finished ones are
@@ -488,7 +488,7 @@ class TransformersBeams(CaptionBeams):
     """
 
     EXCLUDED = -1e9  # as in transformers, whose sums with it are part of the result
-    OF_IMAGES = (*CaptionBeams.OF_IMAGES, "record", "proposed", "finished", "improvable", "all_ended")
+    OF_IMAGES = (*RecordingBeams.OF_IMAGES, "proposed", "finished", "improvable", "all_ended")
 
     def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
         super().__init__(input_ids, generation_config)
@@ -575,11 +575,6 @@ class TransformersBeams(CaptionBeams):
         """Whether transformers ends the search."""
         ends_early = bool(self.finished.all()) and self.early_stopping is True
         return not bool(self.improvable.any()) or ends_early or bool(self.all_ended.all())
-
-    def finish(self, num_return_sequences: int) -> Hypotheses:
-        """Return the best hypotheses of the record, with the scores of transformers."""
-        first = torch.arange(num_return_sequences, device=self.alive.device)
-        return self.record.select(first.expand(len(self.alive), -1)).flatten()
 
     def finish_all(self) -> Hypotheses:
         """Return the best hypotheses of all images, cut to the longest one."""
@@ -699,46 +694,3 @@ class TrigramPenalty(LogitsProcessor):
         followers = tokens[:, 2:]  # [rows, T - 2]
         repeats = (pairs == tokens[:, None, -2:]).all(-1).to(scores.dtype)  # [rows, T - 2]
         return scores.scatter_add(1, followers, -self.penalty * repeats)
-
-
-# Processors of transformers that only forbid tokens, whatever the batch is: they may precede the normalisation.
-FORBIDDING_PROCESSORS = {
-    "SuppressTokensLogitsProcessor",
-    "SuppressTokensAtBeginLogitsProcessor",
-    "NoRepeatNGramLogitsProcessor",
-    "NoBadWordsLogitsProcessor",
-}
-# Criteria that judge every row alone.
-ROW_CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria", "MaxTimeCriteria", "StopStringCriteria"}
-
-
-def only_lowers(processors: Any) -> bool:
-    """Whether all processors forbid or lower tokens of a row by what the row holds.
-
-    They may then be applied to logits as well as to log-probabilities, and scores of hypotheses never rise.
-    """
-    own = (NoEarlyEnd, NoImmediateRepetition, NoBadEndings, TrigramPenalty)
-    return all(type(one) in own or type(one).__name__ in FORBIDDING_PROCESSORS for one in processors)
-
-
-def judges_rows(criteria: Any) -> bool:
-    """Whether all stopping criteria judge every row alone."""
-    return all(type(one).__name__ in ROW_CRITERIA for one in criteria)
-
-
-def caption_logits_processors(generation_config: Any, prompt_length: int) -> list[LogitsProcessor]:
-    """Return the processors that a generation configuration asks for.
-
-    Args:
-        generation_config: read are `no_immediate_repetition`, `bad_ending_ids`, `trigram_penalty` and the end ids.
-        prompt_length: length of the rows before the first generated token.
-    """
-    found: list[LogitsProcessor] = []
-    if generation_config.no_immediate_repetition:
-        found.append(NoImmediateRepetition(prompt_length))
-    if generation_config.bad_ending_ids:
-        ends = generation_config._eos_token_tensor.flatten().tolist()
-        found.append(NoBadEndings(list(generation_config.bad_ending_ids), ends, prompt_length))
-    if generation_config.trigram_penalty:
-        found.append(TrigramPenalty(generation_config.trigram_penalty, prompt_length))
-    return found

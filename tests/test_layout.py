@@ -46,7 +46,17 @@ ARROWS: dict[str, set[str]] = {
     | {"hub", "training", "reproduce", "demo", "explain", "captioning", "onnx", "review", "server"},
 }
 TRAVELLING = ("modeling", "processing", "hf_captioners/pipelines")
-TRAVELLING_IMPORTS = {"torch", "torchvision", "transformers", "tokenizers", "numpy", "PIL", "timm", "pillow_heif"}
+TRAVELLING_IMPORTS = {
+    "torch",
+    "torchvision",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "PIL",
+    "timm",
+    "pillow_heif",
+    "huggingface_hub",
+}
 CODE = [
     path
     for folder in ("hf_captioners", "modeling", "processing", "hub_cards", "tests", "examples", "benchmarks")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from tqdm.auto import tqdm
@@ -69,8 +70,11 @@ def caption_batches(
         engine: what computes the batches. None: this process.
         **options: arguments of the pipeline, for example `num_beams`, `max_new_tokens`, `prompt`.
 
-    Yields:
-        The captions of each batch.
+    Returns:
+        An iterator over the captions of each batch, which are computed when they are asked for.
+
+    Raises:
+        ValueError: the batch size is below 1.
 
     Example:
         ```python
@@ -92,20 +96,27 @@ def caption_batches(
         computed = map(captioner.caption, read_ahead(captioner.preparation(), batches, workers))
     else:
         computed = engine.columns(pipeline, batches, workers, options)
-    for batch, columns in zip(batches, computed, strict=True):
-        records, unreadable = [], []
-        for name, captions, scores, error in zip(batch, *columns.values(), strict=True):
-            texts = captions if isinstance(captions, list) else [captions or ""]
-            word = bad_word_in(" \n ".join(texts), bad_words)
-            if error is not None or word is not None:
-                reason = error or f"The caption of {name} has the word {word!r} in other tokens: {texts[0]}"
-                unreadable.append(UnreadableImage(name, reason))
-                continue
-            texts = [f"{prefix}{text}{suffix}" for text in texts]
-            several = isinstance(captions, list)
-            record = {"image": name, "caption": texts[0], "score": scores[0] if several else scores}
-            records.append(record | ({"captions": texts, "scores": scores} if several else {}))
-        yield CaptionedBatch(records, unreadable)
+    # The results come first: an engine is closed when it is asked for a batch after the last one.
+    return map(partial(_captioned_batch, prefix=prefix, suffix=suffix, bad_words=bad_words), computed, batches)
+
+
+def _captioned_batch(
+    columns: dict[str, list[Any]], images: Sequence[str], prefix: str, suffix: str, bad_words: Sequence[str]
+) -> CaptionedBatch:
+    """Return the records of a batch from its columns `caption`, `score` and `error`."""
+    records, unreadable = [], []
+    for name, captions, scores, error in zip(images, *columns.values(), strict=True):
+        texts = captions if isinstance(captions, list) else [captions or ""]
+        word = bad_word_in(" \n ".join(texts), bad_words)
+        if error is not None or word is not None:
+            reason = error or f"The caption of {name} has the word {word!r} in other tokens: {texts[0]}"
+            unreadable.append(UnreadableImage(name, reason))
+            continue
+        texts = [f"{prefix}{text}{suffix}" for text in texts]
+        several = isinstance(captions, list)
+        record = {"image": name, "caption": texts[0], "score": scores[0] if several else scores}
+        records.append(record | ({"captions": texts, "scores": scores} if several else {}))
+    return CaptionedBatch(records, unreadable)
 
 
 def job_settings(

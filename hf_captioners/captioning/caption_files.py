@@ -2,25 +2,31 @@
 
 import csv
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from hf_captioners.output_files import (
+    UnsafeFileError,
     atomic_file,
     explain_write_errors,
     only_writer_of,
+    open_for_writing,
+    open_plain,
     quoted_name,
+    require_safe_target,
     require_writable_folder,
+    truncate_file,
 )
 
 PARQUET = ".parquet"
 ROWS_PER_GROUP = 10_000  # of a Parquet file
 WORKING_SUFFIX = ".partial"
+MAX_LINE_BYTES = 2**24  # of a record; a longer line is damaged
 ESCAPED = "backslashreplace"  # of the bytes of a name that are no UTF-8: in JSON, \\udcXX is read as that byte again
 RESUME_ADVICE = "Free some space, then repeat the command with `resume`; what is written already is kept."
 
@@ -156,10 +162,13 @@ def require_free_output(path: Path, resume: bool = False, overwrite: bool = Fals
     Raises:
         FileExistsError: the output, or the partial file of an interrupted job, exists, and neither `resume` nor
             `overwrite` is set.
+        UnsafeFileError: one of them is a symbolic link or no plain file.
         ValueError: the format is unknown.
     """
     output_writer(path)
     working = path.with_name(path.name + WORKING_SUFFIX)
+    for file in (path, working):
+        require_safe_target(file)
     if path.exists() and not overwrite:
         hint = "It is complete, there is nothing to resume. " if resume else ""
         raise FileExistsError(f"{path} exists. {hint}Pass `overwrite` to replace it, or a different `output`.")
@@ -167,6 +176,20 @@ def require_free_output(path: Path, resume: bool = False, overwrite: bool = Fals
         raise FileExistsError(
             f"{working} exists: an earlier run was interrupted. Pass `resume` to resume it, or `overwrite`."
         )
+
+
+def seed_of_interrupted(path: Path) -> int | None:
+    """Return the seed that an interrupted job of an output chose or was given; None if there is none.
+
+    Args:
+        path: the output, see `CaptionFile`, which checks the partial file.
+    """
+    try:
+        with open(path.with_name(path.name + WORKING_SUFFIX), encoding="utf-8") as file:
+            seed = json.loads(file.readline())["settings"].get("seed")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return seed if type(seed) is int else None
 
 
 class CaptionFile:
@@ -190,6 +213,7 @@ class CaptionFile:
             `overwrite` is set.
         ValueError: the partial file has other settings or is damaged, or the format is unknown.
         PermissionError: the folder cannot be written to.
+        UnsafeFileError: the output, its partial file or its lock is a symbolic link or no plain file.
         BlockingIOError: another process writes this output.
 
     Example:
@@ -211,12 +235,13 @@ class CaptionFile:
         self.skipped: dict[str, str] = {}
         with ExitStack() as locked:
             locked.enter_context(only_writer_of(path))
+            require_safe_target(self.working)
             self._require_free(resume, overwrite)
             begun = resume and self.working.exists() and self._read_working(settings)
             try:
-                self.file = open(  # noqa: SIM115
-                    self.working, "a" if begun else "w", encoding="utf-8", errors=ESCAPED
-                )
+                self.file = open_for_writing(self.working, "a" if begun else "w", errors=ESCAPED)
+            except UnsafeFileError:
+                raise
             except OSError as error:
                 raise PermissionError(f"{self.working} cannot be written ({error.strerror}).") from error
             locked.callback(self._close_working)
@@ -236,8 +261,8 @@ class CaptionFile:
     def _read_working(self, settings: dict[str, Any]) -> bool:
         """Read which images are done; an incomplete last line is removed. Return whether the job had begun."""
         whole = 0
-        with open(self.working, "rb") as file:
-            for number, line in enumerate(file, 1):
+        with open_plain(self.working) as file:
+            for number, line in enumerate(iter(partial(file.readline, MAX_LINE_BYTES), b""), 1):
                 if not line.endswith(b"\n"):
                     break
                 record = self._record(line, number)
@@ -249,7 +274,7 @@ class CaptionFile:
                     self.done.add(record["skipped"])
                 else:
                     self.done.add(record["image"])
-        os.truncate(self.working, whole)
+        truncate_file(self.working, whole)
         return whole > 0
 
     def _record(self, line: bytes, number: int) -> dict[str, Any]:
@@ -293,7 +318,7 @@ class CaptionFile:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Read all records from disk."""
-        with open(self.working, encoding="utf-8") as file:
+        with open_plain(self.working) as file:
             for line in file:
                 record = json.loads(line)
                 if "image" in record:

@@ -190,25 +190,26 @@ class CaptionBatches:
         return Preparation(preparing, self.generate)
 
     def caption(self, prepared: PreparedBatch) -> dict[str, list[Any]]:
-        """Return the columns `caption`, `score` and `error` of prepared images."""
-        found = iter(self._records(prepared.items) if prepared.items else ())
+        """Return the columns `caption`, `score` and `error` of prepared images.
+
+        Raises:
+            ValueError: the captioner fails on images that are whole.
+        """
+        options = self.generate | {"return_scores": True}
+        try:
+            found = iter(self.pipeline.caption_prepared(prepared.items, **options) if prepared.items else ())
+        except Exception as error:
+            raise _fault_of(self.pipeline, error) from error
         captions: list[Any] = []
         scores: list[Any] = []
-        for error in prepared.errors:
-            records = [] if error is not None else next(found)
+        for fault in prepared.errors:
+            records = [] if fault is not None else next(found)
             texts = [record["generated_text"] for record in records]
             values = [record["score"] for record in records]
             several = len(records) > 1
             captions.append(None if not records else texts if several else texts[0])
             scores.append(None if not records else values if several else values[0])
         return {"caption": captions, "score": scores, "error": list(prepared.errors)}
-
-    def _records(self, items: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-        """Return the records of the pipeline for each image."""
-        try:
-            return self.pipeline.caption_prepared(items, **self.generate | {"return_scores": True})
-        except Exception as error:
-            raise _fault_of(self.pipeline, error) from error
 
 
 class Preparation:
@@ -293,6 +294,6 @@ def _fault_of(pipeline: ImageCaptioningPipeline, error: Exception) -> Exception:
         return error
     reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     return ValueError(
-        f"The captioner {name} cannot caption images that are whole: {' '.join(reason.split())[:500]}. If the options "
-        "are right, its configuration or weights may be damaged: copy or download it again."
+        f"The captioner {name} cannot caption images that are whole: {' '.join(reason.split())[:500].rstrip('.')}. "
+        "Check the options that you typed, and its generation_config.json."
     )

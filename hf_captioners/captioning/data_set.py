@@ -20,6 +20,7 @@ from hf_captioners.names import did_you_mean, near_path
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
 from .batches import require_batch_size
+from .generation_options import options_of_evaluation
 
 INPUT_COLUMNS = (REGIONS, IMAGES, IMAGE)  # the first that a row has is captioned
 
@@ -66,12 +67,14 @@ def caption_data_set(
 ) -> MatchedCaptions:
     """Caption a data set and match the captions with its references.
 
+    Captions are searched, greedily or by beams, also where the generation configuration of the captioner samples.
+
     Args:
         pipeline: see `load_pipeline`.
         rows: rows of `load_captions`: `image`, `images` or `regions` (see `with_regions`), `image_id`, `captions`;
             and columns that the captioner reads besides, such as `attributes`.
         batch_size: rows per batch.
-        **options: arguments of the pipeline, for example `num_beams`.
+        **options: arguments of the pipeline, for example `num_beams`; `do_sample=True` samples, by a `seed`.
 
     Returns:
         Captions and references; images without references are in `extra`.
@@ -92,7 +95,8 @@ def caption_data_set(
     """
     require_batch_size(batch_size)
     rows = with_allowed_formats(rows)
-    declared = getattr(pipeline.processor, "input_columns", {})
+    options = options_of_evaluation(pipeline, options)
+    declared = getattr(getattr(pipeline, "processor", None), "input_columns", {})
     matched = MatchedCaptions([], [], [], [], [])
     with tqdm(total=len(rows), desc="captions", unit="image", disable=None) as progress:
         for first in range(0, len(rows), batch_size):

@@ -11,8 +11,8 @@ from transformers import Cache
 from transformers.utils import ModelOutput
 
 from hf_captioners.loading import load_captioner
-from hf_captioners.modeling.configuration_captioning import input_names
-from hf_captioners.modeling.generation_captioning import IMAGE_INPUTS, CaptionGenerationMixin
+from hf_captioners.modeling.generation_captioning import CaptionGenerationMixin
+from hf_captioners.modeling.inputs_captioning import IMAGE_INPUTS, input_names
 from hf_captioners.modeling.modeling_captioning import CaptioningLMOutput, CaptioningPreTrainedModel
 
 # What members must agree in, since they read and write the same tokens.
@@ -175,7 +175,7 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         """As in a captioner. A member whose captions depend on the batch says so, and may allow no cache to any."""
-        cached = {name: kwargs[name] for name in ("use_cache", "past_key_values") if name in kwargs}
+        cached = {name: kwargs[name] for name in ("use_cache", "cache") if name in kwargs}
         for member in self.members:
             if member.captions_depend_on_batch and not member._prepare_generation_config(None, **cached)[0].use_cache:
                 kwargs["use_cache"] = False
@@ -192,7 +192,7 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | tuple[Tensor | None, ...] | None = None,
         encoder_outputs: EnsembleEncoderOutput | None = None,
-        past_key_values: EnsembleCache | None = None,
+        cache: EnsembleCache | None = None,
         use_cache: bool | None = None,
         return_dict: bool | None = None,
         **inputs: Any,
@@ -203,15 +203,15 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
             decoder_input_ids: `[B * K, T]`.
             decoder_attention_mask: `[B * K, past + T]`, 1 = a real token; or one for each member.
             encoder_outputs: of the members; default: of the images or regions in `inputs`.
-            past_key_values: the caches of the members; use_cache: return them.
+            cache: the caches of the members; use_cache: return them.
             return_dict: has no effect.
             **inputs: images or regions, and other inputs that a member declares.
         """
         if encoder_outputs is None:
             encoder_outputs = self.get_encoder()(**inputs)
         assert encoder_outputs.members is not None
-        use_cache = bool(use_cache or past_key_values is not None)
-        cache = past_key_values if past_key_values is not None else EnsembleCache()
+        use_cache = bool(use_cache or cache is not None)
+        cache = EnsembleCache() if cache is None else cache
         masks = decoder_attention_mask
         if not isinstance(masks, tuple):
             masks = (masks,) * len(self.members)
@@ -221,15 +221,15 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
                 encoder_outputs=encoded,
                 decoder_input_ids=decoder_input_ids,
                 decoder_attention_mask=masks[index],
-                past_key_values=cache.caches[index] if cache.caches else None,
+                cache=cache.caches[index] if cache.caches else None,
                 use_cache=use_cache,
                 return_dict=True,
             )
-            caches.append(out.past_key_values)
+            caches.append(out.cache)
             share = out.logits.float().log_softmax(-1) + self.weights[index].log()
             total = share if total is None else torch.logaddexp(total, share)
         cache.caches = tuple(caches) if use_cache else ()
-        return CaptioningLMOutput(logits=total, past_key_values=cache if use_cache else None)
+        return CaptioningLMOutput(logits=total, cache=cache if use_cache else None)
 
 
 def normalized(weights: Sequence[float] | None, count: int) -> Tensor:

@@ -1,6 +1,8 @@
 """Options of `generate()` as they are typed: their names are checked before a model is loaded."""
 
+import logging
 import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +12,8 @@ from hf_captioners.loading import expected_of_generation
 from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS
 from hf_captioners.names import did_you_mean
 
+logger = logging.getLogger(__name__)
+MOST_NEW_SEEDS = 2**31  # short enough to be typed
 # Set by the pipeline, or about other outputs than captions.
 NOT_OPTIONS = {"return_dict_in_generate", "transformers_version", "is_assistant"}
 
@@ -39,6 +43,46 @@ def check_generation_options(options: Mapping[str, Any], argument: str = "genera
             )
         if value is not None and (expected := expected_of_generation(name, value)):
             raise ValueError(f"`{argument}` has {name}={value}, expected {expected}.")
+
+
+def options_of_evaluation(pipeline: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with which captions are evaluated: a search, unless sampling is asked for.
+
+    Args:
+        pipeline: see `load_pipeline`; its own generation configuration may sample.
+        options: those that were typed.
+    """
+    if "do_sample" in options or not _default_of(pipeline, "do_sample"):
+        return dict(options)
+    return {"do_sample": False, "num_return_sequences": 1, **options}
+
+
+def with_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None = None) -> dict[str, Any]:
+    """Return options with the `seed` of a job that samples; without `seed` where nothing is drawn at random.
+
+    Args:
+        pipeline: see `load_pipeline`.
+        options: of the job.
+        seed: the seed that was asked for. None: a new one, so that the job can be repeated.
+
+    Raises:
+        ValueError: the seed is out of range.
+    """
+    if seed is not None and not 0 <= seed < 2**63:
+        raise ValueError(f"`--seed` is {seed}, expected a whole number from 0 to {2**63 - 1}.")
+    samples = options.get("do_sample", _default_of(pipeline, "do_sample"))
+    config = getattr(pipeline.model, "config", None)
+    if not samples and getattr(config, "location_decoding", None) != "sampling":
+        if seed is not None:
+            logger.warning(f"`--seed {seed}` has no effect: nothing is sampled, see `--generate do_sample=true`.")
+        return dict(options)
+    return {**options, "seed": secrets.randbelow(MOST_NEW_SEEDS) if seed is None else seed}
+
+
+def _default_of(pipeline: Any, name: str) -> Any:
+    """Return an option of the generation configuration of a captioner, which may be an exported one."""
+    config = getattr(pipeline.model, "generation_config", None)
+    return pipeline.captioner.facts["generation"].get(name) if config is None else getattr(config, name, None)
 
 
 def bad_words_ids(tokenizer: Any, words: Iterable[str]) -> list[list[int]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hf_captioners.data.folder_tables import TABLE_STEMS
 from hf_captioners.data.images import READ_SUFFIXES, is_image_name, list_images, visible_files
-from hf_captioners.output_files import unquoted_name
+from hf_captioners.output_files import MAX_TABLE_BYTES, read_text_inside, unquoted_name
 
 from .containers import CONTAINER_KINDS, HUB_PREFIX, containers_in, hub_address, is_container, local_path, names_in
 
@@ -65,7 +65,7 @@ def _images_of(path: Path) -> list[str]:
     elif not path.exists():
         raise FileNotFoundError(f"There is no image, folder or list {path}.")
     elif path.suffix.lower() in LIST_KINDS:
-        text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        text = read_text_inside(path, limit=MAX_TABLE_BYTES, follow_links=True, errors="surrogateescape")
         lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
         images = [_listed(path.parent, line) for line in lines]
     elif is_image_name(path.name):

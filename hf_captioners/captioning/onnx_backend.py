@@ -6,10 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from transformers import PreTrainedTokenizerFast
 
 from hf_captioners.onnx import OnnxCaptioner
 from hf_captioners.onnx.onnx_captioner import TOKENIZER_FILE, prepare_image
+from hf_captioners.pipelines.image_captioning import batch_seed
 
 
 class OnnxPipeline:
@@ -48,7 +50,10 @@ class OnnxPipeline:
         return {"pixel_values": prepare_image(image, self.numbers)}
 
     def caption_prepared(self, items: list[dict[str, Any]], **options: Any) -> list[list[dict[str, Any]]]:
-        """Return the records of prepared images, see `OnnxCaptioner`."""
+        """Return the records of prepared images, see `OnnxCaptioner`; a `seed` is that of all batches."""
+        if options.get("seed") is not None:
+            inputs = {str(place): torch.from_numpy(item["pixel_values"]) for place, item in enumerate(items)}
+            options["seed"] = batch_seed(options["seed"], inputs)
         return self.captioner(items, batch_size=len(items), **options)
 
     def pack_weights(self, packed_weights: str | None = None, drop_plain: bool = False) -> None:

@@ -1,13 +1,21 @@
 """A text file beside each image, written once by a job that may be killed and resumed."""
 
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.data.generated_captions import record_generated, text_digest
+from hf_captioners.data.generated_captions import RECORD_NAME, record_generated, text_digest
 from hf_captioners.data.images import IMAGE_SUFFIXES
-from hf_captioners.output_files import explain_write_errors, require_writable_folder, write_text
+from hf_captioners.output_files import (
+    UnsafeFileError,
+    explain_write_errors,
+    read_bytes_inside,
+    require_safe_target,
+    require_writable_folder,
+    write_text,
+)
 
 from .caption_files import RESUME_ADVICE, WORKING_SUFFIX, CaptionFile, scored_captions
 from .containers import HUB_PREFIX, split_name
@@ -40,10 +48,29 @@ def sidecar_of(image: str, ending: str) -> Path:
     return Path(image).with_suffix(f".{ending}")
 
 
-def check_sidecars(images: Sequence[str], ending: str) -> None:
+def typed_folder_of(path: Path, folders: Iterable[Path]) -> Path:
+    """Return the folder that a person typed of which a file is a part: the innermost one, or that of the file.
+
+    Args:
+        path: the file, named as its input names it: `typed/sub/0.txt`.
+        folders: the typed folders, and those of typed lists of paths.
+    """
+    around = [folder for folder in folders if path.is_relative_to(folder)]
+    innermost = max(around, key=lambda folder: len(folder.parts), default=path.parent)
+    # A list may name files elsewhere, as a person may type them.
+    return path.parent if ".." in path.relative_to(innermost).parts else innermost
+
+
+def check_sidecars(images: Sequence[str], ending: str, folders: Sequence[Path] = ()) -> None:
     """Check that each image has a text file of its own, in a folder that can be written.
 
+    Args:
+        images: their paths.
+        ending: ending of the text files.
+        folders: the folders that a person typed, see `typed_folder_of`.
+
     Raises:
+        UnsafeFileError: a symbolic link leads out of a typed folder, or the record of a folder is one.
         ValueError: two images have the same name but for the ending, or an item is a study of several views.
         PermissionError: a folder cannot be written to.
     """
@@ -60,6 +87,8 @@ def check_sidecars(images: Sequence[str], ending: str) -> None:
         if str(path) in inputs:
             raise ValueError(f"The text file of {image} would be {path}, which is an image of this job.")
     for folder in {path.parent for path in owners}:
+        record = folder / RECORD_NAME
+        require_safe_target(record, typed_folder_of(record, folders))
         require_writable_folder(folder)
 
 
@@ -74,7 +103,7 @@ def existing_sidecars(images: Iterable[str], ending: str) -> list[str]:
         path = sidecar_of(image, ending)
         if path.is_dir():
             raise ValueError(f"{path} is a folder, expected the text file of {image}. Move one of them.")
-        if path.exists():
+        if os.path.lexists(path):  # a link that leads nowhere is no free name
             found.append(image)
     return found
 
@@ -84,8 +113,11 @@ def require_free_sidecars(images: Iterable[str], ending: str, mode: str) -> None
 
     Raises:
         FileExistsError: there are some; the message names the first one.
+        UnsafeFileError: a text file that is to be changed is a symbolic link or no plain file.
     """
     found = existing_sidecars(images, ending)
+    for image in found if mode not in (REFUSE, SKIP) else ():
+        require_safe_target(sidecar_of(image, ending))
     if found and mode == REFUSE:
         options = ", ".join(f"--{name}" for name in MODES[:-1])
         raise FileExistsError(
@@ -109,6 +141,7 @@ class SidecarFiles(CaptionFile):
         settings: what the captions depend on, see `job_settings`.
         shard: the part of the job.
         resume: resume an interrupted job.
+        typed_folders: the folders that a person typed, see `typed_folder_of`. None: `folder`.
 
     Attributes and errors: see `CaptionFile`.
     """
@@ -121,8 +154,10 @@ class SidecarFiles(CaptionFile):
         settings: dict[str, Any],
         shard: str | None = None,
         resume: bool = False,
+        typed_folders: Sequence[Path] | None = None,
     ) -> None:
         self.ending, self.mode, self.batch = ending, mode, 0
+        self.typed_folders = [folder] if typed_folders is None else typed_folders
         super().__init__(
             journal_of(folder, ending, shard),
             {**settings, "sidecar": ending, "mode": mode},
@@ -156,7 +191,10 @@ class SidecarFiles(CaptionFile):
         for record in records:
             path = sidecar_of(record["image"], self.ending)
             try:
-                before = _text_of(path)
+                before = self._text_of(path)
+            except UnsafeFileError as error:
+                faults.append((record["image"], str(error)))
+                continue
             except UnicodeDecodeError as error:
                 faults.append((record["image"], f"The text file {path} is not UTF-8 ({error.reason}); it is kept."))
                 continue
@@ -180,14 +218,27 @@ class SidecarFiles(CaptionFile):
         texts: dict[Path, dict[str, str]] = {}
         for record in planned:
             path = sidecar_of(record["image"], self.ending)
-            before = _text_of(path)
+            before = self._text_of(path)
             if _digest(before) == record["before"] != record["after"]:
                 texts.setdefault(path.parent, {})[path.name] = self._joined(before, record)
         for folder, of_folder in texts.items():
+            typed = typed_folder_of(folder / RECORD_NAME, self.typed_folders)
             with explain_write_errors(folder, RESUME_ADVICE):
-                record_generated(folder, {name: text_digest(text) for name, text in of_folder.items()})
+                record_generated(folder, {name: text_digest(text) for name, text in of_folder.items()}, typed)
                 for name, text in of_folder.items():
-                    write_text(folder / name, text)
+                    write_text(folder / name, text, typed)
+
+    def _text_of(self, path: Path) -> str | None:
+        """Return the text of a file that is to be changed, with its line ends; None if there is no file.
+
+        Raises:
+            UnsafeFileError: it cannot be written, see `require_safe_target`, or is too large.
+        """
+        require_safe_target(path, typed_folder_of(path, self.typed_folders))
+        try:
+            return read_bytes_inside(path).decode("utf-8-sig")
+        except FileNotFoundError:
+            return None
 
     def finish(self) -> None:
         """Remove the partial file."""
@@ -202,17 +253,15 @@ def journal_of(folder: Path, ending: str, shard: str | None = None) -> Path:
 
 
 def is_interrupted(folder: Path, ending: str, shard: str | None = None) -> bool:
-    """Return whether a job of such text files was interrupted."""
+    """Return whether a job of such text files was interrupted.
+
+    Raises:
+        UnsafeFileError: its partial file is a symbolic link or no plain file.
+    """
     path = journal_of(folder, ending, shard)
-    return path.with_name(path.name + WORKING_SUFFIX).exists()
-
-
-def _text_of(path: Path) -> str | None:
-    """Return the text of a file with its line ends; None if there is no file."""
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        return None
+    working = path.with_name(path.name + WORKING_SUFFIX)
+    require_safe_target(working)
+    return working.exists()
 
 
 def _digest(text: str | None) -> str | None:

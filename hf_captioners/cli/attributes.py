@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .caption import add_image_arguments, report, set_pixel_limit
-from .parsing import positive
+from .parsing import add_links_argument, positive
 from .paths import check_device, check_path, check_source
 
 NAME = "attributes"
@@ -27,6 +27,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", default="caption_folder", help="name of the data set; default: caption_folder")
     parser.add_argument("--data_dir", help="folder of the data set")
     parser.add_argument("--data_options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the data set")
+    add_links_argument(parser)
     parser.add_argument("--features", help="stored features instead of images: the output of extract-features")
 
 
@@ -116,6 +117,7 @@ def train(args: argparse.Namespace) -> int:
         dataset=args.dataset,
         data_dir=args.data_dir,
         data_options=args.data_options,
+        follow_links=args.follow_links,
         features=args.features,
         validation_share=args.validation_share,
     )
@@ -198,7 +200,11 @@ def evaluate(args: argparse.Namespace) -> int:
     from hf_captioners.training.data_arguments import DataArguments
 
     data = DataArguments(
-        dataset=args.dataset, data_dir=args.data_dir, data_options=args.data_options, features=args.features
+        dataset=args.dataset,
+        data_dir=args.data_dir,
+        data_options=args.data_options,
+        follow_links=args.follow_links,
+        features=args.features,
     )
     detector = load_attribute_detector(args.detector, args.device)
     if args.features is not None:

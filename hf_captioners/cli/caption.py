@@ -3,7 +3,7 @@
 import argparse
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,6 +172,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="options of generate() of transformers, for example do_sample=true top_p=0.9 num_return_sequences=3",
     )
     parser.add_argument(
+        "--seed", type=int, metavar="N", help="of captions that are sampled (do_sample=true); default: a new one"
+    )
+    parser.add_argument(
         "--backend",
         default="torch",
         choices=("torch", "onnx"),
@@ -216,6 +219,14 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     return typed | options
 
 
+def check_supported(args: argparse.Namespace) -> None:
+    """Check that the captioners that were typed are supported, before any image is read; see `require_supported`."""
+    from hf_captioners.loading import require_supported
+
+    for source in (args.model or [None]) if args.backend == "torch" else []:
+        require_supported(source, trust_remote_code=args.trust_remote_code)
+
+
 def load_model(args: argparse.Namespace) -> Any:
     """Load the pipeline of the model that was typed; `pack_weights` follows once its weights are not read any more."""
     from hf_captioners.captioning.batches import load_pipeline
@@ -227,6 +238,16 @@ def load_model(args: argparse.Namespace) -> Any:
         return load_pipeline(model, args.device, args.dtype, weights=args.weights, backend=args.backend)
     device = "cpu" if getattr(args, "engine", None) else args.device  # the captioners of an engine load it too
     return load_pipeline(args.model, device, args.dtype, args.trust_remote_code, args.weights, "plain")
+
+
+def with_typed_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
+    """Return options with the seed of captions that are sampled, and print it; see `with_seed`."""
+    from hf_captioners.captioning.generation_options import with_seed
+
+    seeded = with_seed(pipeline, options, seed)
+    if "seed" in seeded:
+        print(f"Captions are sampled: --seed {seeded['seed']} samples the same ones again.", file=sys.stderr)
+    return seeded
 
 
 def load_packed_model(args: argparse.Namespace) -> Any:
@@ -256,6 +277,7 @@ def run(args: argparse.Namespace) -> int:
     set_pixel_limit(args.max_image_pixels)
     check_outputs(args)
     engine = engine_of(args)
+    check_supported(args)
     options = generation_options(args)
     found = find_images(args.inputs)
     images = shard_of(found, args.shard)
@@ -268,6 +290,7 @@ def run(args: argparse.Namespace) -> int:
         return caption_into_output(args, images, workers, engine, **texts, **options)
     unreadable: list[UnreadableImage] = []
     pipeline = load_packed_model(args)
+    options = with_typed_seed(pipeline, options, args.seed)
     for batch in caption_batches(pipeline, images, args.batch_size, workers, engine=engine, **texts, **options):
         for record in batch.records:
             name = "" if len(images) == 1 else f"{quoted_name(record['image'])}\t"
@@ -311,13 +334,16 @@ def caption_into_output(args: argparse.Namespace, images: list[str], workers: in
         check_coco_ids,
         part_of_output,
         require_free_output,
+        seed_of_interrupted,
     )
 
     output = part_of_output(Path(args.output), args.shard)
     require_free_output(output, args.resume, args.overwrite)
     if output.suffix.lower() == ".json":
         check_coco_ids(images)
+    seed = seed_of_interrupted(output) if args.resume and args.seed is None else args.seed
     pipeline = load_model(args)
+    options = with_typed_seed(pipeline, options, seed)
     settings = job_settings(pipeline, images, args.shard, args.packed_weights, **options)
     pipeline.pack_weights(args.packed_weights, drop_plain=True)
     with CaptionFile(output, settings, args.resume, args.overwrite) as file:
@@ -332,12 +358,13 @@ def caption_beside(
     """Write text files beside the images of this part of the job; return the exit status."""
     from hf_captioners.captioning import sidecars
     from hf_captioners.captioning.batches import caption_into_file, job_settings
+    from hf_captioners.captioning.caption_files import seed_of_interrupted
 
     ending, mode = args.sidecar, next((name for name in sidecars.MODES if getattr(args, name)), sidecars.REFUSE)
-    sidecars.check_sidecars(found, ending)
-    first = Path(args.inputs[0])
-    folder = first if first.is_dir() else first.parent
-    resumed = args.resume and sidecars.is_interrupted(folder, ending, args.shard)
+    typed = [path if path.is_dir() else path.parent for path in map(Path, args.inputs)]
+    sidecars.check_sidecars(found, ending, typed)
+    folder = typed[0]
+    resumed = sidecars.is_interrupted(folder, ending, args.shard) and args.resume
     if args.resume and not resumed and mode in ADDING:  # a finished job must not write again
         raise ValueError(
             f"`--resume`: there is no interrupted run in {folder}. It is finished, or it was never begun; leave "
@@ -345,10 +372,13 @@ def caption_beside(
         )
     if not resumed:
         sidecars.require_free_sidecars(images, ending, mode)
+    journal = sidecars.journal_of(folder, ending, args.shard)
+    seed = seed_of_interrupted(journal) if args.resume and args.seed is None else args.seed
     pipeline = load_model(args)
+    options = with_typed_seed(pipeline, options, seed)
     settings = job_settings(pipeline, images, args.shard, args.packed_weights, **options)
     pipeline.pack_weights(args.packed_weights, drop_plain=True)
-    with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume) as files:
+    with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume, typed) as files:
         left = [image for image in images if image not in files.done]
         existing = set(sidecars.existing_sidecars(left, ending))
         if mode == sidecars.SKIP:

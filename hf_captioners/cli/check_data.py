@@ -7,8 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from hf_captioners.names import read_named_values
-
+from .parsing import add_links_argument, data_options_of
 from .paths import check_path
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="options of the data set, for example --data_options image_dir=photos",
     )
+    add_links_argument(parser)
     parser.add_argument(
         "--show", type=int, default=50, metavar="N", help="number of problems to print; default: 50, 0: all"
     )
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.output_files import printable
 
     try:
-        options = read_named_values(args.data_options, "data_options")
+        options = data_options_of(args)
         check_path("DIR", args.data_dir, folder=True)
 
         from hf_captioners.data.checking import check_dataset

@@ -5,10 +5,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hf_captioners.names import read_named_values
-
-from .caption import add_model_arguments, add_weights_argument, generation_options, load_packed_model
-from .parsing import positive
+from .caption import (
+    add_model_arguments,
+    add_weights_argument,
+    check_supported,
+    generation_options,
+    load_packed_model,
+    with_typed_seed,
+)
+from .parsing import add_links_argument, data_options_of, positive
 from .paths import check_model_and_device, check_path
 from .score import add_metric_arguments, metric_settings, report
 
@@ -35,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", help="name of a data set of `load_captions`, or a folder of images with captions")
     parser.add_argument("--data_dir", help="folder of a named data set")
     parser.add_argument("--data_options", nargs="+", default=[], help="options of the data set: name=value ...")
+    add_links_argument(parser)
     parser.add_argument(
         "--split",
         default="test",
@@ -72,7 +78,7 @@ def report_left_out(problems: "Sequence[Problem]", strict: bool) -> int:
 def run(args: argparse.Namespace) -> int:
     """Caption and score; 1 if the data set has images without references, or with `--strict` unreadable ones."""
     args.model = [args.model, *args.more_models]
-    options = read_named_values(args.data_options, "data_options")
+    options = data_options_of(args)
     is_held_out = args.split == HELD_OUT
     check_path("data_dir", args.data_dir, folder=True)
     check_path("features", args.features)
@@ -80,14 +86,16 @@ def run(args: argparse.Namespace) -> int:
     settings = metric_settings(args)
 
     from hf_captioners.captioning.data_set import caption_data_set, load_split
+    from hf_captioners.captioning.generation_options import options_of_evaluation
     from hf_captioners.captioning.scoring import score_matched
     from hf_captioners.data.held_out import HeldOut
     from hf_captioners.data.readable import unusable_images
     from hf_captioners.data.report import DataReport
 
+    check_supported(args)
     captioning = generation_options(args)
     problems = DataReport()
-    held_out = HeldOut.load(args.model[0]) if is_held_out else None
+    held_out = HeldOut.load(args.model[0], args.follow_links) if is_held_out else None
     split = "train" if is_held_out else args.split
     rows = load_split(args.data, args.data_dir, split, options, problems, args.features)
     if held_out is not None:
@@ -95,6 +103,9 @@ def run(args: argparse.Namespace) -> int:
     if args.max_images is not None and args.max_images < len(rows):
         print(f"only the first {args.max_images:,} of {len(rows):,} images", file=sys.stderr)
         rows = rows.select(range(args.max_images))
-    matched = caption_data_set(load_packed_model(args), rows, args.batch_size, **captioning)
-    status = report(score_matched(matched, settings), args)
+    pipeline = load_packed_model(args)
+    generation = with_typed_seed(pipeline, options_of_evaluation(pipeline, captioning), args.seed)
+    scores = score_matched(caption_data_set(pipeline, rows, args.batch_size, **generation), settings)
+    scores.metrics.update({name: value for name, value in generation.items() if name == "seed"})
+    status = report(scores, args)
     return max(status, report_left_out(unusable_images(problems), args.strict))

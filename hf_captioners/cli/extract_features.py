@@ -9,10 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_captioners.names import read_named_values
-
 from .caption import add_image_arguments, set_pixel_limit
-from .parsing import positive
+from .parsing import add_links_argument, data_options_of, positive
 from .paths import check_path, check_source
 
 if TYPE_CHECKING:
@@ -28,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dataset", default="caption_folder", help="name of the data set; default: caption_folder")
     parser.add_argument("--data_dir", help="folder of the data set")
     parser.add_argument("--data_options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the data set")
+    add_links_argument(parser)
     parser.add_argument("--split", nargs="*", metavar="NAME", help="splits to extract; default: all")
     parser.add_argument("--output", required=True, help="folder to write, with one feature store per split")
     models = parser.add_mutually_exclusive_group(required=True)
@@ -85,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compute the features that are missing; 1 if some images cannot be read."""
-    options = read_named_values(args.data_options, "data_options")
+    options = data_options_of(args)
     check_path("data_dir", args.data_dir, folder=True)
     for name in ("detector", "vision_model"):
         if getattr(args, name) is not None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from hf_captioners.names import did_you_mean, nearest_name
+from hf_captioners.names import did_you_mean, nearest_name, read_named_values
 
 FLAG = re.compile(r"--?[a-zA-Z][\w-]*(=.*)?", re.DOTALL)
 # What people type for another name, with the names that it may stand for; the first one that a command has is told.
@@ -240,3 +240,22 @@ class _HelpAll(argparse.Action):
         parser.few = None
         parser.print_help()
         parser.exit()
+
+
+def add_links_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of symbolic links in folders of data."""
+    parser.add_argument(
+        "--follow_links",
+        action="store_true",
+        help="read tables and text files that are symbolic links out of their folder; default: refuse them",
+    )
+
+
+def data_options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the data set that were typed: those of `--data_options`, and `--follow_links`.
+
+    Raises:
+        ValueError: an option is not of the form NAME=VALUE, or typed twice.
+    """
+    options = read_named_values(args.data_options, "data_options")
+    return options | ({"follow_links": True} if args.follow_links else {})

@@ -2,6 +2,8 @@
 
 import argparse
 
+from .parsing import add_links_argument
+
 NAME = "review"
 HELP = "look at the captions of a folder, correct and keep them, on a local page"
 EXAMPLES = """examples:
@@ -19,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sidecar", default="txt", metavar="ENDING", help="ending of text files beside the images (default: txt)"
     )
+    add_links_argument(parser)
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
 
 
@@ -30,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
     if not 0 <= args.port < 2**16:
         raise ValueError(f"`--port` is {args.port}, expected a number from 0 to 65535.")
-    table = ReviewTable(args.folder, args.captions, checked_ending(args.sidecar))
+    table = ReviewTable(args.folder, args.captions, checked_ending(args.sidecar), args.follow_links)
     print(f"{args.folder}: {len(table.images):,} images, {len(table.rows()):,} with kept captions.")
     serve(table, args.port)
     kept = len(table.rows())

@@ -3,7 +3,14 @@
 import argparse
 import sys
 
-from .caption import add_model_arguments, add_pixel_argument, generation_options, load_packed_model, set_pixel_limit
+from .caption import (
+    add_model_arguments,
+    add_pixel_argument,
+    generation_options,
+    load_packed_model,
+    set_pixel_limit,
+    with_typed_seed,
+)
 from .paths import check_model_and_device
 
 NAME = "serve"
@@ -57,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
 
     set_pixel_limit(args.max_image_pixels)
     limits = Limits(args.max_bytes, args.max_requests, args.timeout)
-    captioner = CaptionBatches(load_packed_model(args), **generation_options(args))
+    pipeline = load_packed_model(args)
+    captioner = CaptionBatches(pipeline, **with_typed_seed(pipeline, generation_options(args), args.seed))
     application = make_application(captioner, args.batch_size, limits, [args.host, *args.allowed_hosts])
     web.run_app(
         application,

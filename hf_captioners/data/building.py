@@ -13,6 +13,8 @@ from datasets import ArrowBasedBuilder, DatasetInfo, SplitGenerator
 from datasets.builder import Key
 from datasets.exceptions import DatasetGenerationError
 
+from hf_captioners.output_files import write_text
+
 from .fingerprint import fingerprint
 from .images import usable_rows
 from .reader import Annotations, CaptionReader
@@ -122,7 +124,7 @@ class CaptionBuilder(ArrowBasedBuilder):
                 )
         self._check_counts(self.report.kept)
         # In the folder that is renamed when it is complete, so a stored data set always has its report.
-        Path(self._output_dir, REPORT_FILE).write_text(self.report.to_json(), encoding="utf-8")
+        write_text(Path(self._output_dir, REPORT_FILE), self.report.to_json())
 
     def _check_counts(self, counts: Mapping[str, int]) -> None:
         """Raise if a split whose size the reader knows has a different size or is missing."""

@@ -57,10 +57,13 @@ def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any)
     Raises:
         ValueError: nothing of it can be read, or an option is unknown.
         FileNotFoundError: its folder or annotations are missing.
+        UnsafeFileError: a table or text file is a symbolic link out of the folder, or no plain file.
     """
     reader = make_reader(name, data_dir, {"check_images": True, **options})
     if not isinstance(reader, CaptionReader):
         raise ValueError(f"{name!r} is not read from a folder; load it with strict=True to check it.")
+    for file in reader.annotation_files():
+        reader.require_link_inside(file)
     check = DataCheck(DataReport(name, goes_on=True))
     splits: Mapping[str, Sequence[CaptionRow]] = {}
     try:

@@ -11,6 +11,7 @@ from pathlib import Path
 import PIL
 
 from hf_captioners.metrics import caption_tables
+from hf_captioners.output_files import open_plain
 
 from .reader import CaptionReader
 
@@ -38,14 +39,17 @@ def _parts(reader: CaptionReader) -> Iterator[str]:
         value = getattr(reader, option.name)
         yield f"{option.name}={os.path.abspath(value) if isinstance(value, Path) else value!r}"
     code = [*sorted(Path(__file__).parent.glob("*.py")), Path(caption_tables.__file__)]
-    for file in [*code, *reader.annotation_files()]:
+    annotations = list(reader.annotation_files())
+    for file in annotations:
+        reader.require_link_inside(file)
+    for file in [*code, *annotations]:
         yield f"{os.path.abspath(file)} {content_hash(file)}"
     yield from _stamps(reader.image_places())
 
 
 def content_hash(file: Path) -> str:
     """Return a hash of the contents of a file."""
-    with open(file, "rb") as stream:
+    with open_plain(file) as stream:
         return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hf_captioners.metrics.caption_tables import TABLE_KINDS, Numbered, table_rows
 from hf_captioners.names import did_you_mean
+from hf_captioners.output_files import read_text_inside
 
 from .images import list_images
 from .report import DataReport, ProblemKind
@@ -56,7 +57,8 @@ class FolderTable:
     def _sidecar_rows(self, report: DataReport) -> Iterator[Numbered]:
         for number, (image, text) in enumerate(_sidecars(self.path), 1):
             try:
-                captions = [line for line in text.read_text(encoding="utf-8-sig").split("\n") if line.strip()]
+                lines = read_text_inside(text, follow_links=True).split("\n")  # the reader has checked links
+                captions = [line for line in lines if line.strip()]
             except (OSError, UnicodeDecodeError) as error:
                 report.add(ProblemKind.MALFORMED_ROW, text, None, f"it cannot be read as UTF-8 ({error})")
                 continue
@@ -121,7 +123,7 @@ def _nested_tables(folder: Path, metadata_file: str | None, report: DataReport) 
 
 def _table_in(folder: Path, metadata_file: str | None) -> Path | None:
     names = [metadata_file] if metadata_file else [f"{stem}{kind}" for stem in TABLE_STEMS for kind in TABLE_KINDS]
-    found = [folder / name for name in names if (folder / name).is_file()]
+    found = [folder / name for name in names if _is_there(folder / name)]
     if len(found) > 1:
         raise ValueError(
             f"{folder} has several tables: {', '.join(path.name for path in found)}. "
@@ -133,7 +135,12 @@ def _table_in(folder: Path, metadata_file: str | None) -> Path | None:
 def _sidecars(folder: Path) -> list[tuple[Path, Path]]:
     """Return the images that have a text file of the same name next to them, with that file."""
     pairs = [(image, image.with_suffix(".txt")) for image in list_images(folder)]
-    return [(image, text) for image, text in pairs if text.is_file()]
+    return [(image, text) for image, text in pairs if _is_there(text)]
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether a file has this name; of any kind, so that a named pipe or a device is not passed over."""
+    return path.exists() and not path.is_dir()
 
 
 def _inside(folder: Path, root: Path) -> str:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hf_captioners.output_files import MAX_TABLE_BYTES, open_for_writing, read_bytes_inside, read_text_inside
+
 from .folder_tables import find_tables
 
 # In the folder of the text files: one line {"file": NAME, "sha256": DIGEST} for each time a file was written.
@@ -23,27 +25,41 @@ def text_digest(text: str) -> str:
     return hashlib.sha256("\n".join(line for line in lines if line).encode(errors="surrogateescape")).hexdigest()
 
 
-def record_generated(folder: Path, digests: Mapping[str, str]) -> None:
+def record_generated(folder: Path, digests: Mapping[str, str], inside: Path | None = None) -> None:
     """Record what a captioner writes into text files of a folder, before it writes them.
 
     Args:
         folder: the folder of the files.
         digests: the digest of the text of each file, by its name.
+        inside: the folder that a person typed. None: `folder`.
+
+    Raises:
+        UnsafeFileError: the record is a symbolic link or no plain file, or lies outside of the typed folder.
     """
     path = folder / RECORD_NAME
     lines = [json.dumps({"file": name, "sha256": digest}) + "\n" for name, digest in digests.items()]
-    with open(path, "ab+") as file:  # appended at once, so that several processes may record in one folder
+    # Appended at once, so that several processes may record in one folder.
+    with open_for_writing(path, "ab+", inside) as file:
         begun = file.tell() and file.seek(-1, 2) and file.read(1) != b"\n"
         file.write(("\n" if begun else "").encode() + "".join(lines).encode("ascii"))
 
 
-def generated_digests(folder: Path) -> dict[str, set[str]]:
-    """Return the digests of all texts that captioners wrote into the files of a folder, by the file's name."""
+def generated_digests(folder: Path, inside: Path | None = None, follow_links: bool = False) -> dict[str, set[str]]:
+    """Return the digests of all texts that captioners wrote into the files of a folder, by the file's name.
+
+    Args:
+        folder: the folder of the files.
+        inside: the folder that a person typed. None: `folder`.
+        follow_links: whether the record may be a link that leads out of it.
+
+    Raises:
+        UnsafeFileError: the record is such a link, no plain file, or too large.
+    """
     found: dict[str, set[str]] = {}
     path = folder / RECORD_NAME
-    if not path.is_file():
+    if not path.exists():
         return found
-    for line in path.read_bytes().splitlines():
+    for line in read_bytes_inside(path, inside, MAX_TABLE_BYTES, follow_links).splitlines():
         entry: Any = None
         with suppress(ValueError, RecursionError):  # a line that was cut off
             entry = json.loads(line)
@@ -52,31 +68,34 @@ def generated_digests(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-def unchanged_files(folder: Path, metadata_file: str | None = None) -> Iterator[Path]:
+def unchanged_files(folder: Path, metadata_file: str | None = None, follow_links: bool = False) -> Iterator[Path]:
     """Yield the text files beside the images of a folder that a captioner wrote and nobody changed since."""
     records: dict[Path, dict[str, set[str]]] = {}
     for table in find_tables(folder, metadata_file):
         for path in table.files() if table.path.is_dir() else ():
             if path.parent not in records:
-                records[path.parent] = generated_digests(path.parent)
+                records[path.parent] = generated_digests(path.parent, folder, follow_links)
             digests = records[path.parent].get(path.name)
             with suppress(OSError, UnicodeDecodeError):  # the reader of the data set reports these
-                if digests and text_digest(path.read_text(encoding="utf-8-sig")) in digests:
+                if digests and text_digest(read_text_inside(path, folder, follow_links=True)) in digests:
                     yield path
 
 
-def require_captions_of_people(folder: Path, metadata_file: str | None = None, allowed: bool = False) -> None:
+def require_captions_of_people(
+    folder: Path, metadata_file: str | None = None, allowed: bool = False, follow_links: bool = False
+) -> None:
     """Refuse a folder with captions that a captioner wrote and nobody changed.
 
     Args:
         folder: of the data set `caption_folder`.
         metadata_file: its option of this name.
         allowed: take them.
+        follow_links: its option of this name.
 
     Raises:
         ValueError: there are such files; the message names the first ones.
     """
-    found = [] if allowed else list(unchanged_files(folder, metadata_file))
+    found = [] if allowed else list(unchanged_files(folder, metadata_file, follow_links))
     if found:
         names = ", ".join(str(path) for path in found[:SHOWN])
         more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""

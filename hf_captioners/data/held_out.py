@@ -9,7 +9,7 @@ from pathlib import Path
 from datasets import Dataset
 
 from hf_captioners.names import did_you_mean
-from hf_captioners.output_files import write_text
+from hf_captioners.output_files import MAX_TABLE_BYTES, read_text_inside, write_text
 
 HELD_OUT = "held_out"
 """Name of the split of these images."""
@@ -33,20 +33,25 @@ class HeldOut:
         write_text(Path(folder, FILE), json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> "HeldOut":
+    def load(cls, folder: str | os.PathLike[str], follow_links: bool = False) -> "HeldOut":
         """Read them from the folder of a captioner.
+
+        Args:
+            folder: the folder.
+            follow_links: whether the file may be a symbolic link that leads out of it.
 
         Raises:
             FileNotFoundError: its training held out no images.
+            UnsafeFileError: the file is such a link, no plain file, or too large.
             ValueError: the file is damaged.
         """
         path = Path(folder, FILE)
-        if not path.is_file():
+        if not path.exists():
             raise FileNotFoundError(
                 f"{folder} has no {FILE}: its training held out no images at random. Pass a split of the data set."
             )
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_text_inside(path, folder, MAX_TABLE_BYTES, follow_links))
             found = cls(image_ids=content["image_ids"], seed=content["seed"])
             if not all(isinstance(name, str) for name in found.image_ids):
                 raise TypeError("a name is no text")

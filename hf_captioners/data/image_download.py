@@ -13,7 +13,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hf_captioners.output_files import atomic_file, explain_write_errors, only_writer_of
+from hf_captioners.output_files import (
+    atomic_file,
+    explain_write_errors,
+    only_writer_of,
+    open_for_writing,
+    open_plain,
+    require_safe_target,
+)
 from hf_captioners.processing.image_reading import TooLargeError, open_image, web_content
 
 from .images import why_undecodable
@@ -156,7 +163,7 @@ def _download_missing(
             else:
                 report.add(name, outcome)
 
-    with open(folder / LOG_FILE, "a", encoding="utf-8") as log, explain_write_errors(folder, RESUME_ADVICE):
+    with open_for_writing(folder / LOG_FILE, "a") as log, explain_write_errors(folder, RESUME_ADVICE):
         for name, url, outcome in _fetch_all(missing(), folder, settings):
             report.add(name, outcome)
             log.write(json.dumps({"name": name, "url": url, "outcome": outcome}) + "\n")
@@ -239,14 +246,16 @@ def _store(content: bytes, name: str, folder: Path, settings: DownloadSettings) 
 
 def _read_log(path: Path) -> dict[str, str]:
     """Read outcomes of earlier calls; a line that a kill truncated is ignored and terminated."""
-    if not path.is_file():
+    require_safe_target(path)
+    if not path.exists():
         return {}
-    text = path.read_text(encoding="utf-8", errors="replace")
-    if text and not text.endswith("\n"):
-        with open(path, "a", encoding="utf-8") as log:
-            log.write("\n")
+    with open_plain(path) as file:
+        lines = file.readlines()
     outcomes = {}
-    for line in text.split("\n"):
+    if lines and not lines[-1].endswith(b"\n"):
+        with open_for_writing(path, "a") as log:
+            log.write("\n")
+    for line in lines:
         try:
             entry = json.loads(line)
             outcomes[str(entry["name"])] = str(entry["outcome"])

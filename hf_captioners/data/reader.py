@@ -10,6 +10,8 @@ from typing import ClassVar, TypeAlias, overload
 
 from datasets import Dataset, DatasetDict, Features, IterableDataset, IterableDatasetDict
 
+from hf_captioners.output_files import require_link_inside
+
 from .report import DataReport
 from .schema import CaptionRow
 
@@ -68,6 +70,8 @@ class CaptionReader(abc.ABC):
         generation: class attribute; data-set-specific generation defaults (`max_new_tokens`, `num_beams`), if the
             usual limits would truncate captions.
         data_dir: the folder of the data set.
+        follow_links: whether tables and text files may be symbolic links that lead out of the folder. Images may, and
+            links into the `blobs` of a Hub cache.
         check_images: whether to decode every image once to find truncated and corrupt ones (about 1 ms per image;
             repeated only when a file changes). Missing images are always found.
     """
@@ -77,6 +81,7 @@ class CaptionReader(abc.ABC):
     generation: ClassVar[Mapping[str, int]] = {}
 
     data_dir: Path | None = None
+    follow_links: bool = False
     check_images: bool = False
 
     def __post_init__(self) -> None:
@@ -97,6 +102,16 @@ class CaptionReader(abc.ABC):
         if not self.data_dir.is_dir():
             raise FileNotFoundError(f"There is no folder {self.data_dir} (`data_dir` of {self.name!r}).")
         return self.data_dir
+
+    def require_link_inside(self, file: Path) -> None:
+        """Check one of `annotation_files` before it is read.
+
+        Raises:
+            UnsafeFileError: it is a symbolic link that leads out of the folder. A file that an option names elsewhere
+                is none.
+        """
+        if self.data_dir is not None and file.is_relative_to(self.data_dir) and ".." not in file.parts:
+            require_link_inside(file, self.data_dir, self.follow_links)
 
     @abc.abstractmethod
     def annotation_files(self) -> Iterable[Path]:

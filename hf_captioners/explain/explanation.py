@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from hf_captioners.architectures import Purpose
 from hf_captioners.loading import load_captioner
 from hf_captioners.processing.vocabulary import word_means
 
@@ -91,7 +92,7 @@ def load_explainable(source: str | None, locations: bool = False, trust_remote_c
         ValueError: the captioner has no attention over regions, or `locations` is set and its attention is not hard.
     """
     options = {"attn_implementation": "eager", "trust_remote_code": trust_remote_code}
-    model, processor = load_captioner(source, **options)
+    model, processor = load_captioner(source, Purpose.EXPLANATION, **options)
     if not hasattr(model, "attention_maps"):
         raise ValueError(f"{source} is a {type(model).__name__}, which has no attention maps over regions.")
     if locations and getattr(model.config, "attention_type", None) != "hard":

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, Timeout
 from safetensors.numpy import save_file
 
-from hf_captioners.output_files import atomic_file, explain_write_errors
+from hf_captioners.output_files import atomic_file, explain_write_errors, lock_of
 
 from .feature_store import SHARD_PATTERN, StoreDescription
 from .region_source import Regions
@@ -61,8 +61,8 @@ class FeatureStoreWriter:
             self._lock.release()
             raise
 
-    def _locked(self, patience: float) -> FileLock:
-        lock = FileLock(self.folder / f".writer-{self.writer:03d}.lock", timeout=patience)
+    def _locked(self, patience: float) -> BaseFileLock:
+        lock = lock_of(self.folder / f".writer-{self.writer:03d}.lock", patience)
         try:
             lock.acquire()
         except Timeout:

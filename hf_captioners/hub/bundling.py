@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -66,7 +65,7 @@ def bundle_library_code(directory: str | os.PathLike[str]) -> None:
         for name in RELATIVE_IMPORT.findall(changed):
             source = library_file(name)
             if source is not None and not (folder / source.name).exists():
-                shutil.copyfile(source, folder / source.name)
+                write_text(folder / source.name, source.read_text(encoding="utf-8"))
                 waiting.append(folder / source.name)
 
 

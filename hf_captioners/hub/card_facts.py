@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import safe_open
 
 from hf_captioners.architectures import ARCHITECTURES, Architecture
-from hf_captioners.output_files import write_text
+from hf_captioners.output_files import read_text_inside, write_text
 
 FACTS_FILE = "card_facts.json"
 # Thumbnails of evaluation images in the directory of the card.
@@ -183,10 +183,10 @@ class TrainingFacts:
             ValueError: the file has a different form.
         """
         path = Path(directory, FACTS_FILE)
-        if not path.is_file():
+        if not path.exists():
             return None
         try:
-            stored = json.loads(path.read_text(encoding="utf-8"))
+            stored = json.loads(read_text_inside(path))
             evaluations = []
             for entry in stored.pop("evaluations", []):
                 samples = [SampleFacts(**sample) for sample in entry.pop("samples", [])]

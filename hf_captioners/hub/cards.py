@@ -17,7 +17,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from hf_captioners.inert_text import code_span, inert_text, one_line
 from hf_captioners.metrics.registry import hub_names, score_titles
-from hf_captioners.output_files import atomic_file
+from hf_captioners.output_files import atomic_file, read_bytes_inside
 
 from .bundling import NOTICE
 from .card_facts import (
@@ -100,7 +100,7 @@ def write_card(
 
 def read_text(path: Path) -> str | None:
     """Return the content of a file with its line endings; None if the file is missing."""
-    return path.read_bytes().decode("utf-8") if path.is_file() else None
+    return read_bytes_inside(path).decode("utf-8") if path.exists() else None
 
 
 def make_card(directory: str | os.PathLike[str], repo_id: str | None = None, with_images: bool = False) -> str:

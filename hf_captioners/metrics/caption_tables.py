@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 import zlib
 from collections import deque
@@ -13,10 +14,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from hf_captioners.output_files import open_plain, require_plain
+
 MALFORMED_ROW, MISSING_IMAGE = "malformed row", "missing image"
 TABLE_KINDS = (".jsonl", ".csv", ".tsv", ".parquet", ".json", ".txt")
 # Limits of decompressed files: of their size, and of its ratio to the compressed size.
 GZIP_FLOOR, GZIP_RATIO = 64 * 2**20, 32
+MAX_FILE_BYTES = 4 * 2**30  # of a file that is read as a whole
+MAX_LINE_BYTES = 64 * 2**20
 MOST_LEVELS = 20  # of lists and objects in a row
 # Lines of Flickr's token files: name#k, then a TAB or spaces, then the caption.
 NUMBERED = re.compile(r"^(?P<name>.+?)#\d+(?: *\t| +)(?P<caption>.*)$")
@@ -48,7 +53,7 @@ class LimitedGzip(io.RawIOBase):
     """
 
     def __init__(self, path: Path, limit: int | None = None) -> None:
-        self.file = gzip.open(path, "rb")  # noqa: SIM115
+        self.file = gzip.open(open_plain(path), "rb")  # noqa: SIM115
         self.left = limit or max(GZIP_FLOOR, GZIP_RATIO * path.stat().st_size)
         self.limit = self.left
 
@@ -80,7 +85,7 @@ class LimitedGzip(io.RawIOBase):
 
 def open_annotation(path: Path) -> IO[bytes]:
     """Open an annotation file for reading bytes; decompress it, up to a limit, if its name ends in `.gz`."""
-    return io.BufferedReader(LimitedGzip(path), 2**16) if path.suffix == ".gz" else open(path, "rb")
+    return io.BufferedReader(LimitedGzip(path), 2**16) if path.suffix == ".gz" else open_plain(path)
 
 
 def read_json(path: Path) -> Any:
@@ -99,13 +104,17 @@ def read_annotation(path: Path) -> bytes:
     """Read an annotation file (`.gz` too).
 
     Raises:
-        ValueError: the compressed file is damaged, or decompresses to too many bytes.
+        ValueError: the compressed file is damaged, or there are too many bytes.
+        UnsafeFileError: it is no plain file.
     """
     with open_annotation(path) as stream:
         try:
-            return stream.read()
+            content = stream.read(MAX_FILE_BYTES + 1)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path} cannot be decompressed: {error}. Copy or download it again.") from error
+    if len(content) > MAX_FILE_BYTES:
+        raise ValueError(f"{path} has more than {MAX_FILE_BYTES:,} bytes, too many to be read as a whole.")
+    return content
 
 
 def row_fault(row: Any, byte_names: bool = False) -> str | None:
@@ -154,11 +163,14 @@ def text_lines(path: Path, report: RowReport) -> Iterator[tuple[int, str]]:
         while True:
             number += 1
             try:
-                line = stream.readline()
+                line = stream.readline(MAX_LINE_BYTES + 1)
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
                 report.add(MALFORMED_ROW, path, number, f"the file cannot be decompressed from here on ({error})")
                 return
             if not line:
+                return
+            if len(line) > MAX_LINE_BYTES:
+                report.add(MALFORMED_ROW, path, number, f"the line has more than {MAX_LINE_BYTES:,} bytes")
                 return
             if number == 1:
                 if line.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -184,6 +196,7 @@ def table_rows(path: Path, report: RowReport) -> Iterator[Numbered]:
     Raises:
         ValueError: the format is unknown, or the file as a whole is damaged.
     """
+    require_plain(path, os.stat(path).st_mode)  # pyarrow opens files itself
     for number, row in _rows_of(path, report):
         if fault := row_fault(row, byte_names=True):
             report.add(MALFORMED_ROW, path, number, fault)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 from transformers import Cache, DynamicCache
 
-from hf_captioners.modeling.generation_captioning import CaptionCache, RecurrentCache
+from hf_captioners.modeling.layers_attention import CaptionCache, RecurrentCache
 
 # Kinds of tensors, by the second part of a name.
 TEXT, IMAGE, STATE, RECORD = "decoder", "encoder", "state", "record"

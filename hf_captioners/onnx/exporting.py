@@ -15,7 +15,7 @@ import torch
 from huggingface_hub import ModelCard
 
 from hf_captioners._version import __version__
-from hf_captioners.architectures import Architecture
+from hf_captioners.architectures import Architecture, Purpose
 from hf_captioners.inert_text import inert_text
 from hf_captioners.loading import architecture_of, load_captioner, require_merged
 from hf_captioners.names import did_you_mean
@@ -102,7 +102,7 @@ def export_captioner(
     source = None
     if model is None or isinstance(model, (str, os.PathLike)):
         source = model
-        model, processor = load_captioner(None if model is None else str(model))
+        model, processor = load_captioner(None if model is None else str(model), Purpose.EXPORT)
     architecture = require_exportable(model, processor)
     model.restore_weights()  # packed weights have operations of their own
     model = model.to(device="cpu", dtype=torch.float32).eval()

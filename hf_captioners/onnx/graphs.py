@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from hf_captioners.modeling.configuration_captioning import input_names
+from hf_captioners.modeling.inputs_captioning import input_names
 
 from .cache_tensors import IMAGE, STATE, cache_of_tensors, cache_tensors
 from .onnx_captioner import IMAGES, LENGTH, PAST, PRESENT, ROWS
@@ -77,11 +77,11 @@ class StepGraph(nn.Module):
             input_ids[:, -1:],
             self.output_class(**{name.removeprefix(ENCODED): values for name, values in encoded.items()}),
             attention_mask=self.model.decoding_mask(input_ids),
-            past_key_values=cache_of_tensors(past, self.cache_class),
+            cache=cache_of_tensors(past, self.cache_class),
             use_cache=True,
             return_dict=True,
         )
-        present = cache_tensors(outputs.past_key_values)
+        present = cache_tensors(outputs.cache)
         return self.lm_head(outputs.last_hidden_state), *(present[name] for name in past if is_of_rows(name))
 
 
@@ -102,7 +102,7 @@ def encoded_images(model: Any, inputs: Mapping[str, Tensor]) -> dict[str, Tensor
         # Keys and values of the images do not depend on the token, so the graph has nothing else of this step.
         begin = torch.full((images, 1), model.config.decoder_start_token_id, device=outputs.last_hidden_state.device)
         step = model.model.decoder(begin, outputs, use_cache=True, return_dict=True)
-        first = {name: value for name, value in cache_tensors(step.past_key_values).items() if not is_of_rows(name)}
+        first = {name: value for name, value in cache_tensors(step.cache).items() if not is_of_rows(name)}
     return found | {PAST + name: value for name, value in first.items()}
 
 
@@ -182,7 +182,7 @@ def make_example(model: Any, sizes: Mapping[str, int], image_size: tuple[int, in
     mask = model.decoding_mask(tokens[:, :-1])
     decoded = model.model.decoder(tokens[:, :-1], output, attention_mask=mask, use_cache=True, return_dict=True)
     read = tokens if mask is not None else tokens[:, -1:]
-    return Example(inputs, encoded_images(model, inputs), output, read, decoded.past_key_values)
+    return Example(inputs, encoded_images(model, inputs), output, read, decoded.cache)
 
 
 def free_axes(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, dict[int, Any]]:

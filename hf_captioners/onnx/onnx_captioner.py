@@ -29,6 +29,7 @@ ENCODER, DECODER = "encoder_model", "decoder_model_merged"
 PAST, PRESENT = "past_key_values.", "present."
 # Axes of the graphs whose size is free.
 IMAGES, ROWS, LENGTH = "images", "rows", "past"
+MAX_FACTS_BYTES = 16 * 2**20
 EXPORT_AGAIN = "Export the captioner again, or copy the whole folder again."
 # Pillow would start Ghostscript for PostScript, whatever the name of the file; these formats it decodes itself.
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")
@@ -487,13 +488,13 @@ def read_facts(folder: Path) -> dict[str, Any]:
         ValueError: it is of a later version, or a file has changed.
     """
     path = folder / FACTS_FILE
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(
             f"{folder} has no {FACTS_FILE}: it is no exported captioner. Make one: hf-captioners export MODEL "
             "--output_dir DIR."
         )
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        facts = json.loads(read_small_file(path))
         version, files = facts["format"], facts["files"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({type(error).__name__}: {error}). {EXPORT_AGAIN}") from error
@@ -505,6 +506,21 @@ def read_facts(folder: Path) -> dict[str, Any]:
         if file_digest(folder / name) != digest:
             raise ValueError(f"{folder / name} is damaged, or is a file of another export. {EXPORT_AGAIN}")
     return facts
+
+
+def read_small_file(path: Path) -> bytes:
+    """Read a file that describes a folder; links are followed, as those of a Hub cache.
+
+    Raises:
+        ValueError: it is a named pipe, a device or a folder, or too large.
+    """
+    if not path.is_file():  # a pipe would be waited for, and a device may have no end
+        raise ValueError("it is no plain file")
+    with open(path, "rb") as file:
+        content = file.read(MAX_FACTS_BYTES + 1)
+    if len(content) > MAX_FACTS_BYTES:
+        raise ValueError(f"it has more than {MAX_FACTS_BYTES:,} bytes")
+    return content
 
 
 def file_digest(path: Path) -> str:

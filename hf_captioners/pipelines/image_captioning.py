@@ -7,12 +7,14 @@ without this library.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,9 @@ TASK = "image-captioning"
 # The task inside a checkpoint has a different name than the registered task: transformers prefers the checkpoint's
 # entry, so `pipeline("image-captioning", model)` would require `trust_remote_code` even with this library installed.
 TASK_IN_CHECKPOINT = "captioning"
+# Captioners of transformers whose inputs this pipeline makes as their own processors do; other models need inputs or
+# prompts that it does not know.
+TRANSFORMERS_CAPTIONERS = ("blip", "git", "vision-encoder-decoder")
 # Files that are part of checkpoints find each other by relative names.
 LIBRARY_IMPORT = re.compile(r"^from hf_captioners\.processing\.", re.MULTILINE)
 
@@ -51,6 +56,8 @@ class ImageCaptioningPipeline(Pipeline):
         return_scores: add `score`, the sum of the log-probabilities of the generated tokens, with the end token and
             without the prompt, before temperature and other processing of logits.
         return_token_scores: add `tokens` and `token_scores`, their log-probabilities.
+        seed: where captions are sampled, a batch of the same images gets the same captions with the same seed. None:
+            the random numbers are those of torch.
         generate_kwargs: options of `generate()` as a dictionary; each may also be passed by name.
 
     Argument of `pipeline()` only:
@@ -68,8 +75,8 @@ class ImageCaptioningPipeline(Pipeline):
     returns a list of such lists for a list, and an iterator over them for a generator or data set.
 
     Raises:
-        ValueError: the model cannot generate, a tokenizer or an image processor is missing, or the prompts of a batch
-            differ in length and the model does not support that.
+        ValueError: the model cannot generate or is not supported, a tokenizer or an image processor is missing, or the
+            prompts of a batch differ in length and the model does not support that.
     """
 
     model: Any
@@ -96,6 +103,12 @@ class ImageCaptioningPipeline(Pipeline):
     ) -> None:
         if not model.can_generate():
             raise ValueError(f"{type(model).__name__} cannot generate text; expected a captioner.")
+        if not (hasattr(model.config, "encoder_inputs") or model.config.model_type in TRANSFORMERS_CAPTIONERS):
+            raise ValueError(
+                f"The captioner is a model of the type {model.config.model_type!r}, for which this pipeline is not "
+                "supported. Supported: captioners of hf_captioners, and of transformers "
+                f"{', '.join(TRANSFORMERS_CAPTIONERS)}."
+            )
         if processor is not None:  # the base class takes tokenizer and image processor from it
             tokenizer = image_processor = None
         super().__init__(
@@ -140,6 +153,7 @@ class ImageCaptioningPipeline(Pipeline):
         max_bytes: float | None = None,
         return_scores: bool | None = None,
         return_token_scores: bool | None = None,
+        seed: int | None = None,
         generate_kwargs: dict[str, Any] | None = None,
         **options: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
@@ -149,7 +163,8 @@ class ImageCaptioningPipeline(Pipeline):
         scoring = {"return_scores": return_scores, "return_token_scores": return_token_scores}
         reading = {name: value for name, value in reading.items() if value is not None}
         scoring = {name: value for name, value in scoring.items() if value is not None}
-        return reading, {**scoring, **(generate_kwargs or {}), **options}, scoring
+        drawing = {} if seed is None else {"seed": seed}
+        return reading, {**scoring, **drawing, **(generate_kwargs or {}), **options}, scoring
 
     def __call__(self, images: Any, **kwargs: Any) -> Any:  # type: ignore[override]
         """Caption one or several images, see the class."""
@@ -247,6 +262,7 @@ class ImageCaptioningPipeline(Pipeline):
         input_tensors: dict[str, Any],
         return_scores: bool = False,
         return_token_scores: bool = False,
+        seed: int | None = None,
         **generate_kwargs: Any,
     ) -> Any:
         prompts, declared = input_tensors.pop("prompt"), input_tensors.pop("declared")
@@ -269,7 +285,8 @@ class ImageCaptioningPipeline(Pipeline):
             record |= {"output_logits": False, "return_cache": False}
         options = self._prepare_generate_kwargs(generate_kwargs, **record)
         prompt_inputs = self._ensure_tensor_on_device(self._encode_prompts(prompts), self.device)
-        output = self.model.generate(**input_tensors, **prompt_inputs, **options)
+        with seeded(seed, {**input_tensors, **prompt_inputs}):
+            output = self.model.generate(**input_tensors, **prompt_inputs, **options)
         by_image = (len(prompts), -1, output.sequences.shape[-1])
         result = {"sequences": output.sequences.view(by_image)}  # [B, n, L]
         if scored:
@@ -390,6 +407,32 @@ def special_ids(model: Any, tokenizer: Any) -> tuple[int | None, int | None]:
         next((token for token in begins if token is not None), None),
         next((token for token in ends if token is not None), None),
     )
+
+
+def batch_seed(seed: int, inputs: Mapping[str, torch.Tensor]) -> int:
+    """Return the seed of a batch, by a seed and its inputs: it depends neither on other batches nor on their order."""
+    digest = hashlib.blake2b(str(seed).encode(), digest_size=7)
+    for name, values in sorted(inputs.items()):
+        digest.update(f"{name} {tuple(values.shape)}".encode())
+        digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return int.from_bytes(digest.digest(), "little")
+
+
+@contextmanager
+def seeded(seed: int | None, inputs: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Draw the random numbers of a batch by a seed inside; torch goes on with its own afterwards.
+
+    Args:
+        seed: see `batch_seed`; None: the random numbers are those of torch.
+        inputs: of the batch.
+    """
+    if seed is None:
+        yield
+        return
+    devices = {values.device for values in inputs.values() if values.device.type == "cuda"}
+    with torch.random.fork_rng(list(devices)):
+        torch.manual_seed(batch_seed(seed, inputs))
+        yield
 
 
 def token_logprobs(output: Any) -> tuple[torch.Tensor, torch.Tensor]:

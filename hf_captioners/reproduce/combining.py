@@ -20,7 +20,7 @@ EVALUATION_NAMES = {
     "per_device_eval_batch_size": "batch_size",
 }
 # Others that an evaluation has as a value without a name, or as a flag.
-FLAGS = {"dataset", "use_cpu", "shuffled_control"}
+FLAGS = {"dataset", "use_cpu", "shuffled_control", "follow_links"}
 
 
 def require_evaluation_arguments(recipe: Recipe) -> None:
@@ -68,4 +68,5 @@ def typed_evaluation(arguments: Mapping[str, Any], models: Sequence[str]) -> lis
             typed += [f"--{EVALUATION_NAMES[name]}", *as_arguments(name, value)[1:]]
     typed += ["--device", "cpu"] if arguments.get("use_cpu") else []
     typed += ["--shuffled_control"] if arguments.get("shuffled_control") else []
+    typed += ["--follow_links"] if arguments.get("follow_links") else []
     return [*typed, "--output", f"{arguments['output_dir']}/test_results.json"]

@@ -9,9 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
-from hf_captioners.output_files import as_json, write_text
+from hf_captioners.output_files import (
+    as_json,
+    lock_of,
+    open_for_writing,
+    read_text_inside,
+    require_no_links_out,
+    write_text,
+)
 
 from .cards import write_published_row
 from .recipe import RECIPES
@@ -47,8 +54,10 @@ def execute_runs(
 
     Raises:
         ValueError: a run was started with different arguments.
+        UnsafeFileError: a symbolic link leads out of the folder.
     """
     overrides = overrides or {}
+    require_no_links_out(output)
     for run in runs:
         require_same_arguments(run, run.typed(overrides))
     every_recipe = find_recipes(recipes, runs[0].names["paper"])
@@ -56,7 +65,7 @@ def execute_runs(
         if on_start is not None:
             on_start(number, run)
         result = execute_run(run, run.typed(overrides), launcher)
-        results = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(output.rglob(RESULT))]
+        results = [json.loads(read_text_inside(path, output)) for path in sorted(output.rglob(RESULT))]
         write_text(output / "results.csv", as_csv(results))
         write_text(output / "results.md", as_markdown(every_recipe, results))
         write_published_row([other for other in runs if other.names == run.names])
@@ -105,7 +114,7 @@ def execute_run(run: Run, arguments: Sequence[str], launcher: Sequence[str]) -> 
         return {"status": f"waits for {', '.join(str(member.folder) for member in waiting)}"}
     run.folder.mkdir(parents=True, exist_ok=True)
     try:
-        with FileLock(run.folder / ".reproduce.lock", blocking=False):
+        with lock_of(run.folder / ".reproduce.lock", patience=0):
             return _execute(run, list(arguments), [sys.executable] if run.members else list(launcher))
     except Timeout:
         return {"status": ELSEWHERE}
@@ -121,7 +130,7 @@ def _execute(run: Run, arguments: list[str], launcher: list[str]) -> dict[str, A
     result: dict[str, Any] = {**run.names, "seed": run.seed, "arguments": shown, "status": STARTED, "figures": {}}
     write_text(run.folder / RESULT, as_json(result) + "\n")
     started = time.time()
-    with log.open("w", encoding="utf-8") as file:
+    with open_for_writing(log, "w") as file:
         command = [*launcher, "-m", "hf_captioners.cli", run.command, *arguments]
         command += ["--resume"] if same and not run.members else []
         status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_captioners.names import did_you_mean, listed
+from hf_captioners.output_files import read_text_inside
 from hf_captioners.training.parser import RECIPE, SELF_CRITICAL, merge_arguments
 
 from .combining import require_evaluation_arguments, typed_evaluation
@@ -64,7 +65,7 @@ class Run:
     def result(self) -> dict[str, Any] | None:
         """Return what the run has left. None: it was never started."""
         path = self.folder / RESULT
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return json.loads(read_text_inside(path)) if path.exists() else None
 
 
 def find_recipes(folder: Path, paper: str, table: str | None = None, row: str | None = None) -> list[Recipe]:

@@ -12,7 +12,16 @@ from hf_captioners.data.folder_tables import find_tables
 from hf_captioners.data.images import READ_SUFFIXES, list_images
 from hf_captioners.data.schema import CAPTIONS, storable
 from hf_captioners.metrics.caption_tables import FirstFault, table_rows
-from hf_captioners.output_files import atomic_file, require_writable_folder, unquoted_name
+from hf_captioners.output_files import (
+    MAX_TABLE_BYTES,
+    atomic_file,
+    read_text_inside,
+    require_link_inside,
+    require_plain,
+    require_safe_target,
+    require_writable_folder,
+    unquoted_name,
+)
 
 TABLE = "metadata.jsonl"
 MOST_CAPTIONS, LONGEST_CAPTION = 20, 2_000
@@ -28,6 +37,7 @@ class ReviewTable:
         folder: a folder with images, also in folders below it.
         captions: a table with captions of these images, as `hf-captioners caption` writes it.
         ending: ending of the text files beside the images, which are proposals too.
+        follow_links: whether these text files may be symbolic links that lead out of the folder.
 
     Attributes:
         path: the table, `metadata.jsonl` in the folder.
@@ -37,10 +47,18 @@ class ReviewTable:
         FileNotFoundError: there is no such folder, or it has no images.
         ValueError: the folder has another table, or the table of captions names none of its images.
         PermissionError: the folder cannot be written to.
+        UnsafeFileError: the table is a symbolic link, or a text file is one that leads out of the folder; or one of
+            them is no plain file.
     """
 
-    def __init__(self, folder: str | Path, captions: str | Path | None = None, ending: str = "txt") -> None:
-        self.folder, self.ending = Path(folder), ending
+    def __init__(
+        self,
+        folder: str | Path,
+        captions: str | Path | None = None,
+        ending: str = "txt",
+        follow_links: bool = False,
+    ) -> None:
+        self.folder, self.ending, self.follow_links = Path(folder), ending, follow_links
         self.path = self.folder / TABLE
         if not self.folder.is_dir():
             raise FileNotFoundError(f"There is no folder {folder}.")
@@ -48,12 +66,17 @@ class ReviewTable:
         if not self.images:
             raise FileNotFoundError(f"{folder} has no images. The endings {' '.join(READ_SUFFIXES)} are read.")
         self._require_no_other_table()
+        require_safe_target(self.path)
+        for text in (sidecar_of(str(image), ending) for image in self.images):
+            if text.exists():
+                require_link_inside(text, self.folder, follow_links)
+                require_plain(text, text.stat().st_mode)
         require_writable_folder(self.folder)
         self.names = [image.relative_to(self.folder).as_posix() for image in self.images]
         self.proposed = self._read_captions(Path(captions)) if captions is not None else {}
 
     def _require_no_other_table(self) -> None:
-        if self.path.is_file():
+        if self.path.exists():
             return
         try:
             tables = find_tables(self.folder, None)
@@ -103,7 +126,8 @@ class ReviewTable:
         if proposed := self.proposed.get(name):
             return proposed, "table"
         with suppress(OSError, UnicodeDecodeError):
-            text = sidecar_of(str(self.images[number]), self.ending).read_text(encoding="utf-8-sig")
+            file = sidecar_of(str(self.images[number]), self.ending)
+            text = read_text_inside(file, self.folder, follow_links=self.follow_links)
             if lines := [line.strip() for line in text.splitlines() if line.strip()]:
                 return lines, "text file"
         return [], "none"
@@ -136,10 +160,11 @@ class ReviewTable:
 
     def _lines(self) -> Iterator[tuple[str, dict[str, Any], str | None]]:
         """Yield the lines of the table with their records, and the image of each that is one of the folder's."""
-        if not self.path.is_file():
+        require_safe_target(self.path)
+        if not self.path.exists():
             return
         known = set(self.names)
-        text = self.path.read_text(encoding="utf-8-sig", errors="surrogateescape")
+        text = read_text_inside(self.path, limit=MAX_TABLE_BYTES, errors="surrogateescape")
         for line in (line for line in text.split("\n") if line.strip()):
             record: Any = None
             with suppress(ValueError, RecursionError):

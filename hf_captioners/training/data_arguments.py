@@ -39,6 +39,7 @@ class DataArguments:
         streaming: read the images while training instead of storing them first: for data sets that do not fit on the
             disk, or are on the Hub. The run needs `max_steps`, and evaluation images from a split `validation` or
             `validation_dir`. See `hf_captioners.training.streams`.
+        follow_links: read tables and text files that are symbolic links out of the folder of the data set.
         features: stored features instead of images: a folder with one feature store per split, as
             `hf-captioners extract-features` writes it, or one source for all splits, see `open_regions`.
         attributes: `"oracle"`: the captioner reads the words of an image's own captions as attributes (Entangled
@@ -69,6 +70,10 @@ class DataArguments:
     data_options: list[str] = field(
         default_factory=list,
         metadata={"help": "Options of the data set: name=value ..., for example protocol=r2gen max_views=2."},
+    )
+    follow_links: bool = field(
+        default=False,
+        metadata={"help": "Read tables and text files that are symbolic links out of the folder of the data set."},
     )
     streaming: bool = field(
         default=False, metadata={"help": "Read images while training, from a data set of any size; needs --max_steps."}
@@ -137,8 +142,12 @@ class DataArguments:
     def load(self, folder: str | None, split: str | None = None) -> Any:
         """Load all splits of the data set, or one, without images that cannot be read; see `left_out`."""
         options, report = read_named_values(self.data_options, "data_options"), DataReport()
+        if self.follow_links:
+            options["follow_links"] = True
         if self.dataset == "caption_folder" and folder is not None and Path(folder).is_dir():
-            require_captions_of_people(Path(folder), options.get("metadata_file"), self.train_on_generated)
+            require_captions_of_people(
+                Path(folder), options.get("metadata_file"), self.train_on_generated, self.follow_links
+            )
         if self.streaming:
             return load_captions(self.dataset, data_dir=folder, split=split, streaming=True, **options)
         if self.features is None:

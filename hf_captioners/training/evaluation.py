@@ -13,12 +13,15 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from hf_captioners.metrics.registry import DEFAULT_METRICS
 from hf_captioners.output_files import atomic_file
+from hf_captioners.pipelines.image_captioning import seeded
 
+# Settings of sampling, which are wrong without it.
+SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 STATISTICS = ("distinct", "length", "bad_endings")  # of `caption_health`
 
 
 def generation_config_for(model: PreTrainedModel, settings: Mapping[str, Any]) -> GenerationConfig:
-    """Return a copy of the model's generation configuration with other settings.
+    """Return a copy of the model's generation configuration with other settings, which samples only if they say so.
 
     Args:
         model: the captioner; its own configuration does not change.
@@ -29,6 +32,9 @@ def generation_config_for(model: PreTrainedModel, settings: Mapping[str, Any]) -
     """
     config = copy.deepcopy(model.generation_config)
     config.max_length = None  # or it would compete with `max_new_tokens`
+    config.num_return_sequences = 1
+    if not settings.get("do_sample"):
+        config.update(**dict.fromkeys(SAMPLING_SETTINGS), do_sample=False)
     unknown = config.update(**settings)
     if unknown:
         raise ValueError(f"The generation configuration has no settings {sorted(unknown)}.")
@@ -76,9 +82,10 @@ def caption_batch(
     batch: Mapping[str, torch.Tensor],
     generation_config: GenerationConfig,
     precision: AbstractContextManager[Any],
+    seed: int | None = None,
 ) -> torch.Tensor:
-    """Generate the tokens `[B, T]` of the best caption of each image of a batch."""
-    with precision, generating_by(model, generation_config):
+    """Generate the tokens `[B, T]` of the best caption of each image of a batch; see `seeded` for `seed`."""
+    with precision, generating_by(model, generation_config), seeded(seed, batch):
         return model.generate(**batch, generation_config=generation_config)  # type: ignore[operator,return-value]
 
 

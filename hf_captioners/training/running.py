@@ -10,6 +10,7 @@ from datasets import Dataset, IterableDataset
 from transformers import set_seed
 
 from hf_captioners.hub.card_facts import PublishedFacts
+from hf_captioners.loading import require_supported
 from hf_captioners.metrics import compute_caption_metrics
 from hf_captioners.metrics.compute import with_control
 from hf_captioners.metrics.registry import find_metrics
@@ -165,6 +166,9 @@ def train_captioner(
     test = test_arguments or TestArguments()
     output = Path(str(training_arguments.output_dir))
     require_writable_folder(output)
+    trainer_type = SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
+    if model_arguments.model is not None:  # before any image is read
+        require_supported(model_arguments.model, trainer_type.purpose)
     is_main = training_arguments.process_index == 0
     if say is None or not is_main:
         say = _say_nothing

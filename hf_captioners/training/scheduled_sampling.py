@@ -40,10 +40,10 @@ def mix_in_own_words(model: Any, inputs: Mapping[str, Tensor], probability: floa
             outputs = model(
                 encoder_outputs=encoded,
                 decoder_input_ids=words[:, step - 1 : step],
-                past_key_values=past,
+                cache=past,
                 use_cache=True,
             )
-            past = outputs.past_key_values
+            past = outputs.cache
             drawn = torch.multinomial(outputs.logits[:, -1].float().softmax(-1), 1)[:, 0]
             words[:, step] = torch.where(replaced[:, step], drawn, words[:, step])
     finally:

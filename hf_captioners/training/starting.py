@@ -20,6 +20,7 @@ from hf_captioners.loading import (
     reading,
     require_fields,
 )
+from hf_captioners.modeling.configuration_captioning import check_field
 from hf_captioners.modeling.layers_gpt2 import gpt2_config_of
 from hf_captioners.names import did_you_mean, read_named_values
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
@@ -194,27 +195,28 @@ def check_parts(start: ModelArguments, with_features: bool = False) -> None:
     if start.vision_model is None and not with_features and "region_feature_size" not in fields_of_config:
         raise ValueError(MISSING_VISION_MODEL)
     check_fields(start)
-    parts: dict[str, Any] = {}
     if start.vision_model is not None:
-        parts["vision_config"] = read_vision_config(start.vision_model)
+        read_vision_config(start.vision_model)
     if start.language_model is not None:
         with reading(start.language_model):
-            parts["text_config"] = gpt2_config_of(start.language_model)
+            gpt2_config_of(start.language_model)
     if start.tokenizer is not None:
         with reading(start.tokenizer):
             AutoTokenizer.from_pretrained(start.tokenizer)
-    architecture.load("Config")(**parts | fields_of_config)  # which checks the values
 
 
 def check_fields(start: ModelArguments) -> None:
-    """Check the names of fields of the configuration and the processor of a new captioner.
+    """Check the fields of the configuration and the processor of a new captioner.
 
     Raises:
-        ValueError: there is no such architecture or field; the message has the nearest one.
+        ValueError: there is no such architecture or field (the message has the nearest one), or a value is wrong.
     """
     architecture = get_architecture(start.architecture)
     if start.model is None:
-        require_fields(architecture.load("Config"), start.config_fields())
+        config_class, values = architecture.load("Config"), start.config_fields()
+        require_fields(config_class, values)
+        for name, value in values.items():
+            check_field(config_class, name, value)
         processor_fields(start, architecture.load("Processor"))
 
 

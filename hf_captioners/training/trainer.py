@@ -20,9 +20,11 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.trainer_utils import IntervalStrategy, SchedulerType, TrainOutput, speed_metrics
 from transformers.utils import logging
 
+from hf_captioners.architectures import Purpose
 from hf_captioners.data.schema import REGIONS
 from hf_captioners.features.agreement import require_own_features
 from hf_captioners.features.cache import FeatureCache, can_cache
+from hf_captioners.loading import require_supported_model
 from hf_captioners.metrics import PTBTokenizer
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.pipelines.image_captioning import is_native_processor
@@ -84,8 +86,8 @@ class CaptioningTrainer(HubTrainer):
         ptb_tokenizer: the tokenizer of all evaluations and rewards of this trainer.
 
     Raises:
-        ValueError: there is no usable processor, the data sets lack columns, or the model does not support label
-            smoothing.
+        ValueError: the model is not supported, there is no usable processor, the data sets lack columns, or the model
+            does not support label smoothing.
 
     Example:
 
@@ -107,6 +109,7 @@ class CaptioningTrainer(HubTrainer):
 
     control: TrainerControl
     lr_scheduler: Any
+    purpose: Purpose = Purpose.TRAINING
     _streamed: type[StreamedPairs] = StreamedPairs
 
     def __init__(
@@ -119,6 +122,7 @@ class CaptioningTrainer(HubTrainer):
         callbacks: Sequence[TrainerCallback] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
     ) -> None:
+        require_supported_model(model, self.purpose)
         if processing_class is None:
             raise ValueError("`processing_class` is missing: pass the captioner's processor.")
         if args.train_sampling_strategy not in SAMPLING_STRATEGIES:
@@ -317,6 +321,8 @@ class CaptioningTrainer(HubTrainer):
             step = self.state.global_step + 1
             require_targets(inputs.get("labels"), step)
             require_finite_loss(float(loss.sum()), f"The loss at step {step}", self)
+        if getattr(self.base_model, "is_untrained", False):
+            self.base_model.is_untrained = False
         return loss
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
@@ -461,7 +467,8 @@ class CaptioningTrainer(HubTrainer):
             eval_dataset: captioned images, or several data sets by name; default: the trainer's own.
             ignore_keys: not used; there are no model outputs to gather.
             metric_key_prefix: prefix of the names of the metrics.
-            **gen_kwargs: generation settings of this evaluation.
+            **gen_kwargs: generation settings of this evaluation. Captions are searched, also where the generation
+                configuration of the captioner samples; `do_sample=True` samples, by `seed` (default: training's).
 
         Returns:
             The scores of `eval_metrics` in natural units (`eval_bleu_1` to `eval_bleu_4`, `eval_rouge_l`,
@@ -577,7 +584,7 @@ class CaptioningTrainer(HubTrainer):
 
         Args:
             rows: captioned images, see the class.
-            **gen_kwargs: generation settings; default: those of the arguments.
+            **gen_kwargs: generation settings, see `evaluate`; default: those of the arguments.
 
         Returns:
             One caption per row, in the order of the rows.
@@ -595,12 +602,14 @@ class CaptioningTrainer(HubTrainer):
         )
 
     def _caption_images(self, images: CaptionedImages, **gen_kwargs: Any) -> list[str]:
-        config = generation_config_for(self.base_model, self._generation_settings(gen_kwargs))
+        settings = self._generation_settings(gen_kwargs)
+        seed = settings.pop("seed", None)
+        config = generation_config_for(self.base_model, settings)
         self.model.eval()
         captions: list[str] = []
         with packed_weights(self.model):
             for batch in self._own_share(images, "captions"):
-                tokens = caption_batch(self.model, batch, config, self.accelerator.autocast())
+                tokens = caption_batch(self.model, batch, config, self.accelerator.autocast(), seed)
                 captions += self.encoder.decode(tokens)
         shares = gather_object([captions]) if self.args.world_size > 1 else [captions]
         # Process p captioned the rows p, p + world size, ...
@@ -612,7 +621,8 @@ class CaptioningTrainer(HubTrainer):
             "max_new_tokens": self.args.generation_max_new_tokens,
         }
         # None keeps the model's own setting.
-        return {name: value for name, value in (settings | given).items() if value is not None}
+        settings = {name: value for name, value in (settings | given).items() if value is not None}
+        return {"seed": self.args.seed} | settings if settings.get("do_sample") else settings
 
     @torch.no_grad()
     def caption_loss(self, images: CaptionedImages) -> float:

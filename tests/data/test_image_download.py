@@ -10,6 +10,7 @@ import PIL.Image
 import pytest
 
 from hf_captioners.data.image_download import LOG_FILE, DownloadSettings, download_images
+from hf_captioners.output_files import UnsafeFileError
 
 QUICK = DownloadSettings(workers=8, timeout=3.0, retries=1, max_bytes=2**20)
 
@@ -155,3 +156,14 @@ def test_resumes(tmp_path, address):
 def test_servers_that_are_not_there_and_addresses_that_are_none(tmp_path):
     wanted = [("a", "http://127.0.0.1:9/x.jpg"), ("b", "http://"), ("c", "http://[bad"), ("d", "http://exa mple/")]
     assert download_images(wanted, tmp_path, QUICK).outcomes == {"no connection": 4}
+
+
+@pytest.mark.parametrize("name", [LOG_FILE, f".{LOG_FILE}.lock"])
+def test_records_are_not_written_through_links(tmp_path, name):
+    folder, outside = tmp_path / "images", tmp_path / "outside"
+    folder.mkdir()
+    outside.write_text("precious")  # without a line end, which the reader of the record would add
+    (folder / name).symlink_to(outside)
+    with pytest.raises(UnsafeFileError, match="is not written: it is a symbolic link to"):
+        download_images([("a", "ftp://a/a.jpg")], folder)
+    assert outside.read_text() == "precious"

@@ -15,7 +15,9 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "attention_on_objects.py"
 def benchmark():
     spec = importlib.util.spec_from_file_location("attention_on_objects", SCRIPT)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPT.parent))  # it imports others of that folder
+        spec.loader.exec_module(module)
     return module
 
 

@@ -22,6 +22,7 @@ from hf_captioners.features.feature_store import (
 )
 from hf_captioners.features.feature_store_writer import FeatureStoreWriter
 from hf_captioners.features.region_source import MissingRegionsError, Regions
+from hf_captioners.output_files import UnsafeFileError
 
 SMALL = StoreDescription("resnet/layer4", "r1", 16)
 
@@ -185,6 +186,16 @@ def test_one_writer_at_a_time(tmp_path):
             FeatureStoreWriter(tmp_path, SMALL, patience=0.1)
         write(tmp_path, [1], writer=1)
     assert sorted(write(tmp_path, [2]).done) == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize("name", ["store.json", ".writer-000.lock"])
+def test_a_store_is_not_written_through_links(tmp_path, name):
+    folder, outside = tmp_path / "store", tmp_path / "outside"
+    folder.mkdir()
+    (folder / name).symlink_to(outside)
+    with pytest.raises(UnsafeFileError, match=f"{name} is not written: it is a symbolic link"):
+        write(folder, [0])
+    assert not outside.exists()
 
 
 def test_scores_are_kept_where_the_store_has_them(tmp_path):

@@ -143,7 +143,7 @@ def test_refused(byte_pairs):
             vision_config={"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "image_size": 32},
         )
     )
-    with pytest.raises(ValueError, match="BlipForConditionalGeneration .* is code that is not of this library"):
+    with pytest.raises(ValueError, match="BlipForConditionalGeneration .* is no class of this library"):
         trim_vocabulary(blip, processor, CORPUS)
     with pytest.raises(ValueError, match="`processor` is missing"):
         trim_vocabulary(model, None, CORPUS)

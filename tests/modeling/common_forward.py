@@ -287,11 +287,11 @@ class MaskChecks(CaptionerCase):
         """Steps of any length with the cache of the first step."""
         inputs, captions, cache, logits = self.inputs(way_in), self.captions(model), None, []
         expected = model(**inputs, decoder_input_ids=captions, use_cache=False)
-        assert expected.past_key_values is None
+        assert expected.cache is None
         encoded = model.get_encoder()(**inputs)
         for part in captions.split(steps, dim=1):
-            outputs = model(encoder_outputs=encoded, decoder_input_ids=part, past_key_values=cache, use_cache=True)
-            cache = outputs.past_key_values
+            outputs = model(encoder_outputs=encoded, decoder_input_ids=part, cache=cache, use_cache=True)
+            cache = outputs.cache
             logits.append(outputs.logits)
         assert cache.get_seq_length() == TOKENS
         assert_close(torch.cat(logits, dim=1), expected.logits)
@@ -306,10 +306,10 @@ class MaskChecks(CaptionerCase):
                 **inputs,
                 decoder_input_ids=captions[:, step : step + 1],
                 decoder_attention_mask=mask[:, : step + 1],
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
             )
-            cache = outputs.past_key_values
+            cache = outputs.cache
             logits.append(outputs.logits)
         real = mask.bool()
         assert_close(torch.cat(logits, dim=1)[real], expected[real])

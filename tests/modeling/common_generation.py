@@ -277,14 +277,14 @@ class CacheChecks(CaptionerCase):
         expected = model.generate(**inputs, **options)
         cache = self.make_cache()
         torch.manual_seed(0)
-        assert torch.equal(model.generate(**inputs, **options, past_key_values=cache), expected)
+        assert torch.equal(model.generate(**inputs, **options, cache=cache), expected)
         assert cache.get_seq_length() >= expected.shape[1] - 1
 
     def test_continue_with_a_supplied_cache(self, model):
         inputs, cache = self.inputs("regions"), self.make_cache()
-        sequences = model.generate(**inputs, min_new_tokens=4, max_new_tokens=4, past_key_values=cache)
+        sequences = model.generate(**inputs, min_new_tokens=4, max_new_tokens=4, cache=cache)
         assert cache.get_seq_length() == sequences.shape[1] - 1
-        stepped = model(**inputs, decoder_input_ids=sequences[:, -1:], past_key_values=cache, use_cache=True)
+        stepped = model(**inputs, decoder_input_ids=sequences[:, -1:], cache=cache, use_cache=True)
         assert_close(stepped.logits[:, -1], model(**inputs, decoder_input_ids=sequences).logits[:, -1])
 
     @both_inputs
@@ -299,7 +299,7 @@ class CacheChecks(CaptionerCase):
             max_new_tokens=5,
             decoder_input_ids=first.sequences,
             decoder_attention_mask=torch.ones_like(first.sequences),
-            past_key_values=first.past_key_values,
+            cache=first.cache,
         )
         assert torch.equal(second.sequences, expected)
 

@@ -92,7 +92,7 @@ class SearchChecks(CaptionerCase):
         whole = model.generate(**inputs, **options)
         before, rows[:] = list(rows), []
         left = model.generate(**inputs, **options, return_cache=False)
-        assert left.past_key_values is None and whole.past_key_values is not None
+        assert left.cache is None and whole.cache is not None
         length = left.sequences.shape[1]
         assert torch.equal(left.sequences, whole.sequences[:, :length])
         assert (whole.sequences[:, length:] == model.config.pad_token_id).all()

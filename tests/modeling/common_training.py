@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hf_captioners.modeling import layers_attention, modeling_captioning
+from hf_captioners.modeling import losses_captioning
 from hf_captioners.modeling.layers_attention import AttentionOnAttention, MultiHeadAttention
 from hf_captioners.modeling.layers_recurrent import LSTMCell
 from tests.comparisons import assert_computed_alike
@@ -118,15 +118,15 @@ class LossChecks(CaptionerCase):
         loss, expected = (gradients(model.train(), **inputs, return_logits=flag) for flag in (False, True))
         assert_close(loss[0], expected[0])
         assert_same_gradients(loss[1], expected[1])
-        monkeypatch.setattr(modeling_captioning, "LOGITS_AT_A_TIME", 2 * model.config.vocab_size)
+        monkeypatch.setattr(losses_captioning, "LOGITS_AT_A_TIME", 2 * model.config.vocab_size)
         sizes.clear()
         loss = gradients(model.train(), **inputs)  # with a hook on the head: every piece is computed by the head
         assert max(sizes) == 2 * model.config.vocab_size and len(sizes) > 2
         assert_close(loss[0], expected[0])
         assert_same_gradients(loss[1], expected[1])
         hook.remove()
-        found = mock.Mock(wraps=layers_attention.linear_cross_entropy)
-        monkeypatch.setattr(layers_attention, "linear_cross_entropy", found)
+        found = mock.Mock(wraps=losses_captioning.linear_cross_entropy)
+        monkeypatch.setattr(losses_captioning, "linear_cross_entropy", found)
         loss = gradients(model, **inputs)
         assert found.call_count == (0 if model.loss_reads_tokens else 1)
         assert_close(loss[0], expected[0])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_captioners.modeling.configuration_aoanet import AoANetConfig
-from hf_captioners.modeling.generation_captioning import RecurrentCache
+from hf_captioners.modeling.layers_attention import RecurrentCache
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_aoanet import AoANetProcessor
 from tests.comparisons import assert_computed_alike
@@ -84,7 +84,7 @@ class TestAoANet(AoANetCase, CaptionerChecks):
     def test_beams_carry_all_states(self, decoder_type):
         """The cache has the states of the attention LSTM and the context, and its memory if it is an LSTM."""
         model, cache = self.make_model(decoder_type=decoder_type), RecurrentCache()
-        model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, past_key_values=cache)
+        model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, cache=cache)
         states = {name: tuple(values.shape) for name, values in cache.layers[0].states.items()}
         names = ["hidden", "memory", "context", *(["context_memory"] if decoder_type == "lstm" else [])]
         assert states == dict.fromkeys(names, (3 * IMAGES, WIDTH))

@@ -254,7 +254,10 @@ def test_captioner_with_a_trained_detector(case, tmp_path):
     [
         ({"fusion": "entangle"}, "`fusion` is 'entangle', expected one of 'entangled'"),
         ({"gbc_activation": "gelu"}, "`gbc_activation` is 'gelu'"),
-        ({"hidden_size": 30, "num_attention_heads": 4}, "`hidden_size` is 30, expected a multiple of 4 heads"),
+        (
+            {"hidden_size": 30, "num_attention_heads": 4},
+            "`hidden_size=30` is not a multiple of `num_attention_heads=4",
+        ),
         ({"dropout": 1.0}, "`dropout` is 1.0"),
         ({"decoder_layers": 0}, "`decoder_layers` is 0"),
         ({"attribute_threshold": 1.5}, "`attribute_threshold` is 1.5"),

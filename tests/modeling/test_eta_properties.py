@@ -172,10 +172,10 @@ def test_steps_equal_teacher_forcing(model, fusion):
             out = one(
                 encoder_outputs=encoded,
                 decoder_input_ids=captions[:, step : step + 1],
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
             )
-            cache = out.past_key_values
+            cache = out.cache
             found.append(out.logits)
     assert difference(torch.cat(found, dim=1).log_softmax(-1), logprobs(one)) < EXACT
     assert len(cache.cross_attention_cache.layers) == len(layers(one)) * len(layers(one)[0].attentions)
@@ -219,7 +219,7 @@ def test_words_and_attributes_share_their_table(model):
     labels = CASE.labels(model)
     together, apart = copy.deepcopy(model), copy.deepcopy(model)
     words = copy.deepcopy(apart.model.decoder)
-    apart.model.encoder.share_words(words)
+    apart.model.encoder.embed_words = lambda ids: words.token_embedding(ids) * words.embedding_scale
     for one in (together, apart):
         one(**inputs(), labels=labels).loss.backward()
     of_attributes = words.token_embedding.weight.grad

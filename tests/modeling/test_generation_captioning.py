@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
 
-from hf_captioners.modeling.generation_captioning import CaptionCache
+from hf_captioners.modeling.layers_attention import CaptionCache
 
 IMAGES, BEAMS, HEADS, WIDTH = 2, 3, 2, 4
 

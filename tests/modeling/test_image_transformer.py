@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hf_captioners.modeling.configuration_image_transformer import ImageTransformerConfig
-from hf_captioners.modeling.generation_captioning import RecurrentCache
+from hf_captioners.modeling.layers_attention import RecurrentCache
 from hf_captioners.modeling.modeling_image_transformer import relations_of_boxes
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_image_transformer import ImageTransformerProcessor
@@ -179,7 +179,7 @@ class TestImageTransformer(ImageTransformerCase, CaptionerChecks):
     def test_beams_carry_all_state(self, model):
         """State and context of every beam are rows of the cache; images have one row each."""
         cache = RecurrentCache()
-        model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, past_key_values=cache)
+        model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, cache=cache)
         shapes = {name: tuple(state.shape) for name, state in cache.layers[0].states.items()}
         assert shapes == dict.fromkeys(("hidden", "memory", "context"), (3 * IMAGES, WIDTH))
         encoded = model.get_encoder()(**self.inputs("regions"))

@@ -9,23 +9,20 @@ from transformers import DynamicCache, EncoderDecoderCache, GPT2Config
 from transformers.masking_utils import create_bidirectional_mask
 
 from hf_captioners.modeling.configuration_captioning import CaptioningConfig
-from hf_captioners.modeling.generation_captioning import CaptionCache, RecurrentCache, visible_tokens
+from hf_captioners.modeling.inputs_captioning import visible_tokens
 from hf_captioners.modeling.layers_attention import (
     AttentionOnAttention,
     BeamFoldingCrossAttention,
+    CaptionCache,
+    FeedForward,
     MultiHeadAttention,
-    PreparedDotAttention,
+    RecurrentCache,
+    Residual,
     mean_of_visible,
 )
-from hf_captioners.modeling.layers_transformer import (
-    CachedSelfAttention,
-    FeedForward,
-    LevelGates,
-    Residual,
-    UnbiasedLayerNorm,
-    meshed_sum,
-    sinusoids,
-)
+from hf_captioners.modeling.layers_recurrent import PreparedDotAttention
+from hf_captioners.modeling.layers_regions import UnbiasedLayerNorm
+from hf_captioners.modeling.layers_transformer import CachedSelfAttention, LevelGates, meshed_sum, sinusoids
 from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalGeneration
 
 IMAGES, BEAMS, REGIONS, TOKENS, WIDTH, HEADS = 2, 3, 5, 4, 8, 2

@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.pytorch_utils import Conv1D
 
-from hf_captioners.modeling import layers_attention
-from hf_captioners.modeling.layers_attention import PACKING, PackedConv1D, PackedLinear, can_pack, packed_layers
+from hf_captioners.modeling import layers_packed
+from hf_captioners.modeling.layers_packed import PACKING, PackedConv1D, PackedLinear, can_pack, packed_layers
 from tests.comparisons import assert_computed_alike
 from tests.hub.captioner_cases import case_of
 
@@ -20,9 +20,12 @@ kinds = pytest.mark.parametrize("weights", PACKING)
 
 
 @pytest.fixture(autouse=True)
-def packs():
+def packs(request):
     if not can_pack("float32"):
         pytest.skip("this machine has no oneDNN")
+    weights = getattr(request.node, "callspec", None) and request.node.callspec.params.get("weights")
+    if weights == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        pytest.skip("this processor has no products of bfloat16")
 
 
 class Operators(TorchDispatchMode):
@@ -51,7 +54,7 @@ def assert_fresh(model):
 
 @kinds
 def test_the_private_operators_of_torch_are_there(weights):
-    """Otherwise everything here computes as before and no other test notices: see `layers_attention`."""
+    """Otherwise everything here computes as before and no other test notices: see `layers_packed`."""
     assert can_pack(weights)
 
 
@@ -63,8 +66,8 @@ def test_products(weights, plain_class):
     nn.init.normal_(plain.bias)
     packed, states = copy.deepcopy(plain), torch.randn(2, 5, 48) * torch.logspace(-3, 3, 5)[:, None]
     states[0, 0] = 0
-    layers_attention.pack(packed, weights, drop_plain=False)
-    with torch.no_grad(), layers_attention.generating(packed):
+    layers_packed.pack(packed, weights, drop_plain=False)
+    with torch.no_grad(), layers_packed.generating(packed):
         found, expected = packed.eval()(states), plain(states)
     assert type(packed) is {nn.Linear: PackedLinear, Conv1D: PackedConv1D}[plain_class]
     error = ((found - expected).abs() / states.norm(dim=-1, keepdim=True).clamp(min=1)).amax()

@@ -15,7 +15,7 @@ from transformers import (
     TemperatureLogitsWarper,
 )
 
-from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS
+from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS, only_lowers
 from hf_captioners.modeling.search_captioning import (
     BOOKKEEPINGS,
     CaptionBeams,
@@ -27,7 +27,6 @@ from hf_captioners.modeling.search_captioning import (
     NoImmediateRepetition,
     TrigramPenalty,
     best_of_groups,
-    only_lowers,
     with_one_least_length,
 )
 

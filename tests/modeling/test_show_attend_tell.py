@@ -5,7 +5,7 @@ import torch
 from transformers import DynamicCache
 
 from hf_captioners.modeling.configuration_show_attend_tell import ShowAttendTellConfig
-from hf_captioners.modeling.generation_captioning import RecurrentCache
+from hf_captioners.modeling.layers_attention import RecurrentCache
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_show_attend_tell import ShowAttendTellProcessor
 from tests.comparisons import assert_computed_alike
@@ -99,13 +99,13 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
             model(
                 **self.inputs("regions"),
                 decoder_input_ids=self.captions(model),
-                past_key_values=DynamicCache(),
+                cache=DynamicCache(),
                 use_cache=True,
             )
 
     def test_recurrent_cache_holds_one_state_per_layer(self, model):
         cache = RecurrentCache()
-        model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, past_key_values=cache)
+        model.generate(**self.inputs("regions"), num_beams=3, max_new_tokens=5, cache=cache)
         assert [tuple(layer.states["hidden"].shape) for layer in cache.layers] == [
             (3 * IMAGES, model.config.hidden_size)
         ]

@@ -1,9 +1,12 @@
 """An architecture of another package: the common checks, and what only its declared inputs can show."""
 
+from typing import Literal
+
 import pytest
 import torch
 
 from hf_captioners.architectures import ARCHITECTURES, Architecture
+from hf_captioners.modeling.configuration_captioning import rate, within
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.registration import register_architecture
 
@@ -98,14 +101,12 @@ class NarrowConfig(ToyConfig):
     """A configuration that declares more than its base class, and one field again."""
 
     model_type = "captioning_narrow"
-    field_choices = {"token_mask_rule": ("explicit",)}
-    field_rates = ("dropout",)
-    field_minimums = {"inner_size": 2, "num_heads": 2}
-    field_ranges = {"weight": (0.5, 2.0)}
 
-    dropout: float | int = 0.1
-    inner_size: int | None = None
-    weight: float | int = 0.5
+    token_mask_rule: Literal["explicit"] = "explicit"
+    num_heads: int = within(2)(default=2)
+    dropout: float | int = rate(default=0.1)
+    inner_size: int | None = within(2)(default=None)
+    weight: float | int = within(0.5, 2.0)(default=0.5)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,14 @@
 """The captioning Transformer: the common checks and its own properties."""
 
+from typing import get_args
+
 import pytest
 import torch
 from torch import nn
 
 from hf_captioners.modeling.configuration_transformer import CaptioningTransformerConfig
-from hf_captioners.modeling.layers_transformer import REGION_NORMS, PositionTable, RegionBatchNorm, sinusoids
+from hf_captioners.modeling.layers_regions import REGION_NORMS, RegionBatchNorm
+from hf_captioners.modeling.layers_transformer import PositionTable, sinusoids
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_transformer import CaptioningTransformerProcessor
 from tests.comparisons import assert_computed_alike
@@ -126,8 +129,9 @@ def test_a_table_of_sinusoids():
 
 
 def test_choices_are_those_of_the_layers():
-    choices = CaptioningTransformerConfig.field_choices
-    assert choices["region_norm"] == REGION_NORMS and choices["position_embedding"] == PositionTable.KINDS
+    fields = CaptioningTransformerConfig.__dataclass_fields__
+    assert get_args(fields["region_norm"].type) == REGION_NORMS
+    assert get_args(fields["position_embedding"].type) == PositionTable.KINDS
 
 
 @pytest.mark.parametrize(
@@ -136,7 +140,7 @@ def test_choices_are_those_of_the_layers():
         ({"norm_type": "rms"}, "`norm_type` is 'rms'"),
         ({"num_attention_heads": 7}, "not a multiple of `num_attention_heads=7`"),
         ({"encoder_layers": 0}, "`encoder_layers` is 0, expected at least 1"),
-        ({"first_position": 2}, "expected 0 or 1"),
+        ({"first_position": 2}, "`first_position` is 2, expected one of 0, 1"),
         ({"region_dropout": 1.0}, r"`region_dropout` is 1.0, expected a number in \[0.0, 1.0\)"),
     ],
 )

@@ -119,11 +119,11 @@ class TestZodiac(ZodiacCase, CaptionerChecks):
             out = model(
                 encoder_outputs=encoded,
                 decoder_input_ids=piece,
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
                 output_gates=True,
             )
-            cache = out.past_key_values
+            cache = out.cache
             logits.append(out.logits)
             gates.append(out.gates[-1])
         assert_close(torch.cat(logits, dim=1), whole.logits)
@@ -165,7 +165,7 @@ class TestZodiac(ZodiacCase, CaptionerChecks):
         model = self.make_model(intensity_pool="released")
         inputs = self.inputs("regions")
         with pytest.raises(ValueError, match="nothing can be cached"):
-            model(**inputs, decoder_input_ids=self.captions(model), past_key_values=self.make_cache(), use_cache=True)
+            model(**inputs, decoder_input_ids=self.captions(model), cache=self.make_cache(), use_cache=True)
         with pytest.raises(ValueError, match="nothing can be cached"):
             model.generate(**inputs, use_cache=True)
         for options in ({"num_beams": 1}, {"num_beams": 3}, {"num_beams": 3, "bookkeeping": "pool"}):

@@ -60,3 +60,18 @@ def test_refused(source, exported, folder, capsys):
         load_pipeline(str(exported), backend="onx")
     study = CaptionBatches(str(exported), backend="onnx")({"image": [[str(folder / "a.png")]]})
     assert "no studies of several views" in study["error"][0]
+
+
+def test_samples_are_repeated_by_their_seed(exported, folder, tmp_path):
+    (folder / "d.png").unlink()
+    rows = [json.dumps({"file_name": path.name, "text": "a dog"}) for path in sorted(folder.iterdir())]
+    (folder / "metadata.jsonl").write_text("\n".join(rows))
+    each, figures = tmp_path / "each.jsonl", tmp_path / "figures.json"
+    typed = ["--backend", "onnx", "--split", "train", "--metrics", "bleu_1", "--output", str(figures)]
+    sampled = ["--generate", "do_sample=true", "num_beams=1", "--per_image", str(each), "--batch_size", "2", "--seed"]
+    found = []
+    for seed in ("3", "3", "4"):
+        assert main(["evaluate", str(exported), str(folder), *typed, *sampled, seed]) == 0
+        assert json.loads(figures.read_text())["seed"] == int(seed)
+        found.append(each.read_text())
+    assert found[0] == found[1] != found[2]

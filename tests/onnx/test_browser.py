@@ -55,7 +55,9 @@ def page():
     path = ROOT / "benchmarks" / "browser_captions.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(path.parent))  # it imports others of that folder
+        spec.loader.exec_module(module)
     return module
 
 

@@ -93,13 +93,12 @@ def test_caches_are_tensors(name):
     model = case.make_model()
     inputs, tokens = case.inputs("regions"), case.captions(model)
     outputs = model(**inputs, decoder_input_ids=tokens, use_cache=True)
-    tensors = cache_tensors(outputs.past_key_values)
+    tensors = cache_tensors(outputs.cache)
     assert len(tensors) == {"transformer": 8, "zodiac": 12, "aoanet": 3}[name]
-    again = cache_of_tensors(tensors, type(outputs.past_key_values))
+    again = cache_of_tensors(tensors, type(outputs.cache))
     assert cache_tensors(again).keys() == tensors.keys()
     following = [
-        model(**inputs, decoder_input_ids=tokens[:, -1:], past_key_values=cache).logits
-        for cache in (again, outputs.past_key_values)
+        model(**inputs, decoder_input_ids=tokens[:, -1:], cache=cache).logits for cache in (again, outputs.cache)
     ]
     assert torch.equal(*following)
 
@@ -113,7 +112,7 @@ def test_refused_captioners(source):
             vision_config={"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "image_size": 32},
         )
     )
-    with pytest.raises(ValueError, match="BlipForConditionalGeneration .* is code that is not of this library"):
+    with pytest.raises(ValueError, match="BlipForConditionalGeneration .* is no class of this library"):
         require_exportable(blip, processor)
     model = case.make_model()
     with pytest.raises(ValueError, match="`processor` is missing"):

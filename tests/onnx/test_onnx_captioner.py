@@ -196,3 +196,17 @@ def test_damaged_folders(exported, tmp_path):
     (folder / "captioner.json").write_text("{")
     with pytest.raises(ValueError, match=r"captioner.json is damaged"):
         OnnxCaptioner(folder)
+
+
+@pytest.mark.parametrize("kind", ["device", "folder", "large"])
+def test_a_description_that_is_no_small_file_is_named(tmp_path, kind):
+    path = tmp_path / "captioner.json"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with open(path, "wb") as file:
+            file.truncate(2**34)
+    with pytest.raises(ValueError, match=r"captioner.json is damaged \(ValueError: it (is no plain|has more than)"):
+        OnnxCaptioner(tmp_path)

@@ -10,7 +10,7 @@ import torch
 from torch.func import functional_call
 from transformers import AutoModelForImageTextToText
 
-from hf_captioners.modeling.generation_captioning import RecurrentCache
+from hf_captioners.modeling.layers_attention import RecurrentCache
 from hf_captioners.training.scst.loss import self_critical_loss
 
 from .figures import FIGURES, Comparison, Figures
@@ -174,7 +174,7 @@ def compare_steps(case: Case) -> None:
         out = case.model(
             encoder_outputs=encoded,
             decoder_input_ids=case.words["decoder_input_ids"][:, step : step + 1],
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
         )
         logprobs.append(out.logits[:, 0].log_softmax(-1))

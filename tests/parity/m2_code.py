@@ -145,10 +145,10 @@ def compare_cached(code: CodeBase, comparison: Comparison, figures: Figures, mod
             encoder_outputs=encoded,
             decoder_input_ids=ids[:, position : position + 1],
             decoder_attention_mask=real[:, : position + 1].long(),
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
         )
-        cache = out.past_key_values
+        cache = out.cache
         steps.append(out.logits[:, 0].log_softmax(-1))
     comparison.close("step.logprobs", torch.stack(steps, 1), atol=1e-4, where=real)
 

@@ -8,7 +8,7 @@ from torch.func import functional_call
 from transformers import AutoModelForImageTextToText
 
 from hf_captioners.hub.convert import show_attend_tell as converter
-from hf_captioners.modeling.generation_captioning import RecurrentCache
+from hf_captioners.modeling.layers_attention import RecurrentCache
 from hf_captioners.modeling.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration
 
 from .figures import FIGURES, Comparison, Figures, variants
@@ -190,7 +190,7 @@ def compare_program_steps(case: Case) -> None:
             encoder_outputs=encoded,
             decoder_input_ids=inputs["decoder_input_ids"][:, step : step + 1],
             decoder_attention_mask=inputs["decoder_attention_mask"][:, : step + 1],
-            past_key_values=cache,
+            cache=cache,
             locations=tuple(one[:, step : step + 1] for one in inputs["locations"]) if "locations" in inputs else None,
             use_cache=True,
         )
@@ -307,7 +307,7 @@ def compare_steps(case: Case) -> None:
         out = model(
             encoder_outputs=encoded,
             decoder_input_ids=inputs["decoder_input_ids"][:, step : step + 1],
-            past_key_values=cache,
+            cache=cache,
             use_cache=True,
             output_attentions=True,
         )

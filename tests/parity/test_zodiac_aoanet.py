@@ -127,11 +127,11 @@ def compare_greedy_states(comparison: Comparison, figures: Figures, model) -> No
             out = model(
                 encoder_outputs=encoded,
                 decoder_input_ids=tokens[:, step : step + 1],
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
                 output_gates=True,
             )
-            cache = out.past_key_values
+            cache = out.cache
             pooled.append(out.gates[0].attention[0, 0, 0])
             states.append(dict(cache.state(0)))
     comparison.close("greedy.rap.steps", torch.stack(pooled), atol=TOLERANCE)

@@ -1,5 +1,7 @@
 """Comparisons with figures of ZoDIAC's code, whose folders have one layout."""
 
+import inspect
+
 import torch
 from torch import Tensor
 from transformers import GenerationMixin
@@ -259,7 +261,7 @@ def compare_beam_rewards(comparison: Comparison, figures: Figures, model, map_ke
     if "scbeam.seq" not in figures.expected:
         return
     length, scores = figures.config["max_length"], figures.inputs["sc.scores"]
-    with_graph = GenerationMixin.generate.__wrapped__  # without its decorator, which switches gradients off
+    with_graph = inspect.unwrap(GenerationMixin.generate)  # without its decorators; one switches gradients off
     out = with_graph(
         model,
         **image_inputs(figures),

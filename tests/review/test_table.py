@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from hf_captioners.data.loading import load_captions
+from hf_captioners.output_files import UnsafeFileError
 from hf_captioners.review.table import ReviewTable
 
 
@@ -119,3 +120,55 @@ def test_folders_that_cannot_be_reviewed_are_refused_by_name(folder, tmp_path):
     (folder / "captions.csv").rename(folder / "deep" / "captions.csv")
     with pytest.raises(ValueError, match="review that folder"):
         ReviewTable(folder)
+
+
+def test_a_table_that_is_a_link_is_not_replaced(folder, tmp_path_factory):
+    """Neither when the page opens nor, if it becomes one, when captions are kept."""
+    outside = tmp_path_factory.mktemp("outside") / "metadata.jsonl"
+    outside.write_text('{"file_name": "a.png", "captions": ["old"]}\n')
+    (folder / "metadata.jsonl").symlink_to(outside)
+    with pytest.raises(UnsafeFileError, match="metadata.jsonl is not written: it is a symbolic link to"):
+        ReviewTable(folder)
+    (folder / "metadata.jsonl").unlink()
+    table = ReviewTable(folder)
+    (folder / "metadata.jsonl").symlink_to(outside)
+    with pytest.raises(UnsafeFileError, match="symbolic link"):
+        table.keep(0, ["new"])
+    assert (folder / "metadata.jsonl").is_symlink() and "old" in outside.read_text()
+
+
+def test_text_files_outside_are_proposed_only_where_that_is_typed(folder, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "secret"
+    outside.write_text("secret\n")
+    (folder / "a.txt").symlink_to(outside)
+    with pytest.raises(UnsafeFileError, match=r"a.txt is not read: it leads to .*secret, .*--follow_links"):
+        ReviewTable(folder)
+    assert ReviewTable(folder, follow_links=True).captions(0) == (["secret"], "text file")
+    (folder / "a.txt").unlink()
+    table = ReviewTable(folder)
+    (folder / "a.txt").symlink_to(outside)
+    assert table.captions(0) == ([], "none")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+@pytest.mark.parametrize("name", ["metadata.jsonl", "a.txt"])
+def test_pipes_and_devices_are_named_at_once(folder, name):
+    """A request would wait for a pipe, and a device without an end fills the memory."""
+    os.mkfifo(folder / name)
+    with pytest.raises(UnsafeFileError, match=f"{name} is a named pipe"):
+        ReviewTable(folder)
+    (folder / name).unlink()
+    table = ReviewTable(folder, follow_links=True)
+    (folder / name).symlink_to("/dev/zero")
+    with pytest.raises(UnsafeFileError, match="symbolic link|is a device"):
+        ReviewTable(folder, follow_links=True)
+    if name == "a.txt":
+        assert table.captions(0) == ([], "none")
+
+
+def test_the_mode_of_the_table_stays(folder):
+    table = ReviewTable(folder)
+    table.keep(0, ["one"])
+    (folder / "metadata.jsonl").chmod(0o640)
+    table.keep(0, ["two"])
+    assert (folder / "metadata.jsonl").stat().st_mode & 0o777 == 0o640 and table.rows() == {"a.png": ["two"]}

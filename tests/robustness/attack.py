@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.provenance import write_results
+
 from .attacks import ATTACKS
 from .material import Material, load_libraries
 from .outcomes import FAILED, REFUSED, RESULT, Outcome
@@ -122,9 +124,7 @@ def main() -> int:
     rows = summary(read_done(args.folder / STATE), args.seed, args.count, args.only)
     print(table(rows))
     if args.results:
-        args.results.write_text(
-            json.dumps({"seeds": args.seed, "count": args.count, "classes": rows}, indent=1) + "\n"
-        )
+        write_results(args.results, {"seeds": args.seed, "count": args.count, "classes": rows})
     return 3 if not complete else int(any(row["failed"] for row in rows.values()))
 
 

@@ -19,7 +19,7 @@ SMALL = {
 
 def scst_trainer(model, processor, rows, output_dir, reward_funcs=None, callbacks=None, **fields):
     """Build a trainer on the rows' `train` and `validation` splits; it takes captioners of new parts."""
-    model.new_weights = {}
+    model.is_untrained = False
     return SCSTTrainer(
         model,
         SCSTArguments(**({"output_dir": str(output_dir)} | SMALL | fields)),

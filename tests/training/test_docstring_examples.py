@@ -91,7 +91,7 @@ def test_trainers(documented, make_captioner, processor, scenes, tmp_path, monke
 
     monkeypatch.setattr(CaptioningTrainingArguments, "__post_init__", shortened)
     names = {"model": make_captioner(), "processor": processor, "images": scenes}
-    names["model"].new_weights = {}  # as if it had been trained, which self-critical training needs
+    names["model"].is_untrained = False  # as if it had been trained, which self-critical training needs
     for example in examples_of(documented):
         exec(compile(example, documented.__name__, "exec"), names)
     assert names["trainer"].state.global_step == 1

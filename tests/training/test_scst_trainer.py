@@ -342,8 +342,8 @@ def test_sampling_knows_the_end_token_of_each_kind(make_any):
 
 def test_a_captioner_of_new_parts_goes_through_cross_entropy_first(make_captioner, make_trainer):
     trainer = make_trainer(max_steps=1, eval_strategy="no", captions_per_image=1)
-    trainer.model.new_weights = make_captioner().new_weights
-    assert trainer.model.is_untrained and trainer.model.double().is_untrained
+    trainer.model.is_untrained = True
+    assert make_captioner().is_untrained and trainer.model.double().is_untrained
     with pytest.raises(ValueError, match="samples random words.*scst_after_patience=5"):
         trainer.train()
     trainer.model.float()

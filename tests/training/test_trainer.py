@@ -316,3 +316,19 @@ def test_fsdp_leaves_boxes_in_float32():
     assert plugin.mixed_precision_policy.param_dtype == torch.bfloat16
     keep_boxes_exact(None)
     keep_boxes_exact(SimpleNamespace(mixed_precision_policy=None))
+
+
+def test_evaluations_search_although_the_captioner_samples(make_trainer, make_captioner, scenes, caplog):
+    """They sample if they are asked to, by a seed that the card shows."""
+    rows, model = scenes["validation"], make_captioner()
+    searched = make_trainer(model).caption(rows)
+    model.generation_config.update(do_sample=True, temperature=1.5, top_p=0.9, num_return_sequences=2)
+    trainer = make_trainer(model)
+    assert trainer.caption(rows) == searched and not caplog.records
+    samples = [trainer.caption(rows, do_sample=True, **given) for given in ({}, {"seed": 7}, {"seed": 8})]
+    assert samples[0] == samples[1] != searched and samples[2] != samples[0]
+    assert trainer.caption(rows) == searched and model.generation_config.do_sample
+    trainer.evaluate(do_sample=True)
+    assert trainer.card.evaluations[0]["eval"].generation["seed"] == 7
+    trainer.evaluate()
+    assert "seed" not in trainer.card.evaluations[0]["eval"].generation

@@ -16,6 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedModel, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy
 
+from hf_captioners.architectures import Purpose
 from hf_captioners.training.collator import CaptionCollator
 from hf_captioners.training.evaluation import caption_statistics
 from hf_captioners.training.health import visual_gate_means
@@ -139,6 +140,7 @@ class SCSTTrainer(CaptioningTrainer):
     """
 
     args: SCSTArguments
+    purpose = Purpose.REWARDS
     _streamed: type[StreamedPairs] = StreamedImages
 
     def __init__(

@@ -1,11 +1,11 @@
 """Configuration of a toy captioner that uses every part of the contract."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from transformers import AutoConfig
 
-from hf_captioners.modeling.configuration_captioning import CaptioningConfig
+from hf_captioners.modeling.configuration_captioning import CaptioningConfig, positive
 
 
 class ToyConfig(CaptioningConfig):
@@ -20,12 +20,10 @@ class ToyConfig(CaptioningConfig):
     sub_configs: ClassVar = {"vision_config": AutoConfig}
     encoder_inputs: ClassVar[Mapping[str, str]] = {"attribute_ids": "ids", "region_relations": "relation"}
 
-    field_minimums = {"num_layers": 1, "num_heads": 1}
-
     vocab_size: int = 30
     hidden_size: int = 16
-    num_layers: int = 2
-    num_heads: int = 2
+    num_layers: int = positive(default=2)
+    num_heads: int = positive(default=2)
     max_positions: int = 40
     num_attributes: int = 7
     tie_word_embeddings: bool = False
@@ -33,9 +31,8 @@ class ToyConfig(CaptioningConfig):
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def validate_heads(self) -> None:
         """Check the sizes against each other."""
-        super().__post_init__(**kwargs)
         if self.hidden_size % self.num_heads:
             raise ValueError(f"`hidden_size` is {self.hidden_size}, expected a multiple of {self.num_heads} heads.")
 

@@ -7,15 +7,15 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from hf_captioners.modeling.layers_attention import BeamFoldingCrossAttention, MultiHeadAttention, create_region_mask
-from hf_captioners.modeling.layers_transformer import (
-    CachedSelfAttention,
-    DecoderStep,
+from hf_captioners.modeling.inputs_captioning import RegionFeatures
+from hf_captioners.modeling.layers_attention import (
+    BeamFoldingCrossAttention,
     FeedForward,
+    MultiHeadAttention,
     Residual,
-    TextDecoder,
+    create_region_mask,
 )
-from hf_captioners.modeling.layers_vision import RegionFeatures
+from hf_captioners.modeling.layers_transformer import CachedSelfAttention, DecoderStep, TextDecoder
 from hf_captioners.modeling.modeling_captioning import (
     CaptioningEncoder,
     CaptioningEncoderOutput,
@@ -168,20 +168,12 @@ class ToyDecoder(ToyPreTrainedModel, TextDecoder):
 class ToyModel(ToyPreTrainedModel, CaptioningModel):
     """Encoder and decoder without the projection to the vocabulary."""
 
-    def __init__(self, config: ToyConfig) -> None:
-        super().__init__(config)
-        self.encoder = ToyEncoder(config)
-        self.decoder = ToyDecoder(config)
-        self.post_init()
+    encoder_class = ToyEncoder
+    decoder_class = ToyDecoder
 
 
 class ToyForConditionalGeneration(ToyPreTrainedModel, CaptioningForConditionalGeneration):
     """The toy captioner with the projection to the vocabulary."""
 
     _tied_weights_keys = {"lm_head.weight": "model.decoder.token_embedding.weight"}
-
-    def __init__(self, config: ToyConfig) -> None:
-        super().__init__(config)
-        self.model = ToyModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
-        self.post_init()
+    model_class = ToyModel

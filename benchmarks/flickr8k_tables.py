@@ -1,0 +1,348 @@
+"""Run the trainings of the tables on Flickr8k, self-critical training and low data in a resumable queue.
+
+    python benchmarks/flickr8k_tables.py --output_dir FOLDER \
+        --data_dir $HF_CAPTIONERS_DATA_DIR --coco_captions captions_train2014.json
+    python benchmarks/flickr8k_tables.py --output_dir FOLDER
+
+The first command starts, the second one goes on: what is complete is skipped, what was interrupted is resumed. It can
+be killed at any time. `--status` prints the jobs and their hours. Everything is written into FOLDER: `runs`, `jobs`
+(the state and log of every job) and `results`, whose files replace those of `benchmarks/results`.
+
+Learning rates are chosen on 500 training photographs that are held out for it, by the CIDEr-D of the last epoch, with
+a seed of its own; the final runs train on all 6,000, and the validation photographs only evaluate their last weights.
+The language models read English novels and captions of COCO train2014, none of Flickr8k. All runs share the stored
+features of the frozen vision model. Run it from a checkout without changes: the commit is recorded.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from provenance import DATA_DIR, ROOT, add_run_record, shell_word
+
+from hf_captioners.output_files import write_text
+
+SEEDS = (1, 2, 3)
+SEARCH_SEED = 100  # it is not among the reported ones
+HELD_OUT_SHARE = 500 / 6000
+RATES = {"show_attend_tell": (4e-4, 8e-4, 1.6e-3), "visualgpt": (3e-4, 6e-4, 1.2e-3)}
+CAPTIONERS = {  # recipe, title and options of the evaluation
+    "show_attend_tell": (
+        "show_attend_tell/flickr8k_soft.yaml",
+        ["--title", "Show, Attend and Tell (soft)", "--recipe", "show_attend_tell/table1_soft.yaml"]
+        + ["--conditions", "VGG, test photographs, no brevity penalty"],
+    ),
+    "visualgpt": ("visualgpt/flickr8k.yaml", ["--title", "VisualGPT", "--max_new_tokens", "24"]),
+}
+SELF_CRITICAL = {"show_attend_tell": ("Show", "after 6 epochs"), "visualgpt": ("VisualGPT", "all")}
+CHECK_SECONDS = 20.0  # between two writes of the seconds of a running job
+HF_CAPTIONERS = [sys.executable, "-m", "hf_captioners.cli"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One command.
+
+    Args:
+        name: of its state and log.
+        command: returns the command when the jobs before it are done; it is typed in the output folder.
+        folder: of a training run, which gets a record of the checkout. None: it records that in its own result.
+        resume: returns further arguments for a command that was interrupted.
+    """
+
+    name: str
+    command: Callable[[], list[str]]
+    folder: str | None
+    resume: Callable[[], list[str]] = list
+
+
+@dataclass(frozen=True)
+class Study:
+    """Folder, data and jobs of the tables.
+
+    Args:
+        folder: the output folder.
+        data_dir: folder of the data sets.
+        coco_captions: `captions_train2014.json` of COCO.
+    """
+
+    folder: Path
+    data_dir: Path
+    coco_captions: Path
+
+    def language_model(self, name: str, *options: str) -> Job:
+        """Return the job of a small GPT-2 that reads novels."""
+        folder = f"runs/{name}"
+        text = self.data_dir / "text_lm" / "english_novels.train.txt.gz"
+        fixed = (
+            "--width 256 --layers 4 --heads 4 --positions 64 --block_size 64 --num_train_epochs 1 --use_cpu --seed 1 "
+        )
+        fixed += "--per_device_train_batch_size 16 --learning_rate 1e-3 --lr_scheduler_type cosine --warmup_steps 50 "
+        fixed += "--logging_steps 50 --save_strategy steps --save_steps 200 --save_total_limit 1"
+        command = [sys.executable, str(ROOT / "examples" / "pretrain_language_model.py"), "--text", str(text)]
+
+        def resume() -> list[str]:
+            last = last_checkpoint(self.folder / folder)
+            return ["--resume_from_checkpoint", str(last)] if last else []
+
+        return Job(name, lambda: [*command, *options, *fixed.split(), "--output_dir", folder], folder, resume)
+
+    def training(self, kind: str, folder: str, options: Callable[[], list[str]], data: Path) -> Job:
+        """Return the job of a captioner of Flickr8k."""
+        vision = self.data_dir / "mobilenetv2" / "hf"
+        fixed = ["--train_dir", str(data), "--vision_model", str(vision), "--feature_cache_dir", "runs/features"]
+        fixed += ["--use_cpu", "--logging_steps", "50", "--output_dir", folder]
+        recipe = CAPTIONERS[kind][0]
+        name = folder.removeprefix("runs/").replace("/", "_")
+        return Job(
+            name, lambda: [*HF_CAPTIONERS, "train", recipe, *options(), *fixed], folder, resume=lambda: ["--resume"]
+        )
+
+    def search(self, kind: str, rate: float) -> Job:
+        """Return the job of one learning rate, evaluated on training photographs that are held out."""
+        options = ["--learning_rate", f"{rate:g}", "--validation_share", f"{HELD_OUT_SHARE:.6f}"]
+        options += ["--eval_strategy", "epoch", "--load_best_model_at_end", "false", "--save_total_limit", "1"]
+        options += ["--seed", str(SEARCH_SEED)]
+        return self.training(kind, search_folder(kind, rate), lambda: options, self.folder / "runs" / "train_only")
+
+    def final(self, kind: str, seed: int) -> Job:
+        """Return the job of one seed with the learning rate that was chosen."""
+
+        def options() -> list[str]:
+            rate = f"{self.chosen_rate(kind):g}"
+            fixed = ["--eval_strategy", "no", "--save_strategy", "epoch", "--save_total_limit", "1"]
+            return ["--learning_rate", rate, *fixed, "--seed", str(seed)]
+
+        return self.training(kind, final_folder(kind, seed), options, self.data_dir / "flickr8k")
+
+    def evaluation(self, kind: str) -> Job:
+        """Return the job that captions the validation photographs with all seeds."""
+        output, commands = f"results/flickr8k_{kind}.json", f"results/flickr8k_{kind}.commands.txt"
+        script = str(ROOT / "benchmarks" / "flickr8k.py")
+
+        def command() -> list[str]:
+            trainings = [self.final(kind, seed) for seed in SEEDS]
+            if kind == "visualgpt":
+                trainings = [*self.language_models(), *trainings]
+            typed = [self.typed(job.command()) for job in trainings]
+            where = ["--data_dir", str(self.data_dir / "flickr8k"), "--output", output]
+            folders = [final_folder(kind, seed) for seed in SEEDS]
+            seconds = [f"{self.state(self.final(kind, seed))['seconds']:.0f}" for seed in SEEDS]
+            evaluation = [sys.executable, script, *folders, *CAPTIONERS[kind][1], *where]
+            evaluation += ["--training_seconds", *seconds]
+            write_text(self.folder / commands, "\n".join([self.rates(kind), *typed, self.typed(evaluation)]) + "\n")
+            return [*evaluation, "--commands", commands]
+
+        return Job(f"flickr8k_{kind}", command, None)
+
+    def reproduction(self, name: str, study: str, *options: str) -> Job:
+        """Return the job of a study of `hf-captioners reproduce`, which resumes its runs itself."""
+        folder = f"runs/{study}"
+        fixed = ["--feature_cache_dir", "runs/features", "--use_cpu", "--output_dir", folder]
+        return Job(name, lambda: [*HF_CAPTIONERS, "reproduce", study, *options, *fixed], folder)
+
+    def gathering(self, study: str, *parts: Job) -> Job:
+        """Return the job that gathers the figures of a study."""
+        output, commands = f"results/{study}.json", f"results/{study}.commands.txt"
+        script = str(ROOT / "benchmarks" / "gather_runs.py")
+
+        def command() -> list[str]:
+            typed = [self.typed(job.command()) for job in (*self.language_models(), *parts)]
+            gather = [sys.executable, script, f"runs/{study}", "--commands", commands, "--output", output]
+            write_text(self.folder / commands, "\n".join([*typed, self.typed(gather)]) + "\n")
+            return gather
+
+        return Job(f"{study}_gathered", command, None)
+
+    def language_models(self) -> list[Job]:
+        """Return the jobs of both language models: of novels, and of novels and captions of COCO."""
+        captions = ["--captions", str(self.coco_captions), "--max_captions", "80000", "--max_text_tokens", "500000"]
+        return [
+            self.language_model("gpt2_novels", "--vocab_size", "5000", "--max_text_tokens", "1500000"),
+            self.language_model("gpt2_captions", "--tokenizer", "runs/gpt2_novels", *captions),
+        ]
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs in their order."""
+        flickr8k, vision = str(self.data_dir / "flickr8k"), str(self.data_dir / "mobilenetv2" / "hf")
+        searches = [self.search(kind, rate) for kind in CAPTIONERS for rate in RATES[kind]]
+        finals = [self.final(kind, seed) for seed in SEEDS for kind in CAPTIONERS]
+        rewarded = [
+            self.reproduction("self_critical_scenes", "self_critical", "--table", "scenes", "--vision_model", vision)
+        ]
+        for seed in SEEDS:
+            for kind, (row, regime) in SELF_CRITICAL.items():
+                which = ["--table", "Flickr8k", "--row", row, "--regime", regime, "--seeds", str(seed)]
+                start = ["--model", final_folder(kind, seed), "--train_dir", flickr8k]
+                rewarded.append(self.reproduction(f"self_critical_{kind}_{seed}", "self_critical", *which, *start))
+        low_data = self.reproduction("low_data", "low_data", "--train_dir", flickr8k, "--vision_model", vision)
+        return [
+            *self.language_models(),
+            *searches,
+            *finals,
+            *(self.evaluation(kind) for kind in CAPTIONERS),
+            low_data,
+            self.gathering("low_data", low_data),
+            *rewarded,
+            self.gathering("self_critical", *rewarded),
+        ]
+
+    def state(self, job: Job) -> dict[str, Any]:
+        """Return the state of a job, see `read_state`."""
+        return read_state(self.folder / "jobs" / f"{job.name}.json")
+
+    def chosen_rate(self, kind: str) -> float:
+        """Return the learning rate with the highest CIDEr-D of the last epoch on the held-out photographs."""
+        scores = {rate: last_score(self.folder / search_folder(kind, rate)) for rate in RATES[kind]}
+        choice = max(scores, key=lambda rate: scores[rate])
+        content = {"rate": choice, "held_out_cider_d": {f"{rate:g}": score for rate, score in scores.items()}}
+        write_text(self.folder / "results" / f"rate_{kind}.json", json.dumps(content, indent=1) + "\n")
+        return choice
+
+    def rates(self, kind: str) -> str:
+        """Return a comment with the learning rates that were tried."""
+        known = {rate: last_score(self.folder / search_folder(kind, rate)) for rate in RATES[kind]}
+        tried = ", ".join(f"{score:.3f} with {rate:g}" for rate, score in known.items())
+        return f"# CIDEr-D of the learning rates on 500 held-out training photographs, one seed: {tried}"
+
+    def typed(self, command: list[str]) -> str:
+        """Return a command as a person types it in the output folder."""
+        local = {str(self.folder): ".", str(self.coco_captions): self.coco_captions.name}
+        for path, name in local.items():
+            command = [word.replace(path, name) for word in command]
+        words = map(shell_word, command[1:])
+        text = " ".join(["python", *words])
+        return text.replace("python -m hf_captioners.cli", "hf-captioners")
+
+    def prepare(self) -> None:
+        """Make the folders, and a data set of the training photographs alone, of which some are held out."""
+        for name in ("jobs", "results", "runs/train_only"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        link = self.folder / "runs" / "train_only" / "train"
+        if not link.is_symlink():
+            link.symlink_to(self.data_dir / "flickr8k" / "train")
+
+
+def search_folder(kind: str, rate: float) -> str:
+    """Return the folder of a run of the search."""
+    return f"runs/search_{kind}/{rate:g}"
+
+
+def final_folder(kind: str, seed: int) -> str:
+    """Return the folder of a reported run."""
+    return f"runs/flickr8k_{kind}/seed_{seed}"
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the last complete checkpoint of the trainer of transformers, which writes its state at the end."""
+    complete = [path.parent for path in folder.glob("checkpoint-*/trainer_state.json")]
+    return max(complete, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+
+
+def last_score(folder: Path) -> float:
+    """Return the CIDEr-D of the last evaluation of a run."""
+    history = json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+    return [entry["eval_cider_d"] for entry in history if "eval_cider_d" in entry][-1]
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """Return the state of a job: `status`, `seconds` of all attempts, `attempts`, `pid` of the last one."""
+    if not path.is_file():
+        return {"status": "waiting", "seconds": 0.0, "attempts": 0, "pid": None}
+    return dict(json.loads(path.read_text(encoding="utf-8")))
+
+
+def end_left_over(state: dict[str, Any]) -> None:
+    """End the processes of a job whose queue was killed alone: two processes must not write one folder."""
+    pid = state["pid"]
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+        if pid and words == state["command"]:
+            os.killpg(pid, signal.SIGKILL)
+
+
+def run(job: Job, study: Study) -> bool:
+    """Run a job unless it is done; return whether it is done then."""
+    path, log = (study.folder / "jobs" / f"{job.name}.{ending}" for ending in ("json", "log"))
+    state = read_state(path)
+    if state["status"] == "done":
+        return True
+    end_left_over(state)
+    command = job.command() + (job.resume() if state["attempts"] else [])
+    state |= {"status": "started", "attempts": state["attempts"] + 1, "command": command}
+    before, started = state["seconds"], time.monotonic()
+    if job.folder is not None:
+        add_run_record(study.folder / job.folder)
+    print(time.strftime("%F %T"), job.name, shlex.join(command), flush=True)
+    with log.open("a", encoding="utf-8") as file:
+        environment = os.environ | {DATA_DIR: str(study.data_dir), "HF_HUB_OFFLINE": "1"}
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, cwd=study.folder, env=environment, start_new_session=True
+        )
+        try:
+            while process.returncode is None:
+                write_text(path, json.dumps(state | {"pid": process.pid}, indent=1) + "\n")
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(CHECK_SECONDS)
+                state["seconds"] = round(before + time.monotonic() - started, 1)
+        finally:  # Ctrl+C, or SIGTERM
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    state["status"] = "done" if process.returncode == 0 else "failed"
+    write_text(path, json.dumps(state | {"pid": None}, indent=1) + "\n")
+    print(time.strftime("%F %T"), job.name, state["status"], f"{state['seconds']:.0f} s", flush=True)
+    return process.returncode == 0
+
+
+def print_status(study: Study) -> None:
+    """Print the state of every job and the hours so far."""
+    states = {job.name: study.state(job) for job in study.jobs()}
+    for name, state in states.items():
+        print(f"{name:<40} {state['status']:<8} {state['seconds'] / 60:7.1f} min")
+    done = sum(state["status"] == "done" for state in states.values())
+    print(f"{done} of {len(states)} jobs, {sum(state['seconds'] for state in states.values()) / 3600:.2f} hours")
+
+
+def main() -> int:
+    """Run the jobs; 1 if one has failed, whose log says why."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", type=Path, required=True)
+    parser.add_argument(
+        "--data_dir", type=Path, help="folder of flickr8k, mobilenetv2 and text_lm; kept for later calls"
+    )
+    parser.add_argument("--coco_captions", type=Path, help="captions_train2014.json; kept for later calls")
+    parser.add_argument("--status", action="store_true", help="only print the state of the jobs")
+    args = parser.parse_args()
+    kept = args.output_dir / "jobs" / "study.json"
+    if not kept.is_file():
+        if args.data_dir is None or args.coco_captions is None:
+            parser.error("The first call needs `--data_dir` and `--coco_captions`.")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        paths = {name: str(getattr(args, name).resolve()) for name in ("data_dir", "coco_captions")}
+        write_text(kept, json.dumps(paths, indent=1) + "\n")
+    paths = {name: Path(path) for name, path in json.loads(kept.read_text(encoding="utf-8")).items()}
+    study = Study(args.output_dir.resolve(), **paths)
+    if args.status:
+        print_status(study)
+        return 0
+    study.prepare()
+    os.environ[DATA_DIR] = str(study.data_dir)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with FileLock(study.folder / "jobs" / ".lock", blocking=False):
+        return int(not all(run(job, study) for job in study.jobs()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
