@@ -159,7 +159,7 @@ LIBRARY = [
     (["convert", "visualgpt", "photo.jpg", "--output", "x", "--set", "n_heads=4"], "`n_head`"),
     ([*CAPTION, "--generate", "do_smaple=true"], "`do_sample`"),
     ([*EVALUATE, "--generate", "top_q=0.9"], "`top_p`"),
-    (["caption", "photo.jpg", "--model", "my_gpt2"], "is no captioner"),
+    (["caption", "photo.jpg", "--model", "my_gpt2"], "a model of the type 'gpt2'"),
     (["evaluate", "my_captioner", "my_images"], "has no split 'test'; there are train."),
     (["evaluate", "my_captioner", "my_image"], "`my_images`"),
     (["train", *DATA, "--language_model", "my_vit", *VISION], "needs a 'gpt2' language model"),
