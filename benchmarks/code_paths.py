@@ -148,7 +148,9 @@ def draw_scenes(folder: Path, count: int) -> None:
     from hf_captioners.data import load_captions
 
     folder.mkdir()
-    rows = load_captions("scenes", split="train", num_train=count, cache_dir=str(folder.with_suffix(".cache")))
+    rows = load_captions(
+        "scenes", split="train", num_images={"train": count}, cache_dir=str(folder.with_suffix(".cache"))
+    )
     with open(folder / "metadata.jsonl", "w", encoding="utf-8") as table:
         for index, row in enumerate(rows):
             row["image"].save(folder / f"{index}.png")

@@ -21,7 +21,7 @@ from hf_captioners.data import load_captions
 from hf_captioners.loading import load_captioner
 from hf_captioners.metrics import compute_caption_metrics
 from hf_captioners.onnx import OnnxCaptioner
-from hf_captioners.onnx.onnx_captioner import FACTS_FILE
+from hf_captioners.onnx.onnx_facts import FACTS_FILE
 
 FILES = ("*.safetensors", "tokenizer.json", "onnx/*.onnx")
 

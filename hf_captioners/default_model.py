@@ -66,7 +66,7 @@ def _listed(entry: EntryPoint) -> ListedModel:
         metrics = {str(name): float(figure) for name, figure in facts.get("metrics", {}).items()}
         texts = {name: facts.get(name) for name in ("data", "terms")}
         return ListedModel(str(facts.get("name", entry.name)), folder, metrics, **texts)
-    except Exception as error:  # a package may raise errors of any type
+    except (Exception, SystemExit) as error:  # a package may raise errors of any type, and end the program
         raise ValueError(f"{offered} cannot be found: {type(error).__name__}: {error}. {again}") from error
 
 

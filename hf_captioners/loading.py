@@ -45,6 +45,7 @@ WHOLE_NUMBERS = {
     **dict.fromkeys(("num_beams", "num_return_sequences", "max_length", "pool_groups"), 1),
     **dict.fromkeys(("max_new_tokens", "min_length", "min_new_tokens", "no_repeat_ngram_size", "top_k"), 0),
 }
+MOST = {"num_beams": 1000, "num_return_sequences": 1000}  # of these numbers; others may be large where they are unused
 OTHER_NUMBERS = ("temperature", "top_p", "length_penalty", "repetition_penalty")
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 # In messages of transformers about whole checkpoints of other models.
@@ -228,8 +229,9 @@ def require_sound_generation(path: Path) -> None:
 def expected_of_generation(name: str, value: Any) -> str | None:
     """Return what was expected of a value of a generation configuration that is wrong; None if it is sound."""
     if name in WHOLE_NUMBERS:
-        sound = type(value) is int and WHOLE_NUMBERS[name] <= value < 2**31
-        return None if sound else f"a whole number from {WHOLE_NUMBERS[name]}"
+        low, most = WHOLE_NUMBERS[name], MOST.get(name, 2**31 - 1)
+        limit = f" to {most:,}" if name in MOST else ""
+        return None if type(value) is int and low <= value <= most else f"a whole number from {low}{limit}"
     if name in TOKEN_IDS:
         ids = value if isinstance(value, list) and value else [value]
         return None if all(type(one) is int and 0 <= one < 2**31 for one in ids) else "a token id or a list of them"
@@ -295,9 +297,12 @@ def changed_config(source: str | None, fields: dict[str, Any]) -> Any:
     """
     source = str(default_model().folder) if is_default(source) else str(source)
     with reading(source):
-        AutoConfig.from_pretrained(source)
-    config, unknown = AutoConfig.from_pretrained(source, return_unused_kwargs=True, **fields)
-    require_fields(type(config), unknown)
+        kind = type(AutoConfig.from_pretrained(source))
+        content, _ = kind.get_config_dict(source)
+    # The fields come from a recipe or a card: `from_pretrained(..., **fields)` would take `trust_remote_code` among
+    # them as the permission to run the code of the checkpoint.
+    config, unknown = kind.from_dict(content, **{**fields, "return_unused_kwargs": True})
+    require_fields(kind, unknown)
     config.validate()
     return config
 
@@ -350,8 +355,7 @@ def require_supported(
         return require_supported(base_of_adapter(source, adapter), purpose, None, trust_remote_code)
     path = checkpoint_file(source, revision, CONFIG_NAME)
     content = None if path is None else _read_json(path)
-    model_type = content.get("model_type") if isinstance(content, dict) else None
-    if not isinstance(model_type, str):
+    if not isinstance(content, dict) or not isinstance(model_type := content.get("model_type"), str):
         return None
     if trust_remote_code and "auto_map" in content:
         with reading(source, revision):
@@ -590,14 +594,22 @@ def weight_that_is_not_finite(model: torch.nn.Module) -> str | None:
 
 
 def load_processor(source: str, trust_remote_code: bool = False) -> Any:
-    """Load the processor of a captioner; join image processor and tokenizer if they were saved separately."""
+    """Load the processor of a captioner; join image processor and tokenizer if they were saved separately.
+
+    Raises:
+        ValueError: its tokenizer has no words: transformers makes such a one where `tokenizer.json` is missing.
+    """
     processor = AutoProcessor.from_pretrained(source, trust_remote_code=trust_remote_code)
-    if hasattr(processor, "image_processor") and hasattr(processor, "tokenizer"):
-        return processor
-    return ImageTextProcessor(
-        AutoImageProcessor.from_pretrained(source, trust_remote_code=trust_remote_code),
-        AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code),
-    )
+    if not (hasattr(processor, "image_processor") and hasattr(processor, "tokenizer")):
+        processor = ImageTextProcessor(
+            AutoImageProcessor.from_pretrained(source, trust_remote_code=trust_remote_code),
+            AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code),
+        )
+    if len(processor.tokenizer) <= len(set(processor.tokenizer.all_special_ids)):
+        raise ValueError(
+            f"{source} has a tokenizer without words: its tokenizer.json is missing or damaged. {COPY_AGAIN}"
+        )
+    return processor
 
 
 class ImageTextProcessor:

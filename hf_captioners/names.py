@@ -89,7 +89,7 @@ def read_named_values(entries: Mapping[str, Any] | Iterable[str] | str, argument
         ValueError: an entry has no `=`, or its value cannot be read.
     """
     if isinstance(entries, Mapping):
-        return {name.replace("-", "_"): value for name, value in entries.items()}
+        return {str(name).replace("-", "_"): value for name, value in entries.items()}
     values = {}
     for entry in [entries] if isinstance(entries, str) else entries:
         name, sign, text = entry.partition("=")

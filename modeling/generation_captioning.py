@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import (
-    Cache,
     EncoderDecoderCache,
     GenerationMixin,
     LogitsProcessor,
@@ -346,22 +345,14 @@ class CaptionGenerationMixin(GenerationMixin):
         synced_gpus: bool = False,
         **model_kwargs: Any,
     ) -> Any:
-        """Run the requested bookkeeping, or the beam search of transformers where only that has an option."""
-        arguments = (input_ids, logits_processor, stopping_criteria, generation_config)
-        if generation_config.do_sample or generation_config.low_memory:
-            return super()._beam_search(*arguments, synced_gpus=synced_gpus, **model_kwargs)
-        return self._caption_beam_search(*arguments, synced_gpus=synced_gpus, **model_kwargs)
+        """Run the requested bookkeeping, or the beam search of transformers where only that has an option.
 
-    def _caption_beam_search(
-        self,
-        input_ids: Tensor,
-        logits_processor: Any,
-        stopping_criteria: Any,
-        generation_config: Any,
-        synced_gpus: bool,
-        **model_kwargs: Any,
-    ) -> Any:
-        """Beam search whose bookkeeping is an object: the loop runs the model, `CaptionBeams` decides."""
+        The loop of `_search` runs the model, and `CaptionBeams` decides.
+        """
+        if generation_config.do_sample or generation_config.low_memory:
+            return super()._beam_search(
+                input_ids, logits_processor, stopping_criteria, generation_config, synced_gpus, **model_kwargs
+            )
         search = (logits_processor, stopping_criteria, generation_config, synced_gpus)
         if generation_config.pool_groups > 1:
             result, record = self._search_in_groups(input_ids, *search, model_kwargs)
@@ -370,7 +361,7 @@ class CaptionGenerationMixin(GenerationMixin):
             record = self._search(beams, *search, model_kwargs)
             result = beams.finish_all()
         if not generation_config.return_dict_in_generate:
-            return result.sequences
+            return result.tokens
         return self._beam_output(result, record, generation_config, model_kwargs)
 
     def _search(
@@ -404,7 +395,8 @@ class CaptionGenerationMixin(GenerationMixin):
             beams.end_rows(stopping_criteria(beams.candidate_rows(), record.scores))
             if not self._has_unfinished_sequences(beams.is_done(), synced_gpus, device=input_ids.device):
                 return record
-            self._continue_rows(model_kwargs, beams.parents)
+            if (cache := model_kwargs.get("cache")) is not None:
+                cache.reorder_cache(beams.parents)
             if beams.may_leave and bool((done := beams.done_images()).any()):
                 self._keep_images(model_kwargs, beams.let_go(done), len(done), beams.num_beams)
             model_inputs = self.prepare_inputs_for_generation(
@@ -478,20 +470,13 @@ class CaptionGenerationMixin(GenerationMixin):
         return result, StepRecord.joined(records, members.shape[0])
 
     @staticmethod
-    def _continue_rows(model_kwargs: dict[str, Any], parents: Tensor) -> None:
-        """Reorder the cache to the kept rows."""
-        cache: Cache | None = model_kwargs.get("cache")
-        if cache is not None:
-            cache.reorder_cache(parents)
-
-    @staticmethod
     def _beam_output(
         result: Any, record: "StepRecord", generation_config: Any, model_kwargs: dict[str, Any]
     ) -> CaptionBeamOutput:
         encoder_outputs: ModelOutput = model_kwargs["encoder_outputs"]
         wanted = generation_config.output_scores or generation_config.bookkeeping != "transformers"
         return CaptionBeamOutput(
-            sequences=result.sequences,
+            sequences=result.tokens,
             sequences_scores=result.scores if wanted else None,
             beam_indices=result.parents,
             token_logprobs=result.token_logprobs,

@@ -307,10 +307,28 @@ class FeedForward(nn.Module):
         return self.fc2(self.dropout(inner if self.activation is None else self.activation(inner)))
 
 
-class Residual(nn.Module):
-    """A residual connection around a sub-layer, with the norm before the sub-layer or after the sum.
+class ResidualRule:
+    """Residual connection around a sub-layer, with the norm before the sub-layer or after the sum.
 
     `norm_first` False is `LN(x + dropout(f(x)))` (Vaswani et al., 2017), True is `x + dropout(f(LN(x)))`.
+    """
+
+    norm: nn.Module
+    norm_first: bool
+    dropout: nn.Module
+
+    def before(self, states: Tensor) -> Tensor:
+        """Return the input `[..., D]` of the sub-layer."""
+        return self.norm(states) if self.norm_first else states
+
+    def after(self, states: Tensor, output: Tensor) -> Tensor:
+        """Add the sub-layer's output to its residual stream `[..., D]`."""
+        added = states + self.dropout(output)
+        return added if self.norm_first else self.norm(added)
+
+
+class Residual(ResidualRule, nn.Module):
+    """A residual connection with a norm and a dropout of its own, see `ResidualRule`.
 
     Args:
         hidden_size: D.
@@ -332,15 +350,6 @@ class Residual(nn.Module):
         self.norm = norm(hidden_size, eps=eps)
         self.norm_first = norm_first
         self.dropout = nn.Dropout(dropout)
-
-    def before(self, states: Tensor) -> Tensor:
-        """Return the input `[..., D]` of the sub-layer."""
-        return self.norm(states) if self.norm_first else states
-
-    def after(self, states: Tensor, output: Tensor) -> Tensor:
-        """Add the sub-layer's output to its residual stream `[..., D]`."""
-        added = states + self.dropout(output)
-        return added if self.norm_first else self.norm(added)
 
 
 class RecurrentLayer(CacheLayerMixin):
@@ -484,7 +493,8 @@ class CaptionCache(EncoderDecoderCache):
     """
 
     def __init__(self, self_attention_cache: Cache, cross_attention_cache: Cache | None = None) -> None:
-        super().__init__(self_attention_cache, cross_attention_cache or DynamicCache())
+        images = DynamicCache() if cross_attention_cache is None else cross_attention_cache  # an empty one is false
+        super().__init__(self_attention_cache, images)
         self.records = RecurrentCache()
 
     @classmethod

@@ -183,7 +183,7 @@ class GPT2CaptioningForConditionalGeneration(CaptioningForConditionalGeneration)
         model = cls(cls.config_class(**(text_fields(gpt2, tokenizer, decoder_layers) | fields)))
         model.load_language_weights(gpt2)
         if vision is not None:
-            model.load_vision_weights(vision)
+            model.get_encoder().load_vision_weights(vision)
         model.is_untrained = True
         return model.eval()
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -13,7 +14,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
 from .inputs_captioning import RegionFeatures, visible_tokens
-from .layers_attention import BeamFoldingCrossAttention, CaptionCache, MultiHeadAttention, Residual, create_region_mask
+from .layers_attention import (
+    BeamFoldingCrossAttention,
+    CaptionCache,
+    MultiHeadAttention,
+    Residual,
+    ResidualRule,
+    create_region_mask,
+)
 from .modeling_captioning import (
     CaptioningDecoderOutput,
     CaptioningEncoder,
@@ -43,11 +51,27 @@ class TransformerPreTrainedModel(CaptioningPreTrainedModel):
         init.xavier_uniform_(weight)
 
 
-class TransformerEncoderLayer(GradientCheckpointingLayer):
-    """Encoder layer of a Transformer: self-attention over regions and a feed-forward layer, with their residuals.
+class EncoderLayer(GradientCheckpointingLayer):
+    """Self-attention over regions and a feed-forward layer, with their residuals.
+
+    A subclass has the attention `self_attn`, which returns the attended regions and what else it records, the layer
+    `feed_forward`, and their connections `self_attn_residual` and `feed_forward_residual`.
+    """
+
+    def forward(self, regions: Tensor, mask: Any) -> tuple[Any, ...]:
+        """Return encoded regions `[B, R, D]`, and what the attention records: its weights `[B, H, R, R]` first."""
+        states = self.self_attn_residual.before(regions)
+        attended, *records = self.self_attn(states, states, mask)
+        regions = self.self_attn_residual.after(regions, attended)
+        branch = self.feed_forward(self.feed_forward_residual.before(regions))
+        return self.feed_forward_residual.after(regions, branch), *records
+
+
+class TransformerEncoderLayer(EncoderLayer):
+    """Encoder layer whose parts are modules.
 
     Args:
-        self_attn: called with queries, memory and mask; returns the attended regions, and what else is recorded.
+        self_attn: called with queries, memory and mask.
         feed_forward: position-wise layer, such as `FeedForward`.
         residual: makes a `Residual` for each of the two, which decides on the place of the norm.
     """
@@ -59,17 +83,22 @@ class TransformerEncoderLayer(GradientCheckpointingLayer):
         self.feed_forward = feed_forward
         self.feed_forward_residual = residual()
 
-    def forward(self, regions: Tensor, mask: Any) -> tuple[Any, ...]:
-        """Return encoded regions `[B, R, D]`, and what the attention records: its weights `[B, H, R, R]` first."""
-        states = self.self_attn_residual.before(regions)
-        attended, *records = self.self_attn(states, states, mask)
-        regions = self.self_attn_residual.after(regions, attended)
-        branch = self.feed_forward(self.feed_forward_residual.before(regions))
-        return self.feed_forward_residual.after(regions, branch), *records
+
+@dataclass(frozen=True)
+class ActivatedResidual(ResidualRule):
+    """Residual connection over modules of a layer, with an activation after a pre-norm sub-layer."""
+
+    norm: nn.Module
+    dropout: nn.Module
+    norm_first: bool
+
+    def after(self, states: Tensor, output: Tensor) -> Tensor:
+        """Add the sub-layer's output to its residual stream `[..., D]`."""
+        return super().after(states, output.relu() if self.norm_first else output)
 
 
-class RegionEncoderLayer(GradientCheckpointingLayer):
-    """Self-attention over regions and a feed-forward layer, as in the encoders of M2 and VisualGPT.
+class RegionEncoderLayer(EncoderLayer):
+    """Encoder layer of M2 and VisualGPT, whose norms and projections have the names of stored weights.
 
     Args:
         config: selects the attention implementation.
@@ -105,20 +134,12 @@ class RegionEncoderLayer(GradientCheckpointingLayer):
         self.ffn_norm = nn.LayerNorm(hidden_size, eps=1e-5)
         self.dropout = nn.Dropout(dropout)
 
+    self_attn_residual = property(lambda self: ActivatedResidual(self.self_attn_norm, self.dropout, self.reordered))
+    feed_forward_residual = property(lambda self: ActivatedResidual(self.ffn_norm, self.dropout, self.reordered))
+
     def feed_forward(self, regions: Tensor) -> Tensor:
         """Return `W_2 relu(W_1 x)` of `[B, R, D]`, with dropout after the activation."""
         return self.fc2(self.dropout(self.fc1(regions).relu()))
-
-    def forward(self, regions: Tensor, mask: Any) -> tuple[Tensor, Tensor | None]:
-        """Return encoded regions `[B, R, D]` and attention weights `[B, H, R, R (+ memory slots)]`."""
-        if self.reordered:  # pre-norm: the residual path stays an identity map
-            normed = self.self_attn_norm(regions)
-            attended, weights = self.self_attn(normed, normed, mask)
-            regions = regions + self.dropout(attended.relu())
-            return regions + self.dropout(self.feed_forward(self.ffn_norm(regions)).relu()), weights
-        attended, weights = self.self_attn(regions, regions, mask)
-        regions = self.self_attn_norm(regions + self.dropout(attended))
-        return self.ffn_norm(regions + self.dropout(self.feed_forward(regions))), weights
 
 
 def visible_regions(config: Any, projected: Tensor, region_mask: Tensor | None) -> Tensor | None:
@@ -175,7 +196,7 @@ class RegionEncoder(CaptioningEncoder):
     """Encoder of M2 and VisualGPT: `LN(dropout(f(W x)))` of the region features, and layers that are all returned.
 
     The configuration has `hidden_size`, `encoder_layers`, `encoder_dropout` and `region_mask_rule`. A subclass sets
-    `activation` and `make_layer`, and ends its `__init__` with `self.post_init()`.
+    `activation` and `make_layer`.
 
     Attributes:
         activation: f.
@@ -191,6 +212,7 @@ class RegionEncoder(CaptioningEncoder):
         self.dropout = nn.Dropout(config.encoder_dropout)
         self.layers = nn.ModuleList([self.make_layer(config) for _ in range(config.encoder_layers)])
         self.gradient_checkpointing = False
+        self.post_init()
 
     @staticmethod
     def make_layer(config: Any) -> nn.Module:

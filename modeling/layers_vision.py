@@ -417,11 +417,6 @@ def cells_of_maps(maps: Sequence[Tensor]) -> RegionFeatures:
     )
 
 
-def vision_part_of(config: Any) -> VisionBackbone:
-    """Return the vision part of a captioner's configuration, with random weights."""
-    return VisionDetector(config) if config.has_detector else VisionBackbone(config)
-
-
 def regions_of_images(
     vision: nn.Module,
     pixel_values: Tensor,

@@ -54,10 +54,6 @@ class AoATransformerEncoder(AoATransformerPreTrainedModel, RegionEncoder):
 
     activation = staticmethod(partial(nn.functional.gelu, approximate="tanh"))
 
-    def __init__(self, config: AoATransformerConfig) -> None:
-        super().__init__(config)
-        self.post_init()
-
     @staticmethod
     def make_layer(config: AoATransformerConfig) -> AoAEncoderLayer:
         """Return a new layer."""

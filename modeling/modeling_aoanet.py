@@ -4,20 +4,24 @@ Symbols of the paper: A are the regions, a-bar their mean after refining, h_t th
 context, i the information and g the gate of attention on attention.
 """
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from .configuration_aoanet import AoANetConfig
 from .inputs_captioning import RegionFeatures
 from .layers_attention import AttentionOnAttention, MultiHeadAttention, create_region_mask
 from .layers_recurrent import (
-    AdditiveRegionAttention,
+    AdditiveAttention,
     AttendedContext,
     AttentionLSTMDecoder,
     AttentionLSTMLayer,
     AttentionLSTMPreTrainedModel,
     DotRegionAttention,
+    RefiningEncoder,
+    RefiningLayer,
+    RefiningStep,
 )
-from .layers_refining import RefiningEncoder, RefiningLayer, RefiningStep
 from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,
@@ -81,6 +85,33 @@ class AoANetEncoder(AoANetPreTrainedModel, RefiningEncoder):
         attention_mask = create_region_mask(self.config, projected, projected, regions.region_mask)
         recorded = (output_attentions, output_hidden_states, output_gates)
         return self.refine(regions, projected, RefiningStep(attention_mask), global_features, *recorded)
+
+
+class AdditiveRegionAttention(nn.Module):
+    """Additive attention of one step of a recurrent decoder, over the encoder's regions `[B, R, D]`.
+
+    The encoder's `level_states` `[B, 1, R, A]` are the keys.
+
+    Args:
+        hidden_size: width of the queries.
+        attention_size: A.
+    """
+
+    def __init__(self, hidden_size: int, attention_size: int) -> None:
+        super().__init__()
+        self.attention = AdditiveAttention(hidden_size, attention_size)
+
+    def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
+        """Return what `forward` reads beside the query, once for all steps of B * K text rows."""
+        regions, mask = encoder_outputs.memory()
+        return encoder_outputs.level_states[:, 0], regions, mask
+
+    def forward(
+        self, hidden: Tensor, keys: Tensor, regions: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Tensor, None]:
+        """Return the attended regions `[B * K, D]` of queries `[B * K, D]`, weights `[B * K, R]` and no gates."""
+        weights = self.attention(hidden, keys, mask)  # [B, K, R]
+        return (weights @ regions).flatten(0, 1), weights.flatten(0, 1), None
 
 
 class AoANetDecoder(AoANetPreTrainedModel, AttentionLSTMDecoder):

@@ -86,10 +86,7 @@ class AttributeDetectorModel(AttributeDetectorPreTrainedModel, CaptioningEncoder
         vision, fields = load_vision_model_for(vision_model, config_fields)
         detector = cls(cls.config_class(**fields))
         if vision is not None:
-            result = detector.vision.model.load_state_dict(vision.state_dict(), strict=False)
-            wrong = [name for name in result.missing_keys if "pooler" not in name] + result.unexpected_keys
-            if wrong:
-                raise ValueError(f"The vision model does not fit its configuration: {', '.join(wrong[:5])} ...")
+            detector.load_vision_weights(vision)
         return detector.eval()
 
     @can_return_tuple

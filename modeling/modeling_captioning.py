@@ -26,10 +26,10 @@ from .inputs_captioning import (
 )
 from .layers_vision import (
     VisionBackbone,
+    VisionDetector,
     load_vision_model_for,
     regions_of_images,
     supported_attentions,
-    vision_part_of,
 )
 from .losses_captioning import IGNORED_LABEL, CaptionLossMixin
 
@@ -143,15 +143,6 @@ class CaptioningLMOutput(Seq2SeqLMOutput):
     encoder_relations: Tensor | None = None
 
 
-def shift_right(labels: Tensor, start_token_id: int, pad_token_id: int) -> Tensor:
-    """Return the decoder inputs `[B, T]` of labels `[B, T]`: the start token, then all labels but the last.
-
-    -100 becomes the pad id.
-    """
-    shifted = torch.cat((torch.full_like(labels[:, :1], start_token_id), labels[:, :-1]), dim=1)  # [B, T]
-    return shifted.masked_fill(shifted == IGNORED_LABEL, pad_token_id)
-
-
 class CaptioningPreTrainedModel(PreTrainedModel):
     """Base class of captioners with shared hooks and initialisation."""
 
@@ -246,7 +237,8 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
 
     def __init__(self, config: CaptioningConfig) -> None:
         super().__init__(config)
-        self.vision = vision_part_of(config) if config.vision_config is not None else None
+        vision_class = VisionDetector if config.has_detector else VisionBackbone
+        self.vision = vision_class(config) if config.vision_config is not None else None
 
     @property
     def input_dtype(self) -> torch.dtype:
@@ -307,6 +299,17 @@ class CaptioningEncoder(CaptioningPreTrainedModel):
         if self.config.region_mask_rule == "explicit":
             regions = without_padding(regions)
         return check_regions(regions, self.config.region_feature_size)
+
+    def load_vision_weights(self, vision_model: PreTrainedModel) -> None:
+        """Copy the weights and statistics of a vision model of the same configuration.
+
+        Raises:
+            ValueError: if a weight is missing, except those of a pooler, which regions do not depend on.
+        """
+        result = self.vision.model.load_state_dict(vision_model.state_dict(), strict=False)
+        wrong = [name for name in result.missing_keys if "pooler" not in name] + result.unexpected_keys
+        if wrong:
+            raise ValueError(f"The vision model does not fit its configuration: {', '.join(wrong[:5])} ...")
 
     def _check_boxes(self, regions: RegionFeatures, inputs: Mapping[str, Tensor]) -> None:
         """Raise a `ValueError` if the configuration needs boxes, and there are neither boxes nor relations."""
@@ -520,8 +523,13 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
         return self.model.encoder.get_region_features(pixel_values, view_mask=view_mask, **vision_inputs)
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Return the decoder inputs `[B, T]` of labels `[B, T]`."""
-        return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
+        """Return the decoder inputs `[B, T]` of labels `[B, T]`: the start token, then all labels but the last.
+
+        -100 becomes the padding id.
+        """
+        start = torch.full_like(labels[:, :1], self.config.decoder_start_token_id)
+        shifted = torch.cat((start, labels[:, :-1]), dim=1)  # [B, T]
+        return shifted.masked_fill(shifted == IGNORED_LABEL, self.config.pad_token_id)
 
     @deprecate_kwarg("past_key_values", "5.40.0", new_name="cache")
     @can_return_tuple
@@ -641,17 +649,6 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
             fields = {"vocab_size": len(tokenizer)} | ids | fields
         model = cls(cls.config_class(**fields))
         if vision is not None:
-            model.load_vision_weights(vision)
+            model.get_encoder().load_vision_weights(vision)
         model.is_untrained = True
         return model.eval()
-
-    def load_vision_weights(self, vision_model: PreTrainedModel) -> None:
-        """Copy the weights and statistics of a vision model of the same configuration.
-
-        Raises:
-            ValueError: if a weight is missing, except those of a pooler, which regions do not depend on.
-        """
-        result = self.model.encoder.vision.model.load_state_dict(vision_model.state_dict(), strict=False)
-        wrong = [name for name in result.missing_keys if "pooler" not in name] + result.unexpected_keys
-        if wrong:
-            raise ValueError(f"The vision model does not fit its configuration: {', '.join(wrong[:5])} ...")

@@ -20,8 +20,10 @@ from .layers_recurrent import (
     DotRegionAttention,
     LSTMState,
     PreparedDotAttention,
+    RefiningEncoder,
+    RefiningLayer,
+    RefiningStep,
 )
-from .layers_refining import RefiningEncoder, RefiningLayer, RefiningStep
 from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,

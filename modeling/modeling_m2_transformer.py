@@ -44,10 +44,6 @@ class M2TransformerEncoder(M2TransformerPreTrainedModel, RegionEncoder):
     Attention weights of its output are `[B, H, R, R + memory slots]`.
     """
 
-    def __init__(self, config: M2TransformerConfig) -> None:
-        super().__init__(config)
-        self.post_init()
-
     @staticmethod
     def make_layer(config: M2TransformerConfig) -> RegionEncoderLayer:
         """Return a new layer (Eq. 3-5)."""

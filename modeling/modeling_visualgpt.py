@@ -52,10 +52,10 @@ class VisualGPTEncoder(VisualGPTPreTrainedModel, RegionEncoder):
 
     activation = staticmethod(partial(nn.functional.gelu, approximate="tanh"))
 
-    def __init__(self, config: VisualGPTConfig) -> None:
-        super().__init__(config)
-        self.box_projection = nn.Linear(5, config.hidden_size) if config.use_region_boxes else None
-        self.post_init()
+    def post_init(self) -> None:
+        """Add the projection of boxes, then initialise as transformers does."""
+        self.box_projection = nn.Linear(5, self.config.hidden_size) if self.config.use_region_boxes else None
+        super().post_init()
 
     def linear(self, regions: RegionFeatures) -> Tensor:
         """Project region features `[B, R, D_in]`, and boxes with `use_region_boxes`, to `[B, R, D]`."""

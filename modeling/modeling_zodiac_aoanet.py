@@ -15,8 +15,15 @@ from .layers_intensity import (
     visible_entries,
     without_common_padding,
 )
-from .layers_recurrent import AttendedContext, AttentionLSTMDecoder, AttentionLSTMLayer, AttentionLSTMPreTrainedModel
-from .layers_refining import RefiningEncoder, RefiningLayer, RefiningStep
+from .layers_recurrent import (
+    AttendedContext,
+    AttentionLSTMDecoder,
+    AttentionLSTMLayer,
+    AttentionLSTMPreTrainedModel,
+    RefiningEncoder,
+    RefiningLayer,
+    RefiningStep,
+)
 from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,

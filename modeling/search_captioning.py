@@ -65,11 +65,6 @@ class Hypotheses:
         """Merge the axes of images and hypotheses, `[B, K, ...]` to `[B * K, ...]`."""
         return Hypotheses(*(tensor.flatten(0, 1) for tensor in vars(self).values()))
 
-    @property
-    def sequences(self) -> Tensor:
-        """Tokens, under the name that `generate()` uses."""
-        return self.tokens
-
 
 def _gather(tensor: Tensor, index: Tensor) -> Tensor:
     """Select entries `[B, n, ...]` of `[B, K, ...]` by an index `[B, n]`."""

@@ -48,6 +48,7 @@ BACKBONE_FIELDS = (
     "image_std",
 )
 # Steps that a processor must inherit unchanged; otherwise these settings do not describe it.
+MAX_PREPARED = 2**26  # pixels of a prepared image: more are a fault of the settings, or of a very thin image
 BACKBONE_STEPS = ("resize", "center_crop", "rescale", "normalize", "process_image", "_preprocess")
 # Processors with steps of their own that equal the settings above (for images, not for segmentation maps).
 PLAIN_PROCESSORS = ("BeitImageProcessor", "MobileNetV2ImageProcessor", "SegformerImageProcessor")
@@ -334,7 +335,12 @@ class CaptioningImageProcessorFast(_ImageSteps, TorchvisionBackend):
         return torch.from_numpy(resized).movedim(-1, -3).contiguous()
 
     def center_crop(self, image: torch.Tensor, size: Any, **kwargs: Any) -> torch.Tensor:  # type: ignore[override]
-        """Crop the centre; if the crop is larger than the image, pad with black, the odd line above and left."""
+        """Crop the centre; if the crop is larger than the image, pad with black, the odd line above and left.
+
+        Raises:
+            ValueError: the crop has none or too many pixels.
+        """
+        _require_possible(size.height, size.width, f"crop_size={dict(size)}")
         for axis, wanted in ((-2, size.height), (-1, size.width)):
             missing = max(wanted - image.shape[axis], 0)
             rim = [(missing + 1) // 2, missing // 2]
@@ -408,7 +414,25 @@ def decoded_jpeg(source: Any) -> torch.Tensor | None:
 
 
 def _resized(shape: Sequence[int], size: SizeDict) -> tuple[int, int]:
-    """Return height and width after resizing, by the rules of transformers."""
+    """Return height and width after resizing, by the rules of transformers.
+
+    Raises:
+        ValueError: the size is incomplete, or the image would have none or too many pixels.
+    """
+    height, width = _by_rule(shape, size)
+    _require_possible(height, width, f"size={dict(size)}")
+    return height, width
+
+
+def _require_possible(height: int, width: int, rule: str) -> None:
+    if not 0 < height * width <= MAX_PREPARED:
+        raise ValueError(
+            f"{rule} would make an image of {width:,} x {height:,} pixels, expected 1 to {MAX_PREPARED:,} pixels. "
+            "The image is too thin, or the image processor of the captioner is damaged."
+        )
+
+
+def _by_rule(shape: Sequence[int], size: SizeDict) -> tuple[int, int]:
     height, width = shape
     if size.shortest_edge and size.longest_edge:
         return get_size_with_aspect_ratio((height, width), size.shortest_edge, size.longest_edge)

@@ -13,7 +13,7 @@ BENCHMARKS = ROOT / "benchmarks"
 RESULTS = sorted((BENCHMARKS / "results").glob("*.json"))
 PAGES = [ROOT / "README.md", *(path for path in (ROOT / "docs").rglob("*.md") if path.name != "results.md")]
 COMMENTED = sorted((ROOT / "hf_captioners" / "reproduce" / "recipes").rglob("*.yaml"))
-LINK = re.compile(r"\]\([\w./]*results\.md(?:#([\w-]*))?\)")
+LINK = re.compile(r"\]\([\w./]*results\.md(?:#([\w-]*))?\)|benchmarks/results/(\w+)\.json")
 DECIMAL = re.compile(r"(?<![\w.,])(\d+\.\d+)(?![\w.]*\w)")
 BESIDE_METRIC = re.compile(r"(?:CIDEr|BLEU|METEOR|ROUGE|SPICE)[^.;|]{0,50}?" + DECIMAL.pattern)
 SMALLEST_SCORE = 0.05  # smaller numbers of a section are deviations
@@ -66,20 +66,24 @@ def is_rounding(number, scores):
 def quotes(text, sections, names):
     """The figures of some sections that a text quotes.
 
-    Figures before a link to a section are those of the section. Without a link, a number after the name of a metric
-    is a quote if it is a score of these sections and of no other one.
+    Figures before a link to a section or to a result file are those of the section, and so are those that follow in
+    the paragraph without a link of their own. Without a link, a number after the name of a metric is a quote if it is
+    a score of these sections and of no other one.
     """
     titles = {anchor(lines[0]): name for name, lines in sections.items()}
-    old = set().union(*(printed_scores(sections[name]) for name in names))
+    old = set().union(*(printed_scores(sections[name]) for name in names if name in sections))
     present = set().union(*(printed_scores(lines) for name, lines in sections.items() if name not in names))
     found = []
     for paragraph in re.split(r"\n\s*\n", text):
-        end = 0
+        end, linked = 0, None
         for link in LINK.finditer(paragraph):
-            if titles.get(link[1]) in names:
+            linked = titles.get(link[1]) or link[2] or linked
+            if linked in names:
                 found += DECIMAL.findall(paragraph[end : link.start()])
-            if link[1]:
+            if link[1] or link[2]:
                 end = link.end()
+        if linked in names:
+            found += DECIMAL.findall(paragraph[end:])
         beside = [match[1] for match in BESIDE_METRIC.finditer(paragraph[end:])]
         found += [number for number in beside if is_rounding(number, old) and not is_rounding(number, present)]
     return found
@@ -247,6 +251,8 @@ def test_a_planted_change_marks_its_section_and_finds_quotes(modules):
     assert quotes("A CIDEr-D of 1.047 ([results](results.md)).", sections, names) == ["1.047"]
     assert quotes("Set the width to 1.047.", sections, names) == []
     assert quotes("CIDEr-D is 0.471 with a transformer.", sections, names) == []
+    assert quotes(f"{link}: 1.05 with the words of the captions.", sections, names) == ["1.05"]
+    assert quotes("It takes 1.3 s (`benchmarks/results/attributes.json`).", sections, names) == ["1.3"]
     other = "docs/results.md#few-photographs-with-captions-of-their-own"
     assert quotes(f"It gains 0.445 of CIDEr-D ([results]({other})).", sections, names) == []
     assert quotes(f"CIDEr-D is 1.047 {link}.", sections, []) == []
@@ -267,6 +273,6 @@ def test_no_page_quotes_a_figure_that_is_to_be_repeated(modules):
     quoted = {
         str(path.relative_to(ROOT)): found
         for path in [*PAGES, *COMMENTED]
-        if (found := quotes(path.read_text(encoding="utf-8"), sections, [name for name in names if name in sections]))
+        if (found := quotes(path.read_text(encoding="utf-8"), sections, names))
     }
     assert quoted == {}, f"figures of {', '.join(names)}, which are to be repeated"

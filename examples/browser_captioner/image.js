@@ -1,4 +1,4 @@
-// Preparation of images as `onnx_captioner.py` does it: the same numbers as Pillow, not those of a canvas.
+// Preparation of images as `onnx_images.py` does it: the same numbers as Pillow, not those of a canvas.
 
 const PRECISION = 22; // bits after the point of Pillow's weights for 8-bit images
 const WEIGHTS = {

@@ -1,4 +1,4 @@
-// Greedy decoding and beam search of one image, with the rules and the bookkeeping of `onnx_captioner.py`.
+// Greedy decoding and beam search of one image, with the rules and the bookkeeping of `onnx_search.py`.
 
 const EXCLUDED = -1e9; // added to the score of a hypothesis that must not be chosen
 const float = Math.fround; // scores are 32-bit numbers, as in Python

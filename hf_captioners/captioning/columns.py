@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,7 +65,7 @@ def load_pipeline(
 
         return OnnxPipeline(model)
     sources: list[Any] = [model] if model is None or isinstance(model, str) else list(model)
-    options = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     if len(sources) > 1 or weights is not None:
         captioner, processor = load_ensemble(sources, weights, **options)
     else:
@@ -206,6 +207,12 @@ class CaptionBatches:
             records = [] if fault is not None else next(found)
             texts = [record["generated_text"] for record in records]
             values = [record["score"] for record in records]
+            if not all(map(math.isfinite, values)):
+                raise ValueError(
+                    f"The captioner {self.pipeline.model.name_or_path} computed the score {values[0]} of a caption, "
+                    "expected a finite number: its weights are damaged, or its training diverged. Pass an earlier "
+                    "checkpoint, or download it again."
+                )
             several = len(records) > 1
             captions.append(None if not records else texts if several else texts[0])
             scores.append(None if not records else values if several else values[0])

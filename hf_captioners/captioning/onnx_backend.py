@@ -10,7 +10,9 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from hf_captioners.onnx import OnnxCaptioner
-from hf_captioners.onnx.onnx_captioner import TOKENIZER_FILE, prepare_image
+from hf_captioners.onnx.onnx_captioner import naming
+from hf_captioners.onnx.onnx_facts import TOKENIZER_FILE
+from hf_captioners.onnx.onnx_images import prepare_image
 from hf_captioners.pipelines.image_captioning import batch_seed
 
 
@@ -32,7 +34,9 @@ class OnnxPipeline:
         if not self.captioner.reads_images:
             raise ValueError(f"{folder} is an exported captioner of regions, expected one of images.")
         self.model = SimpleNamespace(name_or_path=str(folder), dtype=self.dtype)
-        self.tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(Path(folder, TOKENIZER_FILE)))
+        path = Path(folder, TOKENIZER_FILE)
+        with naming(path, "is damaged"):
+            self.tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path))
         self.numbers = self.captioner.facts["image"]
 
     def __getstate__(self) -> dict[str, Any]:

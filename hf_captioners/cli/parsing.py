@@ -259,3 +259,12 @@ def data_options_of(args: argparse.Namespace) -> dict[str, Any]:
     """
     options = read_named_values(args.data_options, "data_options")
     return options | ({"follow_links": True} if args.follow_links else {})
+
+
+def add_allow_code(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that allows recipes to name code, see `Recipe.load`."""
+    parser.add_argument(
+        "--allow_code",
+        action="store_true",
+        help="run code that recipes from files name, such as rewards and metrics module:function",
+    )

@@ -8,6 +8,8 @@ from pathlib import Path
 from hf_captioners.reproduce.recipe import RECIPES, Recipe
 from hf_captioners.training.parser import add_training_flags, merge_arguments
 
+from .parsing import add_allow_code
+
 NAME = "reproduce"
 HELP = "run the recipes of a published table and print mean and deviation beside the published metrics"
 # Arguments of this command alone; all others are training arguments, which override those of the recipes.
@@ -16,6 +18,7 @@ FEW = {
     "with what": ("data_dir", "features", "settings", "output_dir", "launcher", "dry_run", "help_all", "help"),
 }
 OWN = {"paper", "table", "row", "regime", "recipes", "seeds", "launcher", "dry_run", "settings", "output_dir", "seed"}
+OWN |= {"allow_code"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="YAML files of training arguments that override those of the recipes, for example paths of this machine",
     )
+    add_allow_code(parser)
     parser.add_argument("--launcher", default=sys.executable, help='for example "accelerate launch"')
     parser.add_argument("--dry_run", action="store_true", help="only print the commands")
     add_training_flags(parser)
@@ -44,10 +48,10 @@ def run(args: argparse.Namespace) -> int:
     """Execute what is not done and print the table; 1 if a run failed."""
     from hf_captioners.reproduce.runs import FAILED, Run, find_recipes, plan_runs
 
-    settings = [Recipe.load(path).arguments for path in args.settings]
+    settings = [Recipe.load(path, args.allow_code).arguments for path in args.settings]
     overrides = merge_arguments(*settings, {name: value for name, value in vars(args).items() if name not in OWN})
     output = Path(getattr(args, "output_dir", None) or Path("runs", "reproduce", args.paper))
-    recipes = find_recipes(args.recipes, args.paper, args.table, args.row)
+    recipes = find_recipes(args.recipes, args.paper, args.table, args.row, args.allow_code)
     runs = plan_runs(recipes, output, args.regime, args.seeds)
     if args.dry_run:
         for one in runs:

@@ -10,7 +10,7 @@ from hf_captioners.reproduce.recipe import Recipe
 from hf_captioners.training.parser import add_training_flags, argument_list, merge_arguments, read_arguments
 
 from .evaluate import add_strict_argument, report_left_out
-from .parsing import with_dashes
+from .parsing import add_allow_code, with_dashes
 from .paths import check_training_paths
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 NAME = "train"
 HELP = "train a captioner on your own images and captions"
 # Arguments of this command alone; all others are fields of the dataclasses.
-OWN = ("recipes", "regime", "reproduces", "resume", "strict")
+OWN = ("recipes", "regime", "reproduces", "resume", "strict", "allow_code")
 FEW: Mapping[str, Sequence[str]] = {
     "data": ("train_dir", "validation_dir", "dataset", "data_dir", "data_options"),
     "captioner": ("language_model", "vision_model", "architecture", "model", "model_config"),
@@ -64,13 +64,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("RECIPE", "REGIME"),
         help="show the published row of this recipe and regime in the card, beside the metrics of --test_split",
     )
+    add_allow_code(parser)
     add_strict_argument(parser)
     add_training_flags(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Train a captioner and print a summary; 1 if training diverged, or with `--strict` if images are unreadable."""
-    recipes = [Recipe.load(path) for path in args.recipes]
+    recipes = [Recipe.load(path, args.allow_code) for path in args.recipes]
     if args.regime is not None and not recipes:
         raise ValueError(f"`--regime {args.regime}` needs a recipe: hf-captioners train RECIPE.yaml --regime NAME.")
     for recipe in recipes:
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     typed = {name: value for name, value in vars(args).items() if name not in OWN}
     values = merge_arguments(*parts, typed)
     reproduces = args.reproduces or ((recipes[0].path, args.regime) if args.regime is not None else None)
-    comparison = Recipe.load(reproduces[0]).comparison(reproduces[1]) if reproduces else None
+    comparison = Recipe.load(reproduces[0], args.allow_code).comparison(reproduces[1]) if reproduces else None
     check_training_paths(values)
 
     from hf_captioners.training.health import DivergenceError

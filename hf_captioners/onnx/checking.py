@@ -8,7 +8,9 @@ import PIL.Image
 import torch
 
 from .graphs import SIZES, make_example
-from .onnx_captioner import DecoderStates, OnnxCaptioner, prepare_image
+from .onnx_captioner import OnnxCaptioner
+from .onnx_images import prepare_image
+from .onnx_search import DecoderStates
 
 # Largest differences of logits, relative to the largest logit if that is above 1. Measured: 5e-7 to 2e-6 in float32;
 # with 8-bit weights 0.013 (trained AoANet), 0.011 (trained ZoDIAC), 0.061 (large VisualGPT with random weights).

@@ -18,13 +18,14 @@ from hf_captioners._version import __version__
 from hf_captioners.architectures import Architecture, Purpose
 from hf_captioners.inert_text import inert_text
 from hf_captioners.loading import architecture_of, load_captioner, require_merged
+from hf_captioners.modeling.layers_transformer import TextDecoder
 from hf_captioners.names import did_you_mean
 from hf_captioners.output_files import as_json, new_folder, require_new_folder, write_text
 from hf_captioners.processing.image_processing_captioning import _ImageSteps
 
-from . import onnx_captioner
 from .graphs import IMAGE_SIZE, NEWEST_OPSET, OLDEST_OPSET, OPSET, Graphs, make_graphs, save_graph
-from .onnx_captioner import DECODER, ENCODER, FACTS_FILE, FORMAT, TOKENIZER_FILE, GenerationOptions, file_digest
+from .onnx_captioner import TRAVELLING
+from .onnx_facts import DECODER, ENCODER, FACTS_FILE, FORMAT, TOKENIZER_FILE, GenerationOptions, file_digest
 from .quantizing import quantize_graph
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -64,8 +65,8 @@ def export_captioner(
 
     The folder has the graphs `onnx/encoder_model.onnx` and `onnx/decoder_model_merged.onnx`, `captioner.json` (how
     images are prepared, defaults of decoding, tokens), `tokenizer.json`, a card with the licence, and
-    `onnx_captioner.py`, which captions images with this folder alone. It appears when it is complete, and its logits
-    have been compared with those of the captioner.
+    `onnx_captioner.py` with three files that it imports, which caption images with this folder alone. It appears when
+    it is complete, and its logits have been compared with those of the captioner.
 
     Args:
         model: directory or name of a captioner, or a loaded captioner. None: the one that an installed package offers.
@@ -165,6 +166,7 @@ def captioner_facts(model: Any, processor: Any, architecture: Architecture, weig
     config, generation = model.config, model.generation_config
     ends = generation.eos_token_id if generation.eos_token_id is not None else config.eos_token_id
     prefix, word = processor.text_for_tokenizer("x"), "x"
+    positions = positions_of_decoder(model)
     return {
         "format": FORMAT,
         "library_version": __version__,
@@ -183,12 +185,20 @@ def captioner_facts(model: Any, processor: Any, architecture: Architecture, weig
             "merge_repeated_words": processor.merge_repeated_words,
             "prefix": prefix.removesuffix(word),
         },
-        "generation": generation_defaults(generation),
+        "positions": positions,
+        "generation": generation_defaults(generation, positions),
     }
 
 
+def positions_of_decoder(model: Any) -> int | None:
+    """Return the largest number of tokens that the decoder reads; None if there is no limit."""
+    decoders = [module for module in model.modules() if isinstance(module, TextDecoder)]
+    found = [module.position_embedding.num_embeddings - module.first_position for module in decoders]
+    return min(found, default=None)
+
+
 def image_numbers(processor: Any) -> dict[str, Any]:
-    """Return the preparation of images as plain numbers, see `onnx_captioner.prepare_image`.
+    """Return the preparation of images as plain numbers, see `onnx_images.prepare_image`.
 
     Raises:
         ValueError: the size is given in a form that an exported captioner does not know.
@@ -228,11 +238,15 @@ def image_size_of(numbers: Mapping[str, Any] | None) -> tuple[int, int]:
     return size["height"], size["width"]
 
 
-def generation_defaults(generation: Any) -> dict[str, Any]:
+def generation_defaults(generation: Any, positions: int | None = None) -> dict[str, Any]:
     """Return the defaults of decoding that differ from those of `GenerationOptions`.
 
+    Args:
+        generation: the generation configuration.
+        positions: largest number of tokens that the decoder reads. None: unlimited.
+
     Raises:
-        ValueError: an option is set that an exported captioner does not have.
+        ValueError: an option is set that an exported captioner does not have, or captions may exceed the positions.
     """
     usual = {one.name: one.default if one.default is not MISSING else [] for one in fields(GenerationOptions)}
     given = {
@@ -253,7 +267,12 @@ def generation_defaults(generation: Any) -> dict[str, Any]:
     limit = generation.max_new_tokens
     if limit is None and generation.max_length is not None:
         limit = generation.max_length - 1  # beside the begin token
-    chosen = given | {"max_new_tokens": limit or DEFAULT_NEW_TOKENS}
+    if limit and positions is not None and limit > positions:
+        raise ValueError(
+            f"The captioner writes up to {limit:,} tokens, and its decoder has {positions:,} positions. Lower the "
+            f"limit: `model.generation_config.max_new_tokens = {positions}`, and save the captioner again."
+        )
+    chosen = given | {"max_new_tokens": limit or min(DEFAULT_NEW_TOKENS, positions or DEFAULT_NEW_TOKENS)}
     return {name: value for name, value in chosen.items() if value != usual[name] or name == "max_new_tokens"}
 
 
@@ -266,7 +285,8 @@ def write_folder(folder: Path, graphs: Graphs, facts: dict[str, Any], model: Any
         if facts["weights"] == "int8":
             quantize_graph(path)
     processor.tokenizer.backend_tokenizer.save(str(folder / TOKENIZER_FILE))
-    shutil.copyfile(onnx_captioner.__file__, folder / Path(onnx_captioner.__file__).name)
+    for name in TRAVELLING:
+        shutil.copyfile(Path(__file__).with_name(name), folder / name)
     names = [*facts["graphs"].values(), TOKENIZER_FILE]
     facts = facts | {"files": {name: file_digest(folder / name) for name in names}}
     write_text(folder / FACTS_FILE, as_json(facts) + "\n")

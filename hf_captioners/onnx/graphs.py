@@ -20,7 +20,7 @@ from transformers.utils import logging
 from hf_captioners.modeling.inputs_captioning import input_names
 
 from .cache_tensors import IMAGE, STATE, cache_of_tensors, cache_tensors
-from .onnx_captioner import IMAGES, LENGTH, PAST, PRESENT, ROWS
+from .onnx_search import IMAGES, LENGTH, PAST, PRESENT, ROWS
 
 OLDEST_OPSET, NEWEST_OPSET, OPSET = 18, 23, 18
 ENCODED = "encoder."  # begins the names of the encoder's outputs, some of which are inputs too

@@ -291,7 +291,13 @@ class ImageCaptioningPipeline(Pipeline):
         result = {"sequences": output.sequences.view(by_image)}  # [B, n, L]
         if scored:
             generated, logprobs = token_logprobs(output)
-            logprobs = logprobs.masked_fill(_after_end(generated, self._end_ids(options)), torch.nan)
+            after_end = _after_end(generated, self._end_ids(options))
+            if bool((logprobs.isnan() & ~after_end).any()):
+                raise ValueError(
+                    f"{self.model.name_or_path} computes logits that are not finite (NaN or infinite): its weights "
+                    "are damaged, or its training diverged. Pass an earlier checkpoint, or download it again."
+                )
+            logprobs = logprobs.masked_fill(after_end, torch.nan)
             result["token_logprobs"] = logprobs.view(len(prompts), -1, logprobs.shape[-1])  # [B, n, T]
         return result
 
@@ -414,7 +420,7 @@ def batch_seed(seed: int, inputs: Mapping[str, torch.Tensor]) -> int:
     digest = hashlib.blake2b(str(seed).encode(), digest_size=7)
     for name, values in sorted(inputs.items()):
         digest.update(f"{name} {tuple(values.shape)}".encode())
-        digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(values.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return int.from_bytes(digest.digest(), "little")
 
 

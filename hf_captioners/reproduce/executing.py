@@ -1,6 +1,7 @@
 """Execution of runs: each in a child process, resumed after an interruption, with tables and cards after each."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def execute_runs(
     require_no_links_out(output)
     for run in runs:
         require_same_arguments(run, run.typed(overrides))
-    every_recipe = find_recipes(recipes, runs[0].names["paper"])
+    every_recipe = find_recipes(recipes, runs[0].names["paper"], allow_code=True)  # for the order of rows alone
     for number, run in enumerate(runs, 1):
         if on_start is not None:
             on_start(number, run)
@@ -133,7 +134,8 @@ def _execute(run: Run, arguments: list[str], launcher: list[str]) -> dict[str, A
     with open_for_writing(log, "w") as file:
         command = [*launcher, "-m", "hf_captioners.cli", run.command, *arguments]
         command += ["--resume"] if same and not run.members else []
-        status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False).returncode
+        own = {**os.environ, "PYTHONSAFEPATH": "1"}  # or `-m` imports files of the current folder, such as `yaml.py`
+        status = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, check=False, env=own).returncode
     if not same:  # the duration of an interrupted run is not known
         result["seconds"] = round(time.time() - started)
     if status == 0 and metrics_file.is_file():

@@ -29,7 +29,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_captioners.names import did_you_mean, nearest_name
-from hf_captioners.training.parser import NAMED_VALUES, NULL, require_argument
+from hf_captioners.training.parser import NAMED_VALUES, NULL
+
+from .recipe_file import check_argument, line_of, read_yaml
 
 if TYPE_CHECKING:
     from hf_captioners.hub.card_facts import PublishedFacts
@@ -118,38 +120,43 @@ class Recipe:
         path: path of the file.
         arguments: names and values.
         published: the row that it reproduces, if any.
+        allow_code: whether its arguments, and those of rows that it combines, may name code, see `load`.
     """
 
     path: Path
     arguments: Mapping[str, Any]
     published: PublishedRow | None = None
+    allow_code: bool = False
 
     @classmethod
-    def load(cls, source: str | os.PathLike[str]) -> "Recipe":
+    def load(cls, source: str | os.PathLike[str], allow_code: bool = False) -> "Recipe":
         """Load a recipe.
 
         Args:
             source: a path, or a path below the recipes of this package, for example
                 `show_attend_tell/flickr8k_soft.yaml`.
+            allow_code: whether arguments may name code, such as a reward `module:function`, which is imported when
+                the recipe is run. Those of the recipes of this package always may.
 
         Raises:
             FileNotFoundError: there is no such file in either place.
-            ValueError: the file is no mapping, or its block `reproduces` is incomplete.
+            ValueError: the file is no mapping, an argument is wrong or names code that is not allowed, or the block
+                `reproduces` is incomplete.
         """
-        import yaml
-
         path = find_recipe(source)
-        try:
-            text = path.read_text(encoding="utf-8")
-            content = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # the first one is faster
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or no date
-            raise ValueError(f"{path} is no YAML: {error}") from error
+        content, node = read_yaml(path)
         if not isinstance(content, dict):
             raise ValueError(f"{path} holds a {type(content).__name__}, expected lines of the form `name: value`.")
-        published = content.pop(REPRODUCES, None)
-        for name, value in content.items():
-            _check_argument(path, text, name, value)
-        return cls(path, content, None if published is None else _published(path, published))
+        block = content.pop(REPRODUCES, None)
+        published = None if block is None else _published(path, block)
+        allow_code = allow_code or path.resolve().is_relative_to(RECIPES.resolve())
+        regimes = published.regimes if published else {}
+        parts: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [((), content)]
+        parts += [((REPRODUCES, "regimes", name, "arguments"), one.arguments) for name, one in regimes.items()]
+        for keys, arguments in parts:
+            for name, value in arguments.items():
+                check_argument(f"{path}:{line_of(node, [*keys, str(name)])}", str(name), value, allow_code)
+        return cls(path, content, published, allow_code)
 
     def combined(self) -> "list[tuple[Recipe, Sequence[int]]]":
         """Return the recipes whose runs this row combines, each with its seeds; none for a row that is trained.
@@ -165,7 +172,7 @@ class Recipe:
         if not path.is_file():
             hint = did_you_mean(name, [other.name for other in self.path.parent.glob("*.yaml")])
             raise ValueError(f"{self.path} combines {name}, which is not in its folder.{hint}")
-        member = Recipe.load(path)
+        member = Recipe.load(path, self.allow_code)
         if member.published is None or member.published.combines:
             raise ValueError(f"{self.path} combines {name}, expected the recipe of a row that is trained.")
         assert self.published is not None
@@ -207,36 +214,6 @@ class Recipe:
         return regimes[name]
 
 
-def key_lines(text: str) -> dict[tuple[str, ...], int]:
-    """Return the line of every key of a YAML file, from 1, by its path of keys."""
-    import yaml
-
-    lines: dict[tuple[str, ...], int] = {}
-
-    def visit(node: Any, keys: tuple[str, ...]) -> None:
-        if isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                path = (*keys, str(key.value))
-                lines[path] = key.start_mark.line + 1
-                visit(value, path)
-
-    visit(yaml.compose(text), ())
-    return lines
-
-
-def _check_argument(path: Path, text: str, key: Any, value: Any) -> None:
-    """Check name and value of an argument of a file.
-
-    Raises:
-        ValueError: with file and line.
-    """
-    name = str(key)
-    try:
-        require_argument(name).read(value)
-    except ValueError as error:
-        raise ValueError(f"{path}:{key_lines(text).get((name,), 1)}: {error}") from error
-
-
 def find_recipe(source: str | os.PathLike[str]) -> Path:
     """Find a recipe: a path that does not exist is looked up below the recipes of this package.
 
@@ -256,6 +233,8 @@ def find_recipe(source: str | os.PathLike[str]) -> Path:
 def _published(path: Path, content: Any) -> PublishedRow:
     try:
         regimes = {str(name): Regime(**(regime or {})) for name, regime in content["regimes"].items()}
+        if not all(isinstance(part, Mapping) for one in regimes.values() for part in (one.arguments, one.published)):
+            raise TypeError("`arguments` and `published` of a regime are mappings")
         rows = tuple(CombinedRow(**row) for row in content.get("combines", ()))
         return PublishedRow(**{**content, "table": str(content["table"]), "regimes": regimes, "combines": rows})
     except (TypeError, KeyError, AttributeError) as error:

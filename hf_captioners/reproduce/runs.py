@@ -68,7 +68,9 @@ class Run:
         return json.loads(read_text_inside(path)) if path.exists() else None
 
 
-def find_recipes(folder: Path, paper: str, table: str | None = None, row: str | None = None) -> list[Recipe]:
+def find_recipes(
+    folder: Path, paper: str, table: str | None = None, row: str | None = None, allow_code: bool = False
+) -> list[Recipe]:
     """Find the recipes of rows of a paper.
 
     Args:
@@ -76,14 +78,16 @@ def find_recipes(folder: Path, paper: str, table: str | None = None, row: str | 
         paper: short name of the paper.
         table: number of a table. None: all tables.
         row: part of the name of a row. None: all rows.
+        allow_code: whether recipes may name code, see `Recipe.load`.
 
     Raises:
         FileNotFoundError: there is no such folder.
-        ValueError: there are no such rows.
+        ValueError: there are no such rows, or a recipe of the folder is wrong or names code that is not allowed.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}. Leave `recipes` out to use those of the package.")
-    known = [recipe for path in sorted(folder.rglob("*.yaml")) if (recipe := Recipe.load(path)).published]
+    loaded = [Recipe.load(path, allow_code) for path in sorted(folder.rglob("*.yaml"))]
+    known = [recipe for recipe in loaded if recipe.published]
     wanted = [
         recipe
         for recipe in known

@@ -35,6 +35,8 @@ SELF_CRITICAL, RECIPE = "scst", "recipe"
 # earlier ones instead of replacing them.
 NAMED_VALUES = ("model_config", "processor_config", "data_options")
 ADDED = ("model_config", "processor_config")
+# Arguments whose values may be `module:function`, which is imported.
+NAMES_FUNCTIONS = ("reward_funcs", "eval_metrics", "test_metrics")
 EXPECTED = {"bool": "true or false", "int": "a whole number", "float": "a number", "mapping": "a mapping"}
 EXPECTED |= {"str": "text (put it into quotes)", "null": "null", "list[str]": "a list", "list[float]": "a list"}
 TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")  # as transformers reads them

@@ -162,6 +162,14 @@ def test_several_and_broken_ones_are_named(default, site, images, capsys):
     assert "has no config.json. Install the package" in capsys.readouterr().err
 
 
+def test_an_entry_point_that_ends_the_program_is_named(site, images, capsys):
+    offer(site, "tiny_default", "anywhere")
+    entry = site / "tiny_default-1.0.dist-info" / "entry_points.txt"
+    entry.write_text("[hf_captioners.default_model]\naaa = sys:exit\n")
+    assert main(["caption", str(images)]) == 2
+    assert "The default captioner 'aaa' (sys:exit) cannot be found: SystemExit" in capsys.readouterr().err
+
+
 def test_a_folder_named_default_is_meant(default, captioner, tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(captioner, tmp_path / "default")

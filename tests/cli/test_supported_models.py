@@ -1,7 +1,9 @@
 """Models that are not supported are refused in one line, before images and weights are read."""
 
 import json
+import shutil
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import PIL.Image
@@ -96,6 +98,17 @@ def test_code_of_a_checkpoint_that_is_not_of_this_library(tmp_path):
     with pytest.raises(ValueError, match="model of the type 'git', for which captioning is not supported"):
         require_supported(str(tmp_path), trust_remote_code=True)
     require_supported(str(tmp_path))
+
+
+def test_code_of_a_captioner_of_another_package(captioner, tmp_path):
+    """Its checkpoint has the code, and its type is not registered here."""
+    for file in Path(captioner).iterdir():
+        shutil.copy(file, tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(content | {"model_type": "captioning_elsewhere"}))
+    for purpose in Purpose:
+        require_supported(str(tmp_path), purpose, trust_remote_code=True)
+    require_supported(str(tmp_path))  # transformers asks whether the code may run
 
 
 def test_adapters_are_of_their_captioner(unsupported, tmp_path):

@@ -23,7 +23,7 @@ def without_padding(rows, end_ids) -> list[list[int]]:
 
 def assert_same_captions(model, captioner, inputs) -> None:
     """Assert that both decode the same tokens with the same log-probabilities, also of a prompt."""
-    from hf_captioners.onnx.onnx_captioner import GenerationOptions
+    from hf_captioners.onnx.onnx_facts import GenerationOptions
 
     arrays = {name: inputs[name].numpy() for name in captioner.inputs}
     images = len(next(iter(arrays.values())))

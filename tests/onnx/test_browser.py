@@ -10,7 +10,7 @@ import PIL.Image
 import pytest
 
 from hf_captioners.onnx import OnnxCaptioner, export_captioner
-from hf_captioners.onnx.onnx_captioner import prepare_image, read_image
+from hf_captioners.onnx.onnx_images import prepare_image, read_image
 from tests.browser import open_browser
 from tests.hub.captioner_cases import case_of
 

@@ -16,7 +16,8 @@ from hf_captioners.onnx.cache_tensors import cache_of_tensors, cache_tensors
 from hf_captioners.onnx.checking import require_small
 from hf_captioners.onnx.exporting import export_captioner, generation_defaults, require_exportable, require_opset
 from hf_captioners.onnx.graphs import export_graph
-from hf_captioners.onnx.onnx_captioner import DecoderStates, OnnxCaptioner
+from hf_captioners.onnx.onnx_captioner import TRAVELLING, OnnxCaptioner
+from hf_captioners.onnx.onnx_search import DecoderStates
 from hf_captioners.onnx.quantizing import quantize_graph
 from tests.hub.captioner_cases import case_of
 
@@ -24,7 +25,7 @@ from tests.hub.captioner_cases import case_of
 def test_the_folder(exported):
     found = sorted(str(path.relative_to(exported)) for path in exported.rglob("*") if path.is_file())
     graphs = ["onnx/decoder_model_merged.onnx", "onnx/encoder_model.onnx"]
-    assert found == ["NOTICE", "README.md", "captioner.json", *graphs, "onnx_captioner.py", "tokenizer.json"]
+    assert found == ["NOTICE", "README.md", "captioner.json", *graphs, *TRAVELLING, "tokenizer.json"]
     facts = json.loads((exported / "captioner.json").read_text())
     assert facts["generation"] == {"max_new_tokens": 6, "num_beams": 3, "suppress_tokens": [3]}
     assert facts["tokens"] == {"start": 1, "end": [2], "pad": 0}

@@ -11,7 +11,9 @@ import PIL.Image
 import pytest
 
 from hf_captioners.onnx import OnnxCaptioner
-from hf_captioners.onnx.onnx_captioner import GenerationOptions, best, draw, prepare_image, read_image
+from hf_captioners.onnx.onnx_facts import GenerationOptions
+from hf_captioners.onnx.onnx_images import prepare_image, read_image
+from hf_captioners.onnx.onnx_search import best, draw
 
 # Run in the exported folder, with nothing of the library and of torch to be found.
 ALONE = """

@@ -169,7 +169,12 @@ def attack_recipe(material: Any, rng: random.Random, folder: Path) -> Attempt:
         text, how = mutated_json(yaml.safe_load(source.read_text()), rng)
         content = text.encode("utf-8", "surrogatepass")
     else:
-        others = [b"a: &a [*a, *a]\n", b"!!python/object/apply:os.system ['touch executed']\n", b"? {a: b}\n: 1\n"]
+        others = [
+            b"a: &a [*a, *a]\n",
+            b"a: &a {b: *a}\n",
+            b"!!python/object/apply:os.system ['touch executed']\n",
+            b"? {a: b}\n: 1\n",
+        ]
         content, how = mutated(source.read_bytes(), rng, others)
     if rng.random() < 0.1:
         levels = "".join(f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]\n" for n in range(1, 12))

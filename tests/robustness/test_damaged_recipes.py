@@ -13,6 +13,15 @@ DAMAGES = {
     "empty": b"",
     "an object of Python": b"!!python/object/apply:os.system ['touch executed']\n",
     "zero bytes": b"a: \x00\n",
+    "an alias within itself": b"a: &a {b: *a}\n",
+    "a list within itself": b"model_config: &a [*a]\n",
+    "a merged mapping within itself": b"model_config: &a {<<: *a}\n",
+    "repeated mappings": b"a0: &a0 {x: 1}\n"
+    + b"".join(b"a%d: &a%d {<<: [*a%d, *a%d]}\n" % (n, n, n - 1, n - 1) for n in range(1, 40)),
+    "repeated lists": b"model_config: &a0 [x]\n"
+    + b"".join(b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 9)) for n in range(1, 30)),
+    "a regime of lists": b"reproduces: {paper: p, table: 1, row: r, regimes: {x: {arguments: [1]}}}\n",
+    "names that are numbers": b"model_config: {1: 2}\n1: 2\n",
 }
 
 
