@@ -6,7 +6,7 @@ from enum import StrEnum
 from importlib import import_module
 from typing import Any, Literal
 
-from .dotted_paths import did_you_mean
+from .names import did_you_mean
 
 KINDS = ("Config", "Model", "ForConditionalGeneration", "Processor")
 

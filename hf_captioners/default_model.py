@@ -81,13 +81,13 @@ def default_model() -> ListedModel:
     if not found:
         raise FileNotFoundError(
             f"No captioner was named, and no installed package offers one (entry point group {GROUP}). Install one, "
-            "pip install 'hf-captioners[default]', or name a captioner, --model NAME_OR_DIRECTORY (Python: `model`)."
+            "pip install 'hf-captioners[default]', or name a captioner: `model`."
         )
     if len(found) > 1:
         names = ", ".join(f"{one.name} ({one.folder})" for one in found)
         raise ValueError(
-            f"No captioner was named, and several installed packages offer one: {names}. Name the folder of one: "
-            "--model DIRECTORY (in Python `model=`), or uninstall the others."
+            f"No captioner was named, and several installed packages offer one: {names}. Name the folder of one, "
+            "`model`, or uninstall the others."
         )
     return found[0]
 

@@ -1,11 +1,12 @@
 """Loading of captioners, vision models and processors from a directory or a name."""
 
+import dataclasses
 import json
 import logging
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,8 +27,9 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 from hf_captioners.architectures import ARCHITECTURES, Architecture, Purpose, is_supported, supported_captioners
 from hf_captioners.default_model import default_model, is_default
 from hf_captioners.modeling.configuration_captioning import DETECTORS
-from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model
+from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model, vision_config_of
 from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalGeneration
+from hf_captioners.names import did_you_mean, listed, near_path
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 
 logger = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ def load_vision_part(source: str, image_size: int | None = None) -> tuple[Any, C
         FileNotFoundError: it cannot be read.
     """
     settings: dict[str, Any] = {}
+    require_timm_name(source)
     with reading(source):
         vision = load_vision_model(source)
         if image_size is not None:
@@ -71,6 +74,48 @@ def load_vision_part(source: str, image_size: int | None = None) -> tuple[Any, C
             if vision.config.model_type in DETECTORS:  # an object at the edge is an object too
                 settings = {"size": square, "do_pad": False, "size_divisor": None}
         return vision, CaptioningImageProcessor.from_backbone(image_settings_source(source, vision), **settings)
+
+
+def read_vision_config(source: str) -> Any:
+    """Return the configuration of a vision model, without reading its weights.
+
+    Args:
+        source: see `load_vision_part`.
+
+    Raises:
+        ValueError: `source` is not a vision model, or timm does not have it.
+        FileNotFoundError: it cannot be read.
+    """
+    if source.startswith(TIMM_PREFIX):
+        require_timm_name(source)
+        return AutoConfig.for_model("timm_wrapper", architecture=source.split(":")[1], num_labels=0)
+    with reading(source):
+        return vision_config_of(source)
+
+
+def require_timm_name(source: str) -> None:
+    """Check the name of a model of timm and that of its weights; other sources are not checked.
+
+    Args:
+        source: see `load_vision_part`.
+
+    Raises:
+        ValueError: timm has no such model or weights. The message has the nearest name.
+    """
+    if not source.startswith(TIMM_PREFIX) or find_spec("timm") is None:
+        return
+    import timm
+
+    architecture, _, tag = source.split(":")[1].partition(".")
+    if not timm.is_model(architecture):
+        raise ValueError(
+            f"{source}: timm has no model {architecture!r}.{did_you_mean(architecture, timm.list_models())}"
+        )
+    tags = [name.partition(".")[2] for name in timm.list_pretrained(f"{architecture}.*")]
+    if tag and tags and tag not in tags:
+        raise ValueError(
+            f"{source}: timm has no weights {tag!r} of {architecture}; it has {listed(tags)}.{did_you_mean(tag, tags)}"
+        )
 
 
 def image_settings_source(name: Any, vision: Any) -> Any:
@@ -110,7 +155,7 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
             raise ValueError(fault) from error
         if isinstance(error, OSError):
             raise FileNotFoundError(
-                f"{source} is no checkpoint that can be read locally or from the Hub ({reason})"
+                f"{source} is no checkpoint that can be read locally or from the Hub ({reason}){near_path(source)}"
             ) from error
         if isinstance(error, (ValueError, KeyError)) and any(word in str(error) for word in OTHER_TYPES):
             raise
@@ -257,12 +302,32 @@ def changed_config(source: str | None, fields: dict[str, Any]) -> Any:
     # The fields come from a recipe or a card: `from_pretrained(..., **fields)` would take `trust_remote_code` among
     # them as the permission to run the code of the checkpoint.
     config, unknown = kind.from_dict(content, **{**fields, "return_unused_kwargs": True})
-    if unknown:
-        raise ValueError(
-            f"`--model_config` has {next(iter(unknown))!r}, and a {type(config).__name__} has no such field."
-        )
+    require_fields(kind, unknown)
     config.validate()
     return config
+
+
+# Keywords of every configuration that are no fields.
+OTHER_KEYWORDS = ("attn_implementation", "torch_dtype")
+
+
+def require_fields(config_class: type[Any], names: Iterable[str]) -> None:
+    """Check that a configuration has fields of these names.
+
+    Args:
+        config_class: class of the configuration.
+        names: the names in `model_config`.
+
+    Raises:
+        ValueError: it has no such field. The message has the nearest one.
+    """
+    known = [*(field.name for field in dataclasses.fields(config_class)), *OTHER_KEYWORDS]
+    for name in names:
+        if name not in known:
+            raise ValueError(
+                f"`model_config` has {name!r}, and a {config_class.__name__} has no such field."
+                f"{did_you_mean(name, known)}"
+            )
 
 
 def require_supported(

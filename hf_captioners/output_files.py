@@ -427,8 +427,8 @@ def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterato
             yield
     except Timeout:
         raise BlockingIOError(
-            f"Another run is writing into {folder}. Wait until it ends and pass --resume, or pass a different "
-            "--output_dir."
+            f"Another run is writing into {folder}. Wait until it ends and pass `resume`, or pass a different "
+            "`output_dir`."
         ) from None
 
 
@@ -454,7 +454,7 @@ def only_writer_of(path: str | os.PathLike[str]) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         raise BlockingIOError(
-            f"Another run is writing {target}. Wait until it ends, or pass a different --output."
+            f"Another run is writing {target}. Wait until it ends, or pass a different `output`."
         ) from None
     except OSError as error:
         raise PermissionError(f"{target} cannot be written ({error.strerror}). Choose a different folder.") from error

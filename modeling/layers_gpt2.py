@@ -229,10 +229,20 @@ def load_gpt2(source: Any) -> GPT2Model:
         if isinstance(trunk, GPT2Model):
             return trunk
         raise ValueError(f"`language_model` is a {type(source).__name__}, expected a GPT-2.")
+    gpt2_config_of(source)
+    return GPT2Model.from_pretrained(source, dtype=torch.float32)
+
+
+def gpt2_config_of(source: Any) -> Any:
+    """Return the configuration of a GPT-2 checkpoint, a name or directory.
+
+    Raises:
+        ValueError: if the model is not a GPT-2.
+    """
     config = AutoConfig.from_pretrained(source)
     if config.model_type != "gpt2":
         raise ValueError(f"`{source}` holds a {config.model_type!r} model, the decoder needs a 'gpt2' language model.")
-    return GPT2Model.from_pretrained(source, dtype=torch.float32)
+    return config
 
 
 def text_fields(gpt2: GPT2Model, tokenizer: Any, decoder_layers: int | None) -> dict[str, Any]:

@@ -497,16 +497,27 @@ def load_vision_model(source: Any) -> PreTrainedModel:
         return trunk if isinstance(trunk, PreTrainedModel) else tower
     if str(source).startswith(TIMM_PREFIX):
         return load_timm_model(str(source).removeprefix(TIMM_PREFIX))
-    config = vision_tower_config(AutoConfig.from_pretrained(source))
+    config = vision_config_of(source)
     if type(config) in AutoModelForObjectDetection._model_mapping:
         return load_detector_model(source, config.model_type)
-    model = AutoModel.from_pretrained(source, config=config, dtype=torch.float32)
-    if model.main_input_name != "pixel_values":
+    return AutoModel.from_pretrained(source, config=config, dtype=torch.float32)
+
+
+def vision_config_of(source: Any) -> PreTrainedConfig:
+    """Return the configuration of a vision model, or of the vision part of a two-tower model.
+
+    Raises:
+        ValueError: the checkpoint, a name or directory, is not a vision model.
+    """
+    config = vision_tower_config(AutoConfig.from_pretrained(source))
+    model_class = AutoModel._model_mapping.get(type(config), None)
+    reads = getattr(model_class, "main_input_name", "pixel_values")
+    if reads != "pixel_values":
         raise ValueError(
-            f"`{source}` holds a {config.model_type!r} model, which reads `{model.main_input_name}`; a vision model "
-            "reads `pixel_values`."
+            f"`{source}` holds a {config.model_type!r} model, which reads `{reads}`; a vision model reads "
+            "`pixel_values`."
         )
-    return model
+    return config
 
 
 def load_detector_model(source: Any, model_type: str) -> PreTrainedModel:

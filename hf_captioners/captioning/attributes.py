@@ -51,8 +51,8 @@ class LoadedDetector(NamedTuple):
         """
         if self.model.vision is None:
             raise ValueError(
-                "This attribute detector has no vision model: it was trained on stored features. Pass `--features`, "
-                "or train a detector with `--vision_model`."
+                "This attribute detector has no vision model: it was trained on stored features. Pass `features`, "
+                "or train a detector with `vision_model`."
             )
         return self.probabilities(dict(self.image_processor(list(images), return_tensors="pt")))
 
@@ -207,7 +207,7 @@ def require_jsonl(path: Path) -> None:
         ValueError: it is not `.jsonl`.
     """
     if path.suffix.lower() != ".jsonl":
-        raise ValueError(f"`--output` is {path}, expected a name that ends with .jsonl.")
+        raise ValueError(f"`output` is {path}, expected a name that ends with .jsonl.")
 
 
 def read_attributes(path: Path) -> dict[str, list[str]]:

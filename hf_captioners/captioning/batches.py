@@ -161,7 +161,7 @@ def require_batch_size(batch_size: int) -> None:
         ValueError: it is below 1.
     """
     if batch_size < 1:
-        raise ValueError(f"`--batch_size` is {batch_size}, expected at least 1.")
+        raise ValueError(f"`batch_size` is {batch_size}, expected at least 1.")
 
 
 def read_images(paths: Sequence[str]) -> tuple[dict[str, Any], list[UnreadableImage]]:
@@ -211,7 +211,7 @@ def caption_into_file(
         if unknown := sorted(file.done - set(images)):
             raise ValueError(
                 f"{file.working} has {len(unknown):,} images that are no inputs of this job, such as {unknown[0]}. "
-                "Pass the same inputs to resume the job, or --overwrite to begin it again."
+                "Pass the same inputs to resume the job, or `overwrite` to begin it again."
             )
         batches = [images[first : first + batch_size] for first in range(0, len(images), batch_size)]
         # A batch of which a part is done is computed as a whole: numbers depend a little on the size of the batch.

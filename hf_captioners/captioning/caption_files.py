@@ -28,7 +28,7 @@ ROWS_PER_GROUP = 10_000  # of a Parquet file
 WORKING_SUFFIX = ".partial"
 MAX_LINE_BYTES = 2**24  # of a record; a longer line is damaged
 ESCAPED = "backslashreplace"  # of the bytes of a name that are no UTF-8: in JSON, \\udcXX is read as that byte again
-RESUME_ADVICE = "Free some space, then repeat the command with --resume; what is written already is kept."
+RESUME_ADVICE = "Free some space, then repeat the command with `resume`; what is written already is kept."
 
 
 def output_writer(path: Path) -> Callable[[Iterable[dict[str, Any]], IO[Any]], None]:
@@ -39,7 +39,7 @@ def output_writer(path: Path) -> Callable[[Iterable[dict[str, Any]], IO[Any]], N
     """
     if path.suffix.lower() not in WRITERS:
         raise ValueError(
-            f"`--output` is {path}, expected a name that ends with {', '.join(WRITERS)} (.json: COCO results), or a "
+            f"`output` is {path}, expected a name that ends with {', '.join(WRITERS)} (.json: COCO results), or a "
             "folder for Parquet parts."
         )
     return WRITERS[path.suffix.lower()]
@@ -171,10 +171,10 @@ def require_free_output(path: Path, resume: bool = False, overwrite: bool = Fals
         require_safe_target(file)
     if path.exists() and not overwrite:
         hint = "It is complete, there is nothing to resume. " if resume else ""
-        raise FileExistsError(f"{path} exists. {hint}Pass --overwrite to replace it, or a different --output.")
+        raise FileExistsError(f"{path} exists. {hint}Pass `overwrite` to replace it, or a different `output`.")
     if working.exists() and not (resume or overwrite):
         raise FileExistsError(
-            f"{working} exists: an earlier run was interrupted. Pass --resume to resume it, or --overwrite."
+            f"{working} exists: an earlier run was interrupted. Pass `resume` to resume it, or `overwrite`."
         )
 
 
@@ -288,7 +288,7 @@ class CaptionFile:
                 return record
         except (ValueError, KeyError, TypeError, RecursionError):
             pass
-        raise ValueError(f"{self.working}, line {number} is damaged. Pass --overwrite to begin the job again.")
+        raise ValueError(f"{self.working}, line {number} is damaged. Pass `overwrite` to begin the job again.")
 
     def _require_same(self, found: dict[str, Any], settings: dict[str, Any]) -> None:
         settings = json.loads(json.dumps(settings))
@@ -297,7 +297,7 @@ class CaptionFile:
             shown = "; ".join(f"{name} was {found.get(name)!r}, is {settings.get(name)!r}" for name in changed)
             raise ValueError(
                 f"{self.working} was written with other settings: {shown}. Pass the same ones to resume the job, or "
-                "--overwrite to begin it again."
+                "`overwrite` to begin it again."
             )
 
     def _append(self, records: Iterable[dict[str, Any]]) -> None:

@@ -9,12 +9,14 @@ from tqdm.auto import tqdm
 
 from hf_captioners.data import load_captions
 from hf_captioners.data.image_feature import with_allowed_formats
+from hf_captioners.data.loading import READERS
 from hf_captioners.data.readable import load_readable
 from hf_captioners.data.report import DataReport
 from hf_captioners.data.schema import IMAGE, IMAGES, REGIONS
 from hf_captioners.features.formats import open_split_regions
 from hf_captioners.features.regions_column import with_regions
 from hf_captioners.metrics.caption_files import MatchedCaptions
+from hf_captioners.names import did_you_mean, near_path
 from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
 from .batches import require_batch_size
@@ -42,13 +44,16 @@ def load_split(
         features: region features, which are read instead of the images, see `open_split_regions`.
 
     Raises:
-        FileNotFoundError: there are no features.
+        FileNotFoundError: there is no such data set or folder, or there are no features.
         MissingRegionsError: images have no features.
         ValueError: there is no such split, or no image that can be read.
     """
     report = DataReport() if report is None else report
     is_folder = data_dir is None and Path(data).is_dir()
     name, folder = ("caption_folder", data) if is_folder else (data, data_dir)
+    if name not in READERS:
+        hint = did_you_mean(data, READERS) or near_path(data)
+        raise FileNotFoundError(f"`data`: there is no folder and no data set {data}.{hint}")
     if features is None:
         rows = load_readable(name, folder, split, report=report, **options)
     else:

@@ -8,9 +8,9 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.loading import expected_of_generation
 from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS
+from hf_captioners.names import did_you_mean
 
 logger = logging.getLogger(__name__)
 MOST_NEW_SEEDS = 2**31  # short enough to be typed
@@ -24,12 +24,12 @@ def known_options() -> set[str]:
     return {name for name in names - NOT_OPTIONS if not name.startswith(("_", "output_"))}
 
 
-def check_generation_options(options: Mapping[str, Any], flag: str = "--generate") -> None:
+def check_generation_options(options: Mapping[str, Any], argument: str = "generate") -> None:
     """Check the names of options, and those values that are numbers.
 
     Args:
         options: values by name.
-        flag: the argument with which they were typed, for messages.
+        argument: name of the argument that has them, for messages.
 
     Raises:
         ValueError: a name is unknown (the message has the nearest one), or a value is wrong.
@@ -38,11 +38,11 @@ def check_generation_options(options: Mapping[str, Any], flag: str = "--generate
     for name, value in options.items():
         if name not in known:
             raise ValueError(
-                f"`{flag}` has {name!r}, which is no option of generate().{did_you_mean(name, known)} See the "
+                f"`{argument}` has {name!r}, which is no option of generate().{did_you_mean(name, known)} See the "
                 "documentation of transformers' GenerationConfig."
             )
         if value is not None and (expected := expected_of_generation(name, value)):
-            raise ValueError(f"`{flag}` has `{name}={value}`, expected {expected}.")
+            raise ValueError(f"`{argument}` has {name}={value}, expected {expected}.")
 
 
 def options_of_evaluation(pipeline: Any, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -126,5 +126,5 @@ def shard_of(images: Sequence[str], shard: str | None) -> list[str]:
         return list(images)
     match = re.fullmatch(r"(\d+)/(\d+)", shard)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise ValueError(f"`--shard` is {shard!r}, expected i/n with i from 1 to n, for instance 1/4.")
+        raise ValueError(f"`shard` is {shard!r}, expected i/n with i from 1 to n, for instance 1/4.")
     return list(images[int(match[1]) - 1 :: int(match[2])])

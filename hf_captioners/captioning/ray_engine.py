@@ -137,11 +137,11 @@ class RayEngine:
         on_start: Callable[[], Any] | None = None,
     ) -> None:
         if actors < 1:
-            raise ValueError(f"`--actors` is {actors}, expected at least 1.")
+            raise ValueError(f"`actors` is {actors}, expected at least 1.")
         try:
             import ray.data  # noqa: F401
         except ImportError:
-            raise ImportError("`--engine ray` needs Ray: pip install 'hf-captioners[ray]'") from None
+            raise ImportError("`engine=ray` needs Ray: pip install 'hf-captioners[ray]'") from None
         self.loading, self.actors, self.address, self.on_start = dict(loading), actors, address, on_start
 
     def columns(

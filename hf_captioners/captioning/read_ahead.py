@@ -29,7 +29,7 @@ def workers_for(batches: int, workers: int | None = None) -> int:
         processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return min(max(processors - 1, 1), MOST_WORKERS, batches - 1)
     if workers < 0:
-        raise ValueError(f"`--workers` is {workers}, expected 0 (no other process) or more.")
+        raise ValueError(f"`workers` is {workers}, expected 0 (no other process) or more.")
     return min(workers, batches)
 
 

@@ -167,7 +167,7 @@ def score_matched(
     metrics |= {"images": len(matched.images), "missing": matched.missing, "extra": matched.extra}
     if baseline is not None:
         if len(matched.images) < 2:
-            raise ValueError("`--baseline` needs two or more images that both systems have captioned.")
+            raise ValueError("`baseline` needs two or more images that both systems have captioned.")
         other = settings.compute(baseline)
         metrics["baseline"] = {name: other[name] for name in metrics["variants"]}
         metrics["comparison"] = compare_scores(per_image, other["per_image"])

@@ -35,11 +35,11 @@ def checked_ending(ending: str) -> str:
     bare = ending.removeprefix(".")
     if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", bare) or Path(ending).is_dir() or Path(ending).is_file():
         raise ValueError(
-            f"`--sidecar` is {ending!r}, expected the ending of the text files, such as txt or caption. Images and "
+            f"`sidecar` is {ending!r}, expected the ending of the text files, such as txt or caption. Images and "
             "folders stand first: hf-captioners caption DIR --sidecar"
         )
     if f".{bare.rpartition('.')[2].lower()}" in IMAGE_SUFFIXES:
-        raise ValueError(f"`--sidecar` is {ending!r}, the ending of images, expected that of text files, such as txt.")
+        raise ValueError(f"`sidecar` is {ending!r}, the ending of images, expected that of text files, such as txt.")
     return bare
 
 
@@ -77,9 +77,9 @@ def check_sidecars(images: Sequence[str], ending: str, folders: Sequence[Path] =
     inputs, owners = set(images), dict[Path, str]()
     for image in images:
         if len(views_of(image)) > 1:
-            raise ValueError(f"`--sidecar` writes a file beside one image, and {image!r} is a study of several.")
+            raise ValueError(f"`sidecar` writes a file beside one image, and {image!r} is a study of several.")
         if image.startswith(HUB_PREFIX) or split_name(image) is not None:
-            raise ValueError(f"`--sidecar` writes files beside images, and {image} is in no folder. Pass `--output`.")
+            raise ValueError(f"`sidecar` writes files beside images, and {image} is in no folder. Pass `output`.")
         path = sidecar_of(image, ending)
         other = owners.setdefault(path, image)
         if other != image:
@@ -177,7 +177,7 @@ class SidecarFiles(CaptionFile):
     def _require_free(self, resume: bool, overwrite: bool) -> None:
         if self.working.exists() and not (resume or overwrite):
             raise FileExistsError(
-                f"{self.working} exists: an earlier run was interrupted. Pass --resume to resume it, or delete that "
+                f"{self.working} exists: an earlier run was interrupted. Pass `resume` to resume it, or delete that "
                 "file to begin a new one."
             )
 

@@ -14,7 +14,7 @@ from types import ModuleType
 from hf_captioners._version import __version__
 from hf_captioners.cli.memory import keep_freed_memory
 
-from .parsing import CommandParser
+from .parsing import CommandParser, with_dashes
 from .quiet import silence_libraries
 
 # Name of the command -> module of this package.
@@ -108,9 +108,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     top = parser.parse_args(argv)
+    flags: dict[str, str] = {}
     try:
         command = load_command(top.command)
-        args = command_parser(top.command, command).parse_args(top.arguments)
+        parser = command_parser(top.command, command)
+        flags = parser.flags()
+        args = parser.parse_args(top.arguments)
         for name in ("traceback", "verbose"):
             setattr(top, name, vars(args).pop(name, False) or getattr(top, name))
         if is_program and not top.verbose:  # not where Python code calls a command
@@ -123,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if top.traceback:
             raise
         reason = "" if isinstance(error, KNOWN_ERRORS) else "there is no connection to the Hub: "
-        print(f"hf-captioners {top.command}: error: {reason}{error}", file=sys.stderr)
+        print(f"hf-captioners {top.command}: error: {reason}{with_dashes(str(error), flags)}", file=sys.stderr)
         return 2
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from .caption import add_image_arguments, report, set_pixel_limit
-from .names import check_data, check_device, check_least, check_path, check_source, check_split, check_vision_model
-from .parsing import add_links_argument, data_options_of
-from .table_names import check_columns
+from .parsing import add_links_argument, positive
+from .paths import check_device, check_path, check_source
 
 NAME = "attributes"
 HELP = "train, use and evaluate a detector of the words that captions of an image are likely to have"
@@ -26,10 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a captioned data set."""
     parser.add_argument("--dataset", default="caption_folder", help="name of the data set; default: caption_folder")
-    parser.add_argument("--data_dir", "--data-dir", help="folder of the data set")
-    parser.add_argument(
-        "--data_options", "--data-options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the data set"
-    )
+    parser.add_argument("--data_dir", help="folder of the data set")
+    parser.add_argument("--data_options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the data set")
     add_links_argument(parser)
     parser.add_argument("--features", help="stored features instead of images: the output of extract-features")
 
@@ -37,31 +34,26 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
 def add_train_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of data, sizes and training."""
     add_data_arguments(parser)
-    parser.add_argument("--output_dir", "--output-dir", required=True, help="folder of the detector")
-    parser.add_argument("--vision_model", "--vision-model", help="vision model, where no stored features are given")
-    parser.add_argument("--image_size", "--image-size", type=int, metavar="PIXELS", help="side of the centre crop")
-    parser.add_argument("--vision_grid_size", "--vision-grid-size", type=int, metavar="N", help="pool to N x N cells")
+    parser.add_argument("--output_dir", required=True, help="folder of the detector")
+    parser.add_argument("--vision_model", help="vision model, where no stored features are given")
+    parser.add_argument("--image_size", type=int, metavar="PIXELS", help="side of the centre crop")
+    parser.add_argument("--vision_grid_size", type=int, metavar="N", help="pool to N x N cells")
     parser.add_argument(
         "--validation_share",
-        "--validation-share",
         type=float,
         default=0.1,
         help="share of training images to hold out if there is no validation split; default: 0.1",
     )
-    parser.add_argument(
-        "--num_words", "--num-words", type=int, default=1000, help="the most frequent words; default: 1000"
-    )
-    parser.add_argument(
-        "--hidden_sizes", "--hidden-sizes", type=int, nargs="*", default=[], help="layers before the scores"
-    )
+    parser.add_argument("--num_words", type=int, default=1000, help="the most frequent words; default: 1000")
+    parser.add_argument("--hidden_sizes", type=int, nargs="*", default=[], help="layers before the scores")
     parser.add_argument("--dropout", type=float, default=0.5, help="rate after these layers; default: 0.5")
     parser.add_argument("--num_train_epochs", type=float, default=10, help="default: 10")
-    parser.add_argument("--batch_size", "--batch-size", type=int, default=32, help="images per step; default: 32")
-    parser.add_argument("--learning_rate", "--learning-rate", type=float, default=1e-3, help="default: 1e-3")
-    parser.add_argument("--max_steps", "--max-steps", type=int, default=-1, help="stop after this many steps")
+    parser.add_argument("--batch_size", type=positive, default=32, help="images per step; default: 32")
+    parser.add_argument("--learning_rate", type=float, default=1e-3, help="default: 1e-3")
+    parser.add_argument("--max_steps", type=int, default=-1, help="stop after this many steps")
     parser.add_argument("--seed", type=int, default=42, help="default: 42")
     parser.add_argument("--resume", action="store_true", help="resume an interrupted run")
-    parser.add_argument("--use_cpu", "--use-cpu", action="store_true", help="train on the CPU")
+    parser.add_argument("--use_cpu", action="store_true", help="train on the CPU")
 
 
 def add_detect_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +62,7 @@ def add_detect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--features", help="stored features instead of images")
     add_detector_arguments(parser)
     parser.add_argument("--output", help="file to write (.jsonl); default: standard output")
-    parser.add_argument("--top_k", "--top-k", type=int, default=10, help="words per image; default: 10")
+    parser.add_argument("--top_k", type=int, default=10, help="words per image; default: 10")
     parser.add_argument("--threshold", type=float, default=0.0, help="least probability of a word; default: 0")
     parser.add_argument("--shard", help="i/n: only part i of n of the images, for several machines")
     parser.add_argument("--resume", action="store_true", help="resume an interrupted run")
@@ -83,38 +75,32 @@ def add_evaluate_arguments(parser: argparse.ArgumentParser) -> None:
     add_data_arguments(parser)
     add_detector_arguments(parser)
     parser.add_argument("--split", default="validation", help="default: validation")
-    parser.add_argument("--top_k", "--top-k", type=int, default=10, help="likeliest words; default: 10")
+    parser.add_argument("--top_k", type=int, default=10, help="likeliest words; default: 10")
     parser.add_argument("--output", help="JSON file to write")
 
 
 def add_detector_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of a trained detector."""
     parser.add_argument("--detector", required=True, help="attribute detector: name or directory")
-    parser.add_argument("--batch_size", "--batch-size", type=int, default=16, help="images per batch; default: 16")
+    parser.add_argument("--batch_size", type=positive, default=16, help="images per batch; default: 16")
     parser.add_argument("--device", help="for example cuda:0; default: the CPU")
 
 
 def run(args: argparse.Namespace) -> int:
     """Check the names, and run the action that was typed."""
     if args.action != "detect":
-        options = data_options_of(args)
-        check_data(args.dataset, options)
-        check_path("--data_dir", args.data_dir, folder=True)
-        check_columns(args.dataset, args.data_dir, options)
-    check_path("--features", args.features)
-    check_least("--batch_size", args.batch_size)
+        check_path("data_dir", args.data_dir, folder=True)
+    check_path("features", args.features)
     if args.action == "train":
         if args.features is not None and args.vision_model is not None:
             raise ValueError("`--features` and `--vision_model` exclude each other; give one.")
         if args.vision_model is not None:
-            check_vision_model(args.vision_model)
+            check_source("vision_model", args.vision_model)
     else:
         for path in getattr(args, "inputs", ()):
             check_path("inputs", path)
-        check_source("--detector", args.detector)
+        check_source("detector", args.detector)
         check_device(args.device)
-    if args.action == "evaluate":
-        check_split(args.dataset, args.split, args.data_dir)
     return {"train": train, "detect": detect, "evaluate": evaluate}[args.action](args)
 
 

@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 
 from .memory import keep_freed_memory
-from .names import check_least, check_model_arguments, check_path
+from .parsing import positive
+from .paths import check_model_and_device, check_path
 
 if TYPE_CHECKING:
     from hf_captioners.captioning.batches import UnreadableImage
 
 NAME = "caption"
 ADDING = ("append", "prepend")
+DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
+PACKED_WEIGHTS = ("float32", "bfloat16", "int8", "plain")
 HELP = "caption an image, a folder or a list of images"
 
 
@@ -64,8 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("append", "add the captions at the end of text files that exist (--sidecar)"),
         ("prepend", "add the captions at the beginning of text files that exist (--sidecar)"),
     ):
-        flags = dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}"))
-        existing.add_argument(*flags, action="store_true", help=text)
+        existing.add_argument(f"--{name}", action="store_true", help=text)
     add_image_arguments(parser)
     add_model_arguments(parser)
 
@@ -76,7 +78,6 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--actors", type=int, metavar="N", help="captioners of the engine at a time; default: 1")
     parser.add_argument(
         "--ray_address",
-        "--ray-address",
         metavar="ADDRESS",
         help="of a Ray cluster, for example auto; default: RAY_ADDRESS, or Ray on this machine",
     )
@@ -94,7 +95,6 @@ def engine_of(args: argparse.Namespace) -> Any:
             if getattr(args, name) is not None:
                 raise ValueError(f"`--{name}` is about an engine: give `--engine ray`.")
         return None
-    check_least("--actors", args.actors)
     from hf_captioners.captioning.ray_engine import RayEngine
 
     if args.backend != "torch":
@@ -111,7 +111,6 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suffix", default="", help="text to write after every caption, with its blanks")
     parser.add_argument(
         "--bad_words",
-        "--bad-words",
         nargs="+",
         default=[],
         metavar="WORD",
@@ -134,7 +133,6 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of images that cannot be read."""
     parser.add_argument(
         "--allow_skipped",
-        "--allow-skipped",
         action="store_true",
         help="exit with status 0 although images could not be read; default: 1",
     )
@@ -145,23 +143,16 @@ def add_pixel_argument(parser: argparse.ArgumentParser) -> None:
     """Add the argument of the limit of pixels, see `set_pixel_limit`."""
     parser.add_argument(
         "--max_image_pixels",
-        "--max-image-pixels",
-        type=int,
+        type=positive,
         metavar="N",
         help="refuse images with more pixels; default: 178,956,970",
     )
 
 
 def set_pixel_limit(pixels: int | None) -> None:
-    """Set Pillow's limit of pixels, if one was typed.
-
-    Raises:
-        ValueError: it is below 1.
-    """
+    """Set Pillow's limit of pixels, if one was typed."""
     if pixels is None:
         return
-    if pixels < 1:
-        raise ValueError(f"`--max_image_pixels` is {pixels}, expected at least 1.")
     import PIL.Image
 
     PIL.Image.MAX_IMAGE_PIXELS = (pixels + 1) // 2  # Pillow warns above it, and refuses above twice as many
@@ -169,11 +160,9 @@ def set_pixel_limit(pixels: int | None) -> None:
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of loading a captioner and of generation."""
-    parser.add_argument("--batch_size", "--batch-size", type=int, default=16, help="images per batch; default: 16")
-    parser.add_argument("--num_beams", "--num-beams", type=int, help="default: generation configuration of the model")
-    parser.add_argument(
-        "--max_new_tokens", "--max-new-tokens", type=int, help="default: generation configuration of the model"
-    )
+    parser.add_argument("--batch_size", type=positive, default=16, help="images per batch; default: 16")
+    parser.add_argument("--num_beams", type=positive, help="default: generation configuration of the model")
+    parser.add_argument("--max_new_tokens", type=positive, help="default: generation configuration of the model")
     parser.add_argument(
         "--generate",
         nargs="+",
@@ -192,17 +181,22 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="torch, or onnx: the captioner is a folder that `hf-captioners export` wrote",
     )
     parser.add_argument("--device", help="for example cpu or cuda:0; default: an accelerator if there is one")
-    parser.add_argument("--dtype", default="auto", help="data type of the weights, for example bfloat16")
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
+        metavar="TYPE",
+        help="data type of weights, for example bfloat16",
+    )
     parser.add_argument(
         "--packed_weights",
-        "--packed-weights",
+        choices=PACKED_WEIGHTS,
         metavar="KIND",
         help="number format of the products on a CPU, for weights of type float32: float32 (default), bfloat16 or "
         "int8, which are faster and less exact; plain: as PyTorch computes them",
     )
     parser.add_argument(
         "--trust_remote_code",
-        "--trust-remote-code",
         action="store_true",
         help="run code from the repository of the model",
     )
@@ -212,15 +206,13 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the generation settings that were typed.
 
     Raises:
-        ValueError: a name of `--generate` is unknown or typed twice, or a number is out of range.
+        ValueError: a name of `--generate` is unknown or typed twice, or a value is out of range.
     """
     from hf_captioners.captioning.generation_options import check_generation_options
 
     names = ("num_beams", "max_new_tokens", "prompt")
     typed = {name: value for name in names if (value := getattr(args, name, None)) not in (None, "")}
-    for name in typed.keys() - {"prompt"}:
-        check_generation_options({name: typed[name]}, f"--{name}")
-    options = read_named_values(args.generate, "--generate")
+    options = read_named_values(args.generate, "generate")
     check_generation_options(options)
     if twice := sorted(typed.keys() & options.keys()):
         raise ValueError(f"`--{twice[0]}` and `--generate {twice[0]}=...` are the same option; give one.")
@@ -237,9 +229,8 @@ def check_supported(args: argparse.Namespace) -> None:
 
 def load_model(args: argparse.Namespace) -> Any:
     """Load the pipeline of the model that was typed; `pack_weights` follows once its weights are not read any more."""
-    from hf_captioners.captioning.batches import load_pipeline, require_batch_size
+    from hf_captioners.captioning.batches import load_pipeline
 
-    require_batch_size(args.batch_size)
     if args.backend == "onnx":
         if args.packed_weights is not None:
             raise ValueError("`--packed_weights` is about torch: leave it out with `--backend onnx`.")
@@ -271,27 +262,26 @@ def run(args: argparse.Namespace) -> int:
     for path in args.inputs:
         if not path.startswith("hf:"):
             check_path("inputs", path)
-    check_model_arguments(args)
+    check_model_and_device(args.model, args.device)
 
     from hf_captioners.captioning.caption_files import part_of_output, require_free_output
 
     if args.output is not None and args.shard is None:  # told before torch is imported
         require_free_output(part_of_output(Path(args.output), None), args.resume, args.overwrite)
 
-    from hf_captioners.captioning.batches import caption_batches, require_batch_size
+    from hf_captioners.captioning.batches import caption_batches
     from hf_captioners.captioning.image_list import find_images, shard_of
     from hf_captioners.captioning.read_ahead import workers_for
     from hf_captioners.output_files import quoted_name
 
-    require_batch_size(args.batch_size)
     set_pixel_limit(args.max_image_pixels)
     check_outputs(args)
     engine = engine_of(args)
     check_supported(args)
+    options = generation_options(args)
     found = find_images(args.inputs)
     images = shard_of(found, args.shard)
     workers = workers_for(math.ceil(len(images) / args.batch_size), args.workers)
-    options = generation_options(args)
     texts = {name: value for name in ("prefix", "suffix", "bad_words") if (value := getattr(args, name))}
     name_files_left_out(args.inputs)
     if args.sidecar is not None:

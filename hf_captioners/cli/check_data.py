@@ -7,9 +7,8 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from .names import check_data, check_path
 from .parsing import add_links_argument, data_options_of
-from .table_names import check_columns
+from .paths import check_path
 
 if TYPE_CHECKING:
     from hf_captioners.data.report import Problem
@@ -59,9 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         options = data_options_of(args)
-        check_data(args.dataset, options)
         check_path("DIR", args.data_dir, folder=True)
-        check_columns(args.dataset, args.data_dir, options)
 
         from hf_captioners.data.checking import check_dataset
 

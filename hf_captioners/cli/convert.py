@@ -2,9 +2,9 @@
 
 import argparse
 
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 
-from .names import check_converter, check_path
+from .paths import check_path
 
 NAME = "convert"
 HELP = "convert an author's checkpoint into a captioner that loads anywhere"
@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="DIR", required=True, help="new directory of the captioner")
     parser.add_argument(
         "--set",
+        dest="settings",
         nargs="+",
         action="extend",
         default=[],
@@ -40,12 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert the checkpoint and print a summary."""
-    settings = read_named_values(args.set, "--set")
-    check_converter(args.architecture, settings)
     check_path("CHECKPOINT", args.checkpoint)
-    if args.expected is not None and args.report is None:
-        raise ValueError("`--expected` is part of the report: pass the file of the report too (`--report FILE`).")
-    check_path("--expected", args.expected)
+    check_path("expected", args.expected)
+    settings = read_named_values(args.settings, "settings")
 
     from hf_captioners.hub.convert.converting import convert_checkpoint
 

@@ -9,9 +9,7 @@ HELP = "train on drawn images, offline, and write a page of captions (about 5 mi
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of output and seed."""
-    parser.add_argument(
-        "--output_dir", "--output-dir", default="demo", help="folder for the page and the models (default: demo)"
-    )
+    parser.add_argument("--output_dir", default="demo", help="folder for the page and the models (default: demo)")
     parser.add_argument("--seed", type=int, default=0, help="base seed of images, weights and order (default: 0)")
     parser.add_argument(
         "--quick",

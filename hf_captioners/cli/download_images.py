@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from .names import check_path
+from .paths import check_path
 
 NAME = "download-images"
 HELP = "download the images of a split of Conceptual Captions"
@@ -12,23 +12,16 @@ HELP = "download the images of a split of Conceptual Captions"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of data, limits and output."""
-    parser.add_argument(
-        "--data_dir", "--data-dir", required=True, help="folder of the files of captions and addresses"
-    )
+    parser.add_argument("--data_dir", required=True, help="folder of the files of captions and addresses")
     parser.add_argument("--split", required=True, choices=("train", "validation"), help="the split")
     parser.add_argument("--output", help="folder of the images; default: the split's folder in --data_dir")
     parser.add_argument("--workers", type=int, default=32, help="images at the same time; default: 32")
     parser.add_argument("--timeout", type=float, default=10.0, help="seconds per image and try; default: 10")
     parser.add_argument("--retries", type=int, default=1, help="further tries after a timeout; default: 1")
-    parser.add_argument(
-        "--max_bytes", "--max-bytes", type=int, default=16 * 2**20, help="largest image; default: 16 MiB"
-    )
-    parser.add_argument(
-        "--retry_failed", "--retry-failed", action="store_true", help="retry images that failed in an earlier call"
-    )
+    parser.add_argument("--max_bytes", type=int, default=16 * 2**20, help="largest image; default: 16 MiB")
+    parser.add_argument("--retry_failed", action="store_true", help="retry images that failed in an earlier call")
     parser.add_argument(
         "--allow_skipped",
-        "--allow-skipped",
         action="store_true",
         help="exit with status 0 although images could not be downloaded; default: 1",
     )
@@ -36,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Download what is missing; 1 if some images cannot be downloaded."""
-    check_path("--data_dir", args.data_dir, folder=True)
+    check_path("data_dir", args.data_dir, folder=True)
 
     from hf_captioners.data.conceptual_captions import images_to_fetch
     from hf_captioners.data.image_download import LOG_FILE, SHOWN_FAILURES, DownloadSettings, download_images

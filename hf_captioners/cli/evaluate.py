@@ -2,11 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from hf_captioners.dotted_paths import did_you_mean
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .caption import (
     add_model_arguments,
@@ -16,19 +13,9 @@ from .caption import (
     load_packed_model,
     with_typed_seed,
 )
-from .names import (
-    check_data,
-    check_least,
-    check_model_arguments,
-    check_path,
-    check_score_arguments,
-    check_split,
-    data_readers,
-    near_path,
-)
-from .parsing import add_links_argument, data_options_of
+from .parsing import add_links_argument, data_options_of, positive
+from .paths import check_model_and_device, check_path
 from .score import add_metric_arguments, metric_settings, report
-from .table_names import FOLDER, check_columns
 
 if TYPE_CHECKING:
     from hf_captioners.data.report import Problem
@@ -51,10 +38,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_weights_argument(parser)
     parser.add_argument("data", help="name of a data set of `load_captions`, or a folder of images with captions")
-    parser.add_argument("--data_dir", "--data-dir", help="folder of a named data set")
-    parser.add_argument(
-        "--data_options", "--data-options", nargs="+", default=[], help="options of the data set: name=value ..."
-    )
+    parser.add_argument("--data_dir", help="folder of a named data set")
+    parser.add_argument("--data_options", nargs="+", default=[], help="options of the data set: name=value ...")
     add_links_argument(parser)
     parser.add_argument(
         "--split",
@@ -66,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="region features instead of images: the output of extract-features, or a TSV, HDF5 or folder of "
         "bottom-up features",
     )
-    parser.add_argument("--max_images", "--max-images", type=int, help="caption at most this many images")
+    parser.add_argument("--max_images", type=positive, help="caption at most this many images")
     add_strict_argument(parser)
     add_model_arguments(parser)
     add_metric_arguments(parser)
@@ -90,30 +75,16 @@ def report_left_out(problems: "Sequence[Problem]", strict: bool) -> int:
     return 1 if problems and strict else 0
 
 
-def check_evaluated(data: str, data_dir: str | None, split: str, options: Mapping[str, Any]) -> None:
-    """Check the names of a data set or folder, its options and its split."""
-    is_folder = data_dir is None and Path(data).is_dir()
-    name, folder = (FOLDER, data) if is_folder else (data, data_dir)
-    if not is_folder and name not in data_readers():
-        hint = did_you_mean(data, data_readers()) or near_path(data)
-        raise FileNotFoundError(f"`data`: there is no folder and no data set {data}.{hint}")
-    check_data(name, options, "data")
-    check_path("--data_dir", data_dir, folder=True)
-    check_columns(name, folder, options)
-    check_split(name, split, folder)
-
-
 def run(args: argparse.Namespace) -> int:
     """Caption and score; 1 if the data set has images without references, or with `--strict` unreadable ones."""
     args.model = [args.model, *args.more_models]
     options = data_options_of(args)
     is_held_out = args.split == HELD_OUT
-    check_evaluated(args.data, args.data_dir, "train" if is_held_out else args.split, options)
-    check_score_arguments(args)
-    check_least("--max_images", args.max_images)
-    check_model_arguments(args)
+    check_path("data_dir", args.data_dir, folder=True)
+    check_path("features", args.features)
+    check_model_and_device(args.model, args.device)
+    settings = metric_settings(args)
 
-    from hf_captioners.captioning.batches import require_batch_size
     from hf_captioners.captioning.data_set import caption_data_set, load_split
     from hf_captioners.captioning.generation_options import options_of_evaluation
     from hf_captioners.captioning.scoring import score_matched
@@ -121,9 +92,8 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.data.readable import unusable_images
     from hf_captioners.data.report import DataReport
 
-    require_batch_size(args.batch_size)
-    settings = metric_settings(args)
     check_supported(args)
+    captioning = generation_options(args)
     problems = DataReport()
     held_out = HeldOut.load(args.model[0], args.follow_links) if is_held_out else None
     split = "train" if is_held_out else args.split
@@ -134,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"only the first {args.max_images:,} of {len(rows):,} images", file=sys.stderr)
         rows = rows.select(range(args.max_images))
     pipeline = load_packed_model(args)
-    generation = with_typed_seed(pipeline, options_of_evaluation(pipeline, generation_options(args)), args.seed)
+    generation = with_typed_seed(pipeline, options_of_evaluation(pipeline, captioning), args.seed)
     scores = score_matched(caption_data_set(pipeline, rows, args.batch_size, **generation), settings)
     scores.metrics.update({name: value for name, value in generation.items() if name == "seed"})
     status = report(scores, args)

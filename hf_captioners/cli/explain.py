@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .names import check_model_arguments, check_path
+from .parsing import positive
+from .paths import check_model_and_device, check_path
 
 NAME = "explain"
 HELP = "draw the attention for each word of a caption"
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "NAME.attention.png in the current folder; relations between regions are drawn in NAME.graph.png, weights of "
         "attributes in NAME.attributes.png",
     )
-    parser.add_argument("--num_beams", "--num-beams", type=int, help="default: generation configuration of the model")
+    parser.add_argument("--num_beams", type=positive, help="default: generation configuration of the model")
     parser.add_argument("--caption", help="caption to explain, of one image; default: the model generates it")
     parser.add_argument(
         "--attributes", nargs="+", metavar="WORD", help="attributes of the image; default: those that are detected"
@@ -34,7 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     parser.add_argument(
         "--trust_remote_code",
-        "--trust-remote-code",
         action="store_true",
         help="run code from the repository of the model",
     )
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     """Write the drawings and print the captions."""
     for image in args.images:
         check_path("image", image)
-    check_model_arguments(args)
+    check_model_and_device(args.model)
     if args.caption is not None and len(args.images) > 1:
         raise ValueError(f"`--caption` explains one image, but {len(args.images)} are given; leave out one of them.")
     output, kind = output_of(args.output, len(args.images))

@@ -2,7 +2,7 @@
 
 import argparse
 
-from .names import check_captioner
+from .paths import check_source
 
 NAME = "export"
 HELP = "export a captioner to ONNX, which captions without torch and transformers"
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Export the captioner, compare it, and print what was written."""
-    check_captioner("MODEL", args.model)
+    check_source("MODEL", args.model)
 
     from hf_captioners.onnx import export_captioner
 

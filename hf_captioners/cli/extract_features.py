@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .caption import add_image_arguments, set_pixel_limit
-from .names import check_data, check_least, check_path, check_source, check_split, check_vision_model
-from .parsing import add_links_argument, data_options_of
-from .table_names import check_columns
+from .parsing import add_links_argument, data_options_of, positive
+from .paths import check_path, check_source
 
 if TYPE_CHECKING:
     from hf_captioners.data.report import DataReport
@@ -25,22 +24,17 @@ HELP = "compute region features of a data set with a vision model or a detector,
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of data, model and output."""
     parser.add_argument("--dataset", default="caption_folder", help="name of the data set; default: caption_folder")
-    parser.add_argument("--data_dir", "--data-dir", help="folder of the data set")
-    parser.add_argument(
-        "--data_options", "--data-options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the data set"
-    )
+    parser.add_argument("--data_dir", help="folder of the data set")
+    parser.add_argument("--data_options", nargs="*", default=[], metavar="NAME=VALUE", help="options of the data set")
     add_links_argument(parser)
     parser.add_argument("--split", nargs="*", metavar="NAME", help="splits to extract; default: all")
     parser.add_argument("--output", required=True, help="folder to write, with one feature store per split")
     models = parser.add_mutually_exclusive_group(required=True)
-    models.add_argument(
-        "--vision_model", "--vision-model", help="grid features of a vision model (name, directory, timm:ARCHITECTURE)"
-    )
+    models.add_argument("--vision_model", help="grid features of a vision model (name, directory, timm:ARCHITECTURE)")
     models.add_argument("--detector", help="queries of a detector of the DETR family (name or directory)")
     grid = parser.add_argument_group("with both, as in training")
     grid.add_argument(
         "--vision_feature_layer",
-        "--vision-feature-layer",
         type=int,
         default=-1,
         metavar="N",
@@ -48,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     grid.add_argument(
         "--vision_grid_size",
-        "--vision-grid-size",
         type=int,
         nargs="+",
         metavar="N",
@@ -56,7 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     grid.add_argument(
         "--image_size",
-        "--image-size",
         type=int,
         metavar="PIXELS",
         help="side of the centre crop, of a detector of the whole image",
@@ -64,24 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     queries = parser.add_argument_group("with --detector")
     queries.add_argument(
         "--top_k",
-        "--top-k",
         type=int,
         metavar="N",
         help="most detections per image; default: 50, or all if the detector has fewer",
     )
-    queries.add_argument(
-        "--min_regions", "--min-regions", type=int, default=1, metavar="N", help="least detections; default: 1"
-    )
+    queries.add_argument("--min_regions", type=int, default=1, metavar="N", help="least detections; default: 1")
     queries.add_argument(
         "--score_threshold",
-        "--score-threshold",
         type=float,
         default=0.0,
         help="lowest score that is kept beyond --min_regions; default: 0",
     )
     queries.add_argument(
         "--nms_threshold",
-        "--nms-threshold",
         type=float,
         metavar="IOU",
         help="leave out detections that overlap a better one by more than this; default: none",
@@ -89,9 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kind", choices=("float32", "float16", "int8"), default="float16", help="data type; default: float16"
     )
-    parser.add_argument(
-        "--batch_size", "--batch-size", type=int, default=8, help="rows per batch, for each process; default: 8"
-    )
+    parser.add_argument("--batch_size", type=positive, default=8, help="rows per batch, for each process; default: 8")
     parser.add_argument("--workers", type=int, default=0, help="processes that read images, for each process")
     add_image_arguments(parser)
     parser.add_argument("--use_cpu", action="store_true", help="compute on the CPU")
@@ -100,16 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compute the features that are missing; 1 if some images cannot be read."""
     options = data_options_of(args)
-    check_least("--batch_size", args.batch_size)
-    check_data(args.dataset, options)
-    check_path("--data_dir", args.data_dir, folder=True)
-    check_columns(args.dataset, args.data_dir, options)
-    for split in args.split or ():
-        check_split(args.dataset, split, args.data_dir)
-    if args.detector is not None:
-        check_source("--detector", args.detector)
-    else:
-        check_vision_model(args.vision_model)
+    check_path("data_dir", args.data_dir, folder=True)
+    for name in ("detector", "vision_model"):
+        if getattr(args, name) is not None:
+            check_source(name, getattr(args, name))
 
     from accelerate import PartialState
 
@@ -120,20 +99,18 @@ def run(args: argparse.Namespace) -> int:
 
     require_writable_folder(args.output)
     set_pixel_limit(args.max_image_pixels)
-    state, found = PartialState(cpu=args.use_cpu), DataReport()
-    with state.main_process_first():  # one process prepares the data set
-        splits = load_captions(
-            args.dataset,
-            data_dir=args.data_dir,
-            report=found,
-            **options,
-        )
-    unknown = sorted(set(args.split or ()) - set(splits))
-    if unknown:
-        raise ValueError(f"The data set has no split {', '.join(unknown)}; its splits are {', '.join(splits)}.")
+    state = PartialState(cpu=args.use_cpu)
+    reports = {split: DataReport() for split in args.split or (None,)}
     extractor = _extractor(args, state.device)
-    skipped = unread_images(found) if state.is_main_process else []
-    for split in args.split or splits:
+    with state.main_process_first():  # one process prepares the data set
+        splits: Any = {
+            split: load_captions(args.dataset, args.data_dir, split, report=report, **options)
+            for split, report in reports.items()
+        }
+    splits = splits.get(None, splits)
+    unread = dict.fromkeys(row for report in reports.values() for row in unread_images(report))
+    skipped = list(unread) if state.is_main_process else []
+    for split in splits:
         rows, folder, faults = unique_images(splits[split]), Path(args.output, split), dict[str, str]()
         computed, error = extract_split(
             rows, extractor, folder, args.kind, args.batch_size, args.workers, state, skipped=faults

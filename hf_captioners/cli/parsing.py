@@ -1,12 +1,12 @@
 """The parser of every command: a mistake is told in one line with the nearest name, without a wall of usage."""
 
 import argparse
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from hf_captioners.dotted_paths import did_you_mean, nearest_name
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import did_you_mean, nearest_name, read_named_values
 
 FLAG = re.compile(r"--?[a-zA-Z][\w-]*(=.*)?", re.DOTALL)
 # What people type for another name, with the names that it may stand for; the first one that a command has is told.
@@ -54,7 +54,46 @@ OTHER_NAMES = {
     "lora_rank": ("lora_r",),
     "force": ("overwrite",),
 }
-EXPECTED = {int: "a whole number", float: "a number"}
+# What people type for another value.
+OTHER_VALUES = {"fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "single": "float32"}
+OTHER_VALUES |= {"fp64": "float64", "double": "float64"}
+AT_LINE = re.compile(r"\S+:\d+: ")
+PARAMETER = re.compile(r"(?<!Did you mean )`(\w+)(?:=([^`\s]*))?`")
+
+
+def with_dashes(text: str, flags: Mapping[str, str]) -> str:
+    """Return a message of the library with flags in place of its parameters: `batch_size=8` becomes `--batch_size 8`.
+
+    Args:
+        text: the message; names of parameters stand in backticks.
+        flags: flags by the names of parameters.
+    """
+
+    if AT_LINE.match(text):  # of a file, whose keys are no flags
+        return text
+
+    def replaced(found: re.Match[str]) -> str:
+        flag = flags.get(found[1])
+        if flag is None:
+            return found[0]
+        return f"`{flag}`" if found[2] is None else f"`{flag} {found[2]}`"
+
+    return PARAMETER.sub(replaced, text)
+
+
+def positive(text: str) -> int:
+    """Read a whole number from 1.
+
+    Raises:
+        ValueError: it is none.
+    """
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
+EXPECTED = {int: "a whole number", float: "a number", positive: "a whole number, at least 1"}
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -74,6 +113,18 @@ class CommandParser(argparse.ArgumentParser):
         if few is not None:
             missing = argparse.SUPPRESS
             self.add_argument("--help_all", action=_HelpAll, nargs=0, default=missing, help="show all flags and exit")
+
+    def flags(self) -> dict[str, str]:
+        """Return the flags by the names of their values, those of actions of the command included."""
+        flags: dict[str, str] = {}
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for parser in action.choices.values():
+                    flags |= parser.flags()
+            elif action.option_strings and action.option_strings[0].startswith("--"):
+                flags.setdefault(action.dest, action.option_strings[0])
+                flags |= {flag[2:]: flag for flag in action.option_strings}
+        return flags
 
     def format_help(self) -> str:
         """Return the text of `--help`."""
@@ -97,7 +148,7 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as `argparse` does, after a check of all flags: argparse would first report what is missing."""
         if args is not None and not any(isinstance(one, argparse._SubParsersAction) for one in self._actions):
-            args = self._with_known_flags(list(args))
+            args = self._with_free_values(self._with_known_flags(list(args)))
         return super().parse_known_args(args, namespace)
 
     def _with_known_flags(self, args: list[str]) -> list[str]:
@@ -107,6 +158,27 @@ class CommandParser(argparse.ArgumentParser):
                 return [*typed, *args[place:]]
             typed.append(self._with_known_name(text) if FLAG.fullmatch(text) else text)
         return typed
+
+    def _with_free_values(self, args: list[str]) -> list[str]:
+        """Move the last values of a list to the end where positional arguments would lack: `--metrics bleu a b`."""
+        if "--" in args or self._takes_rest():
+            return args
+        lacking = sum(action.nargs in (None, "+") for action in self._get_positional_actions())
+        values: list[int] = []  # places of the values of the last list but its first one
+        most, taken = 0.0, 0  # values that the last flag takes, and has
+        for place, text in enumerate(args):
+            if FLAG.fullmatch(text):
+                name, sign, _ = text.partition("=")
+                most, taken = 0.0 if sign else values_of(self._option_string_actions[name]), 0
+                values = [] if most == math.inf else values
+            elif taken >= most:
+                lacking -= 1
+            else:
+                taken += 1
+                values += [place] if most == math.inf and taken > 1 else []
+        free = values[-lacking:] if 0 < lacking <= len(values) else []
+        kept = [text for place, text in enumerate(args) if place not in free]
+        return [*kept, "--", *(args[place] for place in free)] if free else args
 
     def _takes_rest(self) -> bool:
         return any(one.nargs == argparse.REMAINDER for one in self._actions)
@@ -131,8 +203,9 @@ class CommandParser(argparse.ArgumentParser):
         if choices is not None and str(value) not in choices:
             what = "command" if isinstance(action, argparse._SubParsersAction) or not action.option_strings else ""
             typed = f"There is no {what} {value!r}" if what else f"`{action.option_strings[0]}` is {value!r}"
+            meant = OTHER_VALUES.get(str(value).lower(), str(value))
             raise argparse.ArgumentError(
-                None, f"{typed}, expected one of {', '.join(choices)}.{did_you_mean(str(value), choices)}"
+                None, f"{typed}, expected one of {', '.join(choices)}.{did_you_mean(meant, choices)}"
             )
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
@@ -153,6 +226,13 @@ class CommandParser(argparse.ArgumentParser):
         return parsed
 
 
+def values_of(action: argparse.Action) -> float:
+    """Return how many values a flag takes at most."""
+    if isinstance(action.nargs, int):
+        return action.nargs
+    return math.inf if action.nargs in ("+", "*") else 1
+
+
 class _HelpAll(argparse.Action):
     """Print the help of all flags and exit."""
 
@@ -166,7 +246,6 @@ def add_links_argument(parser: argparse.ArgumentParser) -> None:
     """Add the argument of symbolic links in folders of data."""
     parser.add_argument(
         "--follow_links",
-        "--follow-links",
         action="store_true",
         help="read tables and text files that are symbolic links out of their folder; default: refuse them",
     )
@@ -178,5 +257,14 @@ def data_options_of(args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: an option is not of the form NAME=VALUE, or typed twice.
     """
-    options = read_named_values(args.data_options, "--data_options")
+    options = read_named_values(args.data_options, "data_options")
     return options | ({"follow_links": True} if args.follow_links else {})
+
+
+def add_allow_code(parser: argparse.ArgumentParser) -> None:
+    """Add the flag that allows recipes to name code, see `Recipe.load`."""
+    parser.add_argument(
+        "--allow_code",
+        action="store_true",
+        help="run code that recipes from files name, such as rewards and metrics module:function",
+    )

@@ -2,11 +2,10 @@
 
 import argparse
 import re
-from pathlib import Path
 
 from hf_captioners.default_model import is_default
 
-from .names import check_path, check_source
+from .paths import check_path, check_source
 
 NAME = "push"
 HELP = "push a captioner to the Hub, with its code and card"
@@ -21,9 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "repo_id", metavar="REPO", help="OWNER/NAME, or NAME for your own account; created if it is missing"
     )
     parser.add_argument("--private", action="store_true", default=None, help="create the repository as private")
-    parser.add_argument(
-        "--create_pr", "--create-pr", action="store_true", help="open a pull request instead of a commit"
-    )
+    parser.add_argument("--create_pr", action="store_true", help="open a pull request instead of a commit")
     parser.add_argument("--revision", metavar="BRANCH", help="branch, created if it is missing; default: main")
     parser.add_argument("--message", help="commit message")
     parser.add_argument(
@@ -51,9 +48,6 @@ def run(args: argparse.Namespace) -> int:
     check_source("DIR", args.directory)
     if not REPOSITORY.fullmatch(args.repo_id):
         raise ValueError(f"`REPO` is {args.repo_id!r}, expected OWNER/NAME, or NAME for your own account.")
-
-    if args.merge_adapter and not Path(args.directory, "adapter_config.json").is_file():
-        raise ValueError(f"`--merge_adapter`: {args.directory} is no adapter: it has no adapter_config.json.")
 
     from hf_captioners.hub.pushing import complete_folder
 

@@ -5,10 +5,10 @@ import shlex
 import sys
 from pathlib import Path
 
-from hf_captioners.reproduce.recipe import RECIPES, Recipe, merge_arguments
+from hf_captioners.reproduce.recipe import RECIPES, Recipe
+from hf_captioners.training.parser import add_training_flags, merge_arguments
 
-from .training_flags import add_allow_code, add_training_flags
-from .training_names import check_training
+from .parsing import add_allow_code
 
 NAME = "reproduce"
 HELP = "run the recipes of a published table and print mean and deviation beside the published metrics"
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_allow_code(parser)
     parser.add_argument("--launcher", default=sys.executable, help='for example "accelerate launch"')
-    parser.add_argument("--dry_run", "--dry-run", action="store_true", help="only print the commands")
+    parser.add_argument("--dry_run", action="store_true", help="only print the commands")
     add_training_flags(parser)
 
 
@@ -58,10 +58,12 @@ def run(args: argparse.Namespace) -> int:
             print(shlex.join(["hf-captioners", one.command, *one.typed(overrides)]))
         return 0
 
-    for one in runs:
-        check_training(one.arguments(overrides), with_paths=False)
-
     from hf_captioners.reproduce.executing import execute_runs
+    from hf_captioners.training.parser import read_arguments
+    from hf_captioners.training.starting import check_fields
+
+    for one in runs:
+        check_fields(read_arguments(one.arguments(overrides)).model)
 
     def announce(number: int, one: Run) -> None:
         print(f"[{number}/{len(runs)}] {', '.join(one.names.values())}, seed {one.seed}", flush=True)

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_captioners.metrics.meteor import STAGES
 from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS
 from hf_captioners.output_files import as_json, require_writable_folder, write_text
 
-from .names import check_path, check_score_arguments
+from .paths import check_path
 
 if TYPE_CHECKING:
     from hf_captioners.captioning.scoring import MetricSettings, Scores
 
 NAME = "score"
+FILES = ("document_frequency", "meteor_tables", "spice_jar", "chair_objects", "chair_instances")
 HELP = "score captions against references: BLEU, ROUGE-L, CIDEr, METEOR, without Java"
 
 
@@ -38,40 +40,36 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--shuffled_control",
-        "--shuffled-control",
         action="store_true",
         help="add cider_d_shuffled: the same captions against the references of the next image",
     )
     parser.add_argument(
         "--tokenizer", choices=("ptb", "none"), default="ptb", help="none: words are separated by blanks already"
     )
-    parser.add_argument(
-        "--document_frequency", "--document-frequency", help="file for CIDEr; default: counted in the references"
-    )
-    parser.add_argument("--meteor_stages", "--meteor-stages", nargs="+", help="for example: exact stem")
-    parser.add_argument("--meteor_tables", "--meteor-tables", help="folder `meteor` of pycocoevalcap")
-    parser.add_argument("--spice_jar", "--spice-jar", help="the original SPICE program")
+    parser.add_argument("--document_frequency", help="file for CIDEr; default: counted in the references")
+    parser.add_argument("--meteor_stages", nargs="+", choices=STAGES, metavar="STAGE", help="for example: exact stem")
+    parser.add_argument("--meteor_tables", help="folder `meteor` of pycocoevalcap")
+    parser.add_argument("--spice_jar", help="the original SPICE program")
     parser.add_argument("--java", default="java", help="the Java that runs SPICE; default: java")
-    parser.add_argument(
-        "--chair_objects", "--chair-objects", help="JSON of objects and synonyms for chair; default: those of COCO"
-    )
+    parser.add_argument("--chair_objects", help="JSON of objects and synonyms for chair; default: those of COCO")
     parser.add_argument(
         "--chair_instances",
-        "--chair-instances",
         help="annotated objects for chair: instances of COCO, or JSON; default: those of the references",
     )
     parser.add_argument("--format", choices=("table", "json"), default="table", help="format of standard output")
     parser.add_argument("--output", help="write all metrics to this .json file")
-    parser.add_argument("--per_image", "--per-image", help="write the scores of each image to this .jsonl file")
+    parser.add_argument("--per_image", help="write the scores of each image to this .jsonl file")
 
 
 def metric_settings(args: argparse.Namespace) -> "MetricSettings":
-    """Read the metric arguments, and check that the files can be written before any work.
+    """Read the metric arguments, and check before any work that files can be read and written.
 
     Raises:
         ValueError: a metric is unknown.
-        PermissionError, NotADirectoryError: a file cannot be written.
+        FileNotFoundError, PermissionError, NotADirectoryError: a file cannot be read or written.
     """
+    for name in FILES:
+        check_path(name, getattr(args, name))
     from hf_captioners.captioning.scoring import MetricSettings
     from hf_captioners.metrics.compute import with_control
 
@@ -96,12 +94,11 @@ def run(args: argparse.Namespace) -> int:
     """Score; 1 if images were left out because one of the files lacks them."""
     for name in ("predictions", "references"):
         check_path(name, getattr(args, name))
-    check_path("--baseline", args.baseline)
-    check_score_arguments(args)
+    check_path("baseline", args.baseline)
+    settings = metric_settings(args)
 
     from hf_captioners.captioning.scoring import score_files
 
-    settings = metric_settings(args)
     return report(score_files(args.predictions, args.references, settings, args.baseline), args)
 
 

@@ -11,7 +11,7 @@ from .caption import (
     set_pixel_limit,
     with_typed_seed,
 )
-from .names import check_least, check_model_arguments
+from .paths import check_model_and_device
 
 NAME = "serve"
 HELP = "answer HTTP requests with captions"
@@ -33,18 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8000, help="default: 8000; 0: a free one")
     parser.add_argument(
         "--allowed_hosts",
-        "--allowed-hosts",
         nargs="+",
         default=[],
         metavar="NAME",
         help="further names by which clients may call the server; default: those of this machine, and --host",
     )
-    parser.add_argument(
-        "--max_bytes", "--max-bytes", type=int, default=20 * 2**20, help="largest image in bytes; default: 20971520"
-    )
-    parser.add_argument(
-        "--max_requests", "--max-requests", type=int, default=64, help="requests at the same time; default: 64"
-    )
+    parser.add_argument("--max_bytes", type=int, default=20 * 2**20, help="largest image in bytes; default: 20971520")
+    parser.add_argument("--max_requests", type=int, default=64, help="requests at the same time; default: 64")
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="until a request is answered; default: 60"
     )
@@ -56,11 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until the process is ended."""
-    check_model_arguments(args)
+    check_model_and_device(args.model, args.device)
     if not 0 <= args.port <= 65535:
         raise ValueError(f"`--port` is {args.port}, expected 0 to 65535.")
-    for name in ("max_bytes", "max_requests"):
-        check_least(f"--{name}", getattr(args, name))
     try:
         from aiohttp import web
     except ImportError:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_captioners.reproduce.argument import SELF_CRITICAL, Argument
-from hf_captioners.reproduce.recipe import Recipe, merge_arguments
+from hf_captioners.reproduce.recipe import Recipe
+from hf_captioners.training.parser import add_training_flags, argument_list, merge_arguments, read_arguments
 
 from .evaluate import add_strict_argument, report_left_out
-from .training_flags import add_allow_code, add_training_flags
-from .training_names import check_training
+from .parsing import add_allow_code, with_dashes
+from .paths import check_training_paths
 
 if TYPE_CHECKING:
     from hf_captioners.training.running import TrainingResult
@@ -25,7 +25,7 @@ FEW: Mapping[str, Sequence[str]] = {
     "captioner": ("language_model", "vision_model", "architecture", "model", "model_config"),
     "training": (
         *("output_dir", "num_train_epochs", "max_steps", "learning_rate", "per_device_train_batch_size"),
-        *("early_stopping_patience", "bf16", "scst"),
+        *("early_stopping_patience", "bf16", "scst", "recipe"),
     ),
     "run": ("resume", "seed", "help_all", "help"),
 }
@@ -38,7 +38,7 @@ EXAMPLES = """examples:
   hf-captioners train recipe.yaml --num_train_epochs 3
 
 `--help_all` shows all flags, with every argument of transformers' Seq2SeqTrainer."""
-SCST = Argument(SELF_CRITICAL, ("bool",), (), "False", "", "training")
+FLAGS = {name: f"--{name}" for name in (*argument_list(), "resume")}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,15 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--resume",
         action="store_true",
         help="resume from the last complete checkpoint in --output_dir, if any, or from --resume_from_checkpoint",
-    )
-    parser.add_argument(
-        "--scst",
-        type=SCST.read,
-        nargs="?",
-        const=True,
-        default=argparse.SUPPRESS,
-        metavar="BOOL",
-        help="self-critical training: train on rewards of sampled captions",
     )
     parser.add_argument(
         "--reproduces",
@@ -94,18 +85,17 @@ def run(args: argparse.Namespace) -> int:
     values = merge_arguments(*parts, typed)
     reproduces = args.reproduces or ((recipes[0].path, args.regime) if args.regime is not None else None)
     comparison = Recipe.load(reproduces[0], args.allow_code).comparison(reproduces[1]) if reproduces else None
-    check_training(values)
+    check_training_paths(values)
 
-    from hf_captioners.reproduce.reading import read_arguments
     from hf_captioners.training.health import DivergenceError
     from hf_captioners.training.running import train_captioner
 
     arguments = read_arguments(values)
     resume = args.resume or arguments.training.resume_from_checkpoint is not None
     try:
-        result = train_captioner(*arguments, resume=resume, reproduces=comparison, say=say, chosen=set(values))
+        result = train_captioner(*arguments, resume=resume, reproduces=comparison, say=say)
     except DivergenceError as error:
-        print(f"hf-captioners train: error: {error}", file=sys.stderr)
+        print(f"hf-captioners train: error: {with_dashes(str(error), FLAGS)}", file=sys.stderr)
         return 1
     print(summary(result, arguments.data.train_dir))
     return report_left_out(arguments.data.left_out, args.strict)
@@ -115,7 +105,7 @@ def say(line: str) -> None:
     """Print a line beside a progress bar."""
     from tqdm.auto import tqdm
 
-    tqdm.write(line)
+    tqdm.write(with_dashes(line, FLAGS))
 
 
 def summary(result: "TrainingResult", folder: str | None = None) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hf_captioners.output_files import require_new_folder
 
-from .names import check_captioner, check_path
+from .paths import check_path, check_source
 
 NAME = "trim-vocabulary"
 HELP = "make a smaller captioner that has only the tokens of the given captions"
@@ -27,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the smaller captioner, and print what was kept."""
-    check_captioner("MODEL", args.model)
+    check_source("MODEL", args.model)
     for path in args.captions:
-        check_path("--captions", path)
+        check_path("captions", path)
     require_new_folder(Path(args.output))
 
     from hf_captioners.hub.trimming import write_trimmed_captioner

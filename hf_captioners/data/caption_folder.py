@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any, ClassVar
 
@@ -27,6 +28,7 @@ from datasets import Features
 from datasets.features.features import generate_from_arrow_type
 
 from hf_captioners.metrics.caption_tables import Numbered
+from hf_captioners.names import did_you_mean, listed
 
 from .folder_tables import SPLIT_NAMES, SPLIT_ORDER, FolderTable, find_tables
 from .images import list_images
@@ -39,6 +41,7 @@ CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sen
 NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
 LONGEST_NAME = 255  # bytes of each part of a path, as in most file systems
 IMAGE_FOLDERS = ("", "images", "Images")
+FIRST_ROWS = 1000  # in which named columns are looked for; rows of JSON may have different columns
 
 
 @dataclass(kw_only=True)
@@ -118,8 +121,23 @@ class CaptionFolder(CaptionReader):
         return [row for row in images.values() if row.captions]
 
     def _rows_of(self, table: FolderTable, report: DataReport) -> Iterator[Numbered]:
+        wrong: str | None = None
         with report.whole(table.path):
-            yield from table.rows(report)
+            rows = table.rows(report)
+            first = list(islice(rows, FIRST_ROWS))
+            wrong = self._missing_column([record for _, record in first])
+            if wrong is None:
+                yield from chain(first, rows)
+        if wrong is not None:
+            raise ValueError(f"{table.path} {wrong}")
+
+    def _missing_column(self, records: Sequence[Mapping[str, Any]]) -> str | None:
+        """Return what is wrong with the names of columns that were given, of which no row has one; None if nothing."""
+        columns = dict.fromkeys(name for record in records for name in record)
+        for name in (self.file_column, *_as_list(self.caption_columns)):
+            if columns and name is not None and name not in columns:
+                return f"has no column {name!r}; it has {listed(columns)}.{did_you_mean(name, columns)}"
+        return None
 
     def _row(
         self, name: str, captions: list[str], record: dict[str, Any], used: set[str], table: FolderTable, line: int
@@ -149,7 +167,7 @@ class CaptionFolder(CaptionReader):
     def _columns(self, record: dict[str, Any]) -> tuple[str, list[str]]:
         """Choose the columns of a row; JSON rows may have different columns."""
         files = [self.file_column] if self.file_column else [name for name in FILE_COLUMNS if name in record][:1]
-        captions = list(self.caption_columns or [name for name in CAPTION_COLUMNS if name in record][:1])
+        captions = list(_as_list(self.caption_columns) or [name for name in CAPTION_COLUMNS if name in record][:1])
         missing = [name for name in (*files, *captions) if name not in record]
         if missing or not files or not captions:
             what = f"no column {', '.join(map(repr, missing))}" if missing else "no column of file names and captions"
@@ -225,6 +243,10 @@ def _captions_of(
         bad: Any = next((caption for caption in found if caption not in captions), [])
         report.add(ProblemKind.MISSING_CAPTION, table, line, f"expected text in {', '.join(columns)}, found {bad!r}")
     return captions
+
+
+def _as_list(names: Sequence[str] | None) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names or ()
 
 
 def _list_in_text(text: str) -> Any:

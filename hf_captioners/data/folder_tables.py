@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hf_captioners.metrics.caption_tables import TABLE_KINDS, Numbered, table_rows
+from hf_captioners.names import did_you_mean
 from hf_captioners.output_files import read_text_inside
 
 from .images import list_images
@@ -91,7 +92,12 @@ def find_tables(root: Path, metadata_file: str | None, report: DataReport | None
         for folder, split in folders.items()
         for table in _nested_tables(folder, metadata_file, report)
     ]
-    if not tables and metadata_file is None:
+    if not tables and metadata_file is not None:
+        files = {path.name for place in (root, *below) for path in place.iterdir() if path.is_file()}
+        raise FileNotFoundError(
+            f"There is no table {metadata_file!r} in {root}.{did_you_mean(metadata_file, sorted(files))}"
+        )
+    if not tables:
         tables = [FolderTable(folder, split) for folder, split in folders.items() if split and _sidecars(folder)]
         tables = tables or ([FolderTable(root, None)] if _sidecars(root) else [])
     bare = [path for path, split in folders.items() if split and split not in {table.split for table in tables}]

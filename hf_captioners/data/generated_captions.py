@@ -101,5 +101,5 @@ def require_captions_of_people(
         more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
         raise ValueError(
             f"A captioner wrote {len(found):,} text file(s) of {folder} and nobody changed them: {names}{more}. "
-            "Correct them, move them away, or pass --train_on_generated to train on them as they are."
+            "Correct them, move them away, or pass `train_on_generated` to train on them as they are."
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
-from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.names import did_you_mean
 from hf_captioners.output_files import MAX_TABLE_BYTES, read_text_inside, write_text
 
 HELD_OUT = "held_out"

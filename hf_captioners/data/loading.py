@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.names import did_you_mean
 
 from .building import CaptionBuilder
 from .image_feature import with_allowed_formats
@@ -107,9 +107,10 @@ def load_captions(
         dataset = reader.load(split, streaming, strict, report, cache_dir)
     else:
         builder = CaptionBuilder(reader, report, strict, cache_dir)
+        if split is not None:  # before images are read
+            _check_split(split, builder.split_names(), name, slices=not streaming)
         if not streaming:
             builder.prepare()
-        _check_split(split, builder.split_names(), name, slices=not streaming)
         dataset = builder.as_streaming_dataset(split) if streaming else builder.as_dataset(split)
     if report.problems or report.notes:
         logger.warning("%s", report.summary())
@@ -139,10 +140,11 @@ def _is_needed(option: dataclasses.Field[Any]) -> bool:
     return option.default is dataclasses.MISSING and option.default_factory is dataclasses.MISSING
 
 
-def _check_split(split: str | None, known: list[str], name: str, slices: bool) -> None:
-    if split is None:
-        return
+def _check_split(split: str, known: list[str], name: str, slices: bool) -> None:
     asked = [re.sub(r"\[.*\]$", "", part.strip()) for part in split.split("+")] if slices else [split]
     missing = [part for part in asked if part not in known]
     if missing:
-        raise ValueError(f"{name!r} has no split {', '.join(map(repr, missing))}; there are {', '.join(known)}.")
+        raise ValueError(
+            f"{name!r} has no split {', '.join(map(repr, missing))}; there are {', '.join(known)}."
+            f"{did_you_mean(missing[0], known)}"
+        )

@@ -17,7 +17,7 @@ from hf_captioners.hub.cards import LEAST_SPREAD_OF_SCORES
 from hf_captioners.loading import load_captioner
 from hf_captioners.output_files import write_text
 from hf_captioners.processing.image_reading import read_image
-from hf_captioners.word_values import word_means
+from hf_captioners.processing.vocabulary import word_means
 
 from .claims import best_run, count_right, facts_of_run
 from .experiment import Parts, Run, Scale, mean

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hf_captioners.architectures import Purpose
 from hf_captioners.loading import load_captioner
-from hf_captioners.word_values import word_means
+from hf_captioners.processing.vocabulary import word_means
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def load_explainable(source: str | None, locations: bool = False, trust_remote_c
     if not hasattr(model, "attention_maps"):
         raise ValueError(f"{source} is a {type(model).__name__}, which has no attention maps over regions.")
     if locations and getattr(model.config, "attention_type", None) != "hard":
-        raise ValueError("`--locations` needs a model with hard attention; leave it out.")
+        raise ValueError("`locations` needs a model with hard attention; leave it out.")
     if locations:
         model.config.location_decoding = "argmax"
     return model, processor
@@ -137,9 +137,7 @@ def explain_caption(
     """
     reads_attributes = getattr(model.config, "reads_attributes", False)
     if attributes is not None and not reads_attributes:
-        raise ValueError(
-            f"`--attributes`: {model.name_or_path} is a {type(model).__name__}, which reads no attributes."
-        )
+        raise ValueError(f"`attributes`: {model.name_or_path} is a {type(model).__name__}, which reads no attributes.")
     views = processor(images=os.fspath(image) if isinstance(image, os.PathLike) else image, return_tensors="pt")
     given = {} if attributes is None else processor(attributes=[list(attributes)], return_tensors="pt")
     inputs = {**views, **given}

@@ -108,7 +108,7 @@ class GridExtractor:
         if model.config.model_type in DETECTORS:
             raise ValueError(
                 f"{source} is a {model.config.model_type!r} detector, whose tokens are no cells of a grid. Pass "
-                "`--detector` for its queries."
+                "`detector` for its queries."
             )
         config = CaptioningConfig(
             vision_config=model.config, vision_feature_layer=feature_layer, vision_grid_size=grid_size
@@ -194,7 +194,7 @@ class DetectorExtractor(GridExtractor):
         if model.config.model_type not in DETECTORS:
             raise ValueError(
                 f"{source} is a {model.config.model_type!r} model, expected a detector: one of "
-                f"{', '.join(DETECTORS)}. For the grid of a vision model pass `--vision_model`."
+                f"{', '.join(DETECTORS)}. For the grid of a vision model pass `vision_model`."
             )
         fields = {f"vision_{name}": value for name, value in choice.items() if value is not None}
         backbone = VisionDetector(CaptioningConfig(vision_config=model.config, vision_grid_size=grid_size, **fields))

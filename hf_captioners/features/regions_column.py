@@ -169,7 +169,7 @@ def _alive(loader: Iterable[Any]) -> Iterator[Any]:
             raise
         raise ChildProcessError(
             f"A process that reads images was killed ({error}), often because the memory is exhausted. Pass fewer "
-            "`--workers` or a smaller `--batch_size`, and repeat the command: it resumes, and what is stored is kept."
+            "`workers` or a smaller `batch_size`, and repeat the command: it resumes, and what is stored is kept."
         ) from error
 
 

@@ -35,7 +35,7 @@ def require_servable(directory: str | os.PathLike[str]) -> None:
             what += " without a vision model"
         raise ValueError(
             f"{os.fspath(directory)} is {what}. A Space and an endpoint need a captioner of this library that reads "
-            "images; push it without --space and --endpoint."
+            "images; push it without `space` and `endpoint`."
         )
 
 

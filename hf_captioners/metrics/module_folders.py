@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.names import did_you_mean
 from hf_captioners.output_files import write_text
 
 from .meteor_tables import cache_folder

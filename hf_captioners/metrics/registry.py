@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hf_captioners.dotted_paths import did_you_mean, load_function
+from hf_captioners.names import did_you_mean, load_function
 
 MetricFunction = Callable[..., Any]
 """A function of tokenised captions and their references, see `Metric`."""

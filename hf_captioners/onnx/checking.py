@@ -53,7 +53,7 @@ def require_small(difference: float, weights: str) -> None:
     if not difference <= limit:  # also if it is not a number
         advice = "Please report this with the configuration of the captioner."
         if weights != "float32":
-            advice = "Pass `--weights float32`, or train the captioner further: its weights do not fit 8 bits."
+            advice = "Pass `weights=float32`, or train the captioner further: its weights do not fit 8 bits."
         raise ValueError(
             f"The exported captioner computes other logits: they differ by {difference:.2g} of the largest one, "
             f"expected at most {limit:g}. {advice}"

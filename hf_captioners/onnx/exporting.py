@@ -16,10 +16,10 @@ from huggingface_hub import ModelCard
 
 from hf_captioners._version import __version__
 from hf_captioners.architectures import Architecture, Purpose
-from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.inert_text import inert_text
 from hf_captioners.loading import architecture_of, load_captioner, require_merged
 from hf_captioners.modeling.layers_transformer import TextDecoder
+from hf_captioners.names import did_you_mean
 from hf_captioners.output_files import as_json, new_folder, require_new_folder, write_text
 from hf_captioners.processing.image_processing_captioning import _ImageSteps
 
@@ -96,7 +96,7 @@ def export_captioner(
     require_opset(opset)
     if weights not in WEIGHTS:
         raise ValueError(
-            f"`--weights` is {weights!r}, expected one of {', '.join(WEIGHTS)}.{did_you_mean(weights, WEIGHTS)}"
+            f"`weights` is {weights!r}, expected one of {', '.join(WEIGHTS)}.{did_you_mean(weights, WEIGHTS)}"
         )
     target = Path(output_dir)
     require_new_folder(target)
@@ -130,7 +130,7 @@ def require_opset(opset: int) -> None:
     """Raise a `ValueError` for an opset that is too old or too new."""
     if not OLDEST_OPSET <= opset <= NEWEST_OPSET:
         raise ValueError(
-            f"`--opset` is {opset}, expected {OLDEST_OPSET} to {NEWEST_OPSET}: the exporter of torch writes no other "
+            f"`opset` is {opset}, expected {OLDEST_OPSET} to {NEWEST_OPSET}: the exporter of torch writes no other "
             f"operators. Leave it out for {OPSET}."
         )
 

@@ -34,7 +34,7 @@ def quantize_graph(path: Path) -> None:
         except Exception as error:  # it raises errors of many types
             raise ValueError(
                 f"{path.name} cannot be quantised: {type(error).__name__}: {' '.join(str(error).split())[:300]}. Pass "
-                "`--weights float32`."
+                "`weights=float32`."
             ) from error
         smaller.replace(path)
 

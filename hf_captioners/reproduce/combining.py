@@ -53,7 +53,7 @@ def typed_evaluation(arguments: Mapping[str, Any], models: Sequence[str]) -> lis
 
     if arguments.get("attributes") is not None:
         raise ValueError(
-            f"`--attributes {arguments['attributes']}` does not apply to a row that combines others; leave it out."
+            f"`attributes={arguments['attributes']}` does not apply to a row that combines others; leave it out."
         )
     of_training = {one.name: one.default for one in dataclasses.fields(CaptioningTrainingArguments)}
     dataset = str(arguments.get("dataset", DataArguments.dataset))

@@ -88,7 +88,7 @@ def require_same_arguments(run: Run, arguments: Sequence[str]) -> None:
     before, now = ([f"--{text}" for text in some if text not in other] for some, other in (options, options[::-1]))
     raise ValueError(
         f"{run.folder} was run with other arguments (then {' '.join(before) or 'without some'}; now "
-        f"{' '.join(now) or 'without some'}). Pass a different --output_dir, or remove that folder."
+        f"{' '.join(now) or 'without some'}). Pass a different `output_dir`, or remove that folder."
     )
 
 
@@ -143,7 +143,7 @@ def _execute(run: Run, arguments: list[str], launcher: list[str]) -> dict[str, A
         result |= {"status": DONE, "figures": {k: v for k, v in metrics.items() if isinstance(v, float)}}
     else:
         lines = log.read_text(encoding="utf-8").strip().splitlines()
-        reason = "no --test_split: nothing was measured" if status == 0 else (lines or [f"exit status {status}"])[-1]
+        reason = "no `test_split`: nothing was measured" if status == 0 else (lines or [f"exit status {status}"])[-1]
         result |= {"status": FAILED, "error": f"{reason} ({log})"}
     write_text(run.folder / RESULT, as_json(result) + "\n")
     return result

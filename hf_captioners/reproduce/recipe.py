@@ -28,10 +28,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_captioners.dotted_paths import did_you_mean, nearest_name
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import did_you_mean, nearest_name
+from hf_captioners.training.parser import NAMED_VALUES, NULL
 
-from .argument import NAMED_VALUES, NULL
 from .recipe_file import check_argument, line_of, read_yaml
 
 if TYPE_CHECKING:
@@ -42,8 +41,6 @@ RECIPES = Path(__file__).parent / "recipes"
 # Papers print shares in percent, and CIDEr times 100.
 PERCENT = 100
 REPRODUCES = "reproduces"
-# Of `NAMED_VALUES`, what is given later is added to what was given before, instead of replacing it.
-ADDED = ("model_config", "processor_config")
 
 
 @dataclass(frozen=True)
@@ -213,7 +210,7 @@ class Recipe:
     def _regime(self, name: str) -> Regime:
         regimes = self.published.regimes if self.published else {}
         if name not in regimes:
-            raise ValueError(f"`--regime {name}`: the regimes of {self.path} are {', '.join(regimes) or 'none'}.")
+            raise ValueError(f"`regime={name}`: the regimes of {self.path} are {', '.join(regimes) or 'none'}.")
         return regimes[name]
 
 
@@ -245,29 +242,6 @@ def _published(path: Path, content: Any) -> PublishedRow:
             f"{path}: `{REPRODUCES}` needs paper, table, row and regimes (name: {{arguments, published}}), and may "
             f"have seeds and combines (a list of {{recipe, seeds}}) ({type(error).__name__}: {error})."
         ) from error
-
-
-def merge_arguments(*parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge arguments; later ones override earlier ones, and fields of configurations are merged one by one.
-
-    Args:
-        *parts: names and values, as a recipe has them or as they were typed (NAME=VALUE entries as lists of strings).
-
-    Returns:
-        One dictionary, in which `model_config`, `processor_config` and `data_options` are mappings.
-
-    Raises:
-        ValueError: an entry is not of the form NAME=VALUE.
-    """
-    merged: dict[str, Any] = {}
-    for part in parts:
-        for name, value in part.items():
-            if name in NAMED_VALUES and value is not None:
-                value = read_named_values(value, f"--{name}")
-                if name in ADDED:
-                    value = (merged.get(name) or {}) | value
-            merged[name] = value
-    return merged
 
 
 def as_arguments(name: str, value: Any) -> list[str]:

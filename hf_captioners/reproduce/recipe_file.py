@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_captioners.named_values import read_named_values
-
-from .argument import NAMES_FUNCTIONS, SELF_CRITICAL
-from .argument_list import require_argument
+from hf_captioners.names import read_named_values
+from hf_captioners.training.parser import NAMES_FUNCTIONS, require_argument
 
 if TYPE_CHECKING:
     import yaml
@@ -81,8 +79,7 @@ def check_argument(place: str, name: str, value: Any, allow_code: bool) -> None:
         ValueError: there is no such argument, it has another type, or it names code that is not allowed.
     """
     try:
-        if name != SELF_CRITICAL:
-            require_argument(name).read(value)
+        require_argument(name).read(value)
         code = None if allow_code else named_code(name, value)
     except ValueError as error:
         raise ValueError(f"{place}: {error}") from error

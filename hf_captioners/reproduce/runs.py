@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.dotted_paths import did_you_mean, listed
+from hf_captioners.names import did_you_mean, listed
 from hf_captioners.output_files import read_text_inside
+from hf_captioners.training.parser import RECIPE, SELF_CRITICAL, merge_arguments
 
 from .combining import require_evaluation_arguments, typed_evaluation
-from .recipe import Recipe, as_arguments, merge_arguments
+from .recipe import Recipe, as_arguments
 
 RESULT = "result.json"
 STARTED, DONE, FAILED = "begun", "done", "failed"
@@ -50,7 +51,10 @@ class Run:
     def arguments(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
         """Return the training arguments: those of the recipe, and those that override them."""
         own = {"seed": self.seed, "output_dir": str(self.folder)}
-        return merge_arguments(self.recipe.with_regime(self.regime), overrides, own)
+        merged = merge_arguments(self.recipe.with_regime(self.regime), overrides, own)
+        if merged.get("model") is not None and not merged.get(SELF_CRITICAL):
+            merged.setdefault(RECIPE, "none")  # a row has its own settings, however few its images are
+        return merged
 
     def typed(self, overrides: Mapping[str, Any]) -> list[str]:
         """Return what is typed after `hf-captioners` and `command`."""
@@ -81,7 +85,7 @@ def find_recipes(
         ValueError: there are no such rows, or a recipe of the folder is wrong or names code that is not allowed.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(f"There is no folder {folder}. Leave --recipes out to use those of the package.")
+        raise FileNotFoundError(f"There is no folder {folder}. Leave `recipes` out to use those of the package.")
     loaded = [Recipe.load(path, allow_code) for path in sorted(folder.rglob("*.yaml"))]
     known = [recipe for recipe in loaded if recipe.published]
     wanted = [

@@ -40,7 +40,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not value > 0:
-                raise ValueError(f"`--{name}` is {value}, expected more than 0.")
+                raise ValueError(f"`{name}` is {value}, expected more than 0.")
 
 
 @dataclass
@@ -108,7 +108,7 @@ class CaptionServer:
     ) -> web.StreamResponse:
         """Refuse names of other hosts: a web page can make its own name point to this server (DNS rebinding)."""
         if host_name(request.headers.get("Host", "")) not in self.hosts:
-            return refusal(421, "The server does not answer to this name of a host; see `--allowed_hosts`.")
+            return refusal(421, "The server does not answer to this name of a host; see `allowed_hosts`.")
         return await handler(request)
 
     async def run_batches(self, _application: web.Application) -> AsyncIterator[None]:

@@ -9,7 +9,6 @@ from typing import Any
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.loading import (
     adapter_settings,
     base_of_adapter,
@@ -18,6 +17,7 @@ from hf_captioners.loading import (
     reading,
     require_peft,
 )
+from hf_captioners.names import did_you_mean
 
 ALL_LINEAR = "all-linear"
 
@@ -88,7 +88,7 @@ def add_adapter(model: Any, arguments: AdapterArguments) -> Any:
         ImportError: peft is not installed.
         ValueError: no layer has one of the names.
     """
-    require_peft("--use_peft")
+    require_peft("`use_peft`")
     import peft
 
     targets = arguments.lora_target_modules
@@ -96,8 +96,8 @@ def add_adapter(model: Any, arguments: AdapterArguments) -> Any:
     chosen = linear_layers(model) if one_text in (None, ALL_LINEAR) else one_text
     if isinstance(chosen, str) and not _is_pattern(chosen):
         chosen = [chosen]
-    require_modules(model, [] if isinstance(chosen, str) else chosen, "--lora_target_modules")
-    require_modules(model, arguments.lora_modules_to_save or [], "--lora_modules_to_save")
+    require_modules(model, [] if isinstance(chosen, str) else chosen, "lora_target_modules")
+    require_modules(model, arguments.lora_modules_to_save or [], "lora_modules_to_save")
     config = peft.LoraConfig(
         r=arguments.lora_r,
         lora_alpha=arguments.lora_alpha,

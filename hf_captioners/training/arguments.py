@@ -1,15 +1,15 @@
 """Training arguments: those of transformers' `Seq2SeqTrainingArguments`, and those of captioning."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 import torch
 from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from hf_captioners.dotted_paths import did_you_mean
 from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS, find_metrics, metric_of
+from hf_captioners.names import did_you_mean
 
 from .optimization import OPTIMIZERS, SCHEDULE_NAMES, SCHEDULES, sampling_probability
 
@@ -107,6 +107,9 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             Evaluations during training would not be of the saved weights, so `eval_strategy` must be `"no"`.
         early_stopping_patience: evaluations without a better `metric_for_best_model` before training stops; None
             disables early stopping (published: 5).
+
+    Attributes:
+        given: names of the arguments that were given; a recipe of `few_images` sets only others.
 
     With `eval_strategy="no"` there is no best model, so `load_best_model_at_end` becomes False.
 
@@ -207,6 +210,15 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     early_stopping_patience: int | None = field(
         default=5, metadata={"help": "Evaluations without improvement before training stops (VisualGPT: 5)."}
     )
+
+    given: set[str] = field(init=False, repr=False, compare=False)
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Note the names of the arguments that are given."""
+        arguments = super().__new__(cls)
+        names = [one.name for one in fields(cls) if one.init] if args else []
+        arguments.given = {*names[: len(args)], *kwargs}
+        return arguments
 
     def __post_init__(self) -> None:
         """Check the arguments of this library, then those of transformers."""

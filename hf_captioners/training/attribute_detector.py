@@ -16,7 +16,7 @@ from transformers.utils import logging
 
 from hf_captioners.data.schema import IMAGE
 from hf_captioners.features.agreement import require_own_features
-from hf_captioners.loading import load_vision_part
+from hf_captioners.loading import load_vision_part, read_vision_config
 from hf_captioners.metrics.retrieved_words import word_metrics
 from hf_captioners.modeling.modeling_attribute_detector import AttributeDetectorModel
 from hf_captioners.output_files import only_run_in, require_writable_folder
@@ -27,6 +27,7 @@ from .collator import stack_features
 from .data_arguments import DataArguments, load_training_data
 from .images import CaptionedImages
 from .progress import Say, tell_progress
+from .starting import MISSING_VISION_MODEL
 
 logger = logging.get_logger(__name__)
 
@@ -100,18 +101,13 @@ def new_detector(
         arguments: sizes, and the vision model.
         words: its attributes.
         region_feature_size: width of stored features; None for images.
-
-    Raises:
-        ValueError: there is neither a vision model nor stored features.
     """
     fields: dict[str, Any] = {"words": list(words), "hidden_sizes": arguments.hidden_sizes}
     fields |= {"dropout": arguments.dropout, "vision_grid_size": arguments.vision_grid_size}
     if region_feature_size is not None:
         fields |= {"region_feature_size": region_feature_size}
         return AttributeDetectorModel.from_pretrained_parts(**fields), None
-    if arguments.vision_model is None:
-        raise ValueError("`--vision_model` is missing: pass a vision model, or stored features (--features).")
-    vision, image_processor = load_vision_part(arguments.vision_model, arguments.image_size)
+    vision, image_processor = load_vision_part(str(arguments.vision_model), arguments.image_size)
     return AttributeDetectorModel.from_pretrained_parts(vision, **fields), image_processor
 
 
@@ -159,9 +155,13 @@ def train_attribute_detector(
         checkpoint = get_last_checkpoint(str(output))
         if checkpoint is not None and not resume:
             raise FileExistsError(
-                f"{output} holds a run already ({checkpoint}). Pass --resume to resume it, or a different "
-                "--output_dir."
+                f"{output} holds a run already ({checkpoint}). Pass `resume` to resume it, or a different "
+                "`output_dir`."
             )
+        if arguments.vision_model is not None:
+            read_vision_config(arguments.vision_model)  # before images are read
+        elif data.features is None:
+            raise ValueError(MISSING_VISION_MODEL)
         rows, evaluation = load_training_data(data, training.seed)
         set_seed(training.seed)
         words = attribute_words(

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from datasets import Dataset, DatasetDict, IterableDatasetDict, NamedSplit
+from datasets import Dataset, NamedSplit
 
 from hf_captioners.data import load_captions
 from hf_captioners.data.generated_captions import require_captions_of_people
@@ -18,7 +18,7 @@ from hf_captioners.data.subsets import CaptionSubset, draw_subset
 from hf_captioners.features.formats import open_split_regions
 from hf_captioners.features.region_source import RegionSource
 from hf_captioners.features.regions_column import region_source_of, with_regions
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 from hf_captioners.processing.vocabulary import attribute_labels
 from hf_captioners.training.starting import ModelArguments
 
@@ -122,17 +122,15 @@ class DataArguments:
         self.held_out: HeldOut | None = None
         self._opened: dict[Path, RegionSource | None] = {}
         if self.subset is not None and self.train_share is not None:
-            raise ValueError("`--subset` and `--train_share` exclude each other; give one.")
+            raise ValueError("`subset` and `train_share` exclude each other; give one.")
         if self.data_dir is not None and self.train_dir is not None:
-            raise ValueError("`--data_dir` and `--train_dir` are both the folder of the data set; give one.")
+            raise ValueError("`data_dir` and `train_dir` are both the folder of the data set; give one.")
         for name in STORED_ONLY:
             if self.streaming and getattr(self, name) is not None:
-                raise ValueError(
-                    f"`--streaming` and `--{name}` exclude each other: a stream is read once, in its order."
-                )
+                raise ValueError(f"`streaming` and `{name}` exclude each other: a stream is read once, in its order.")
         if self.features is not None and self.validation_dir is not None:
             raise ValueError(
-                "`--features` and `--validation_dir` exclude each other: put the evaluation images into a folder "
+                "`features` and `validation_dir` exclude each other: put the evaluation images into a folder "
                 "`validation` of the data set, and extract both."
             )
 
@@ -141,9 +139,9 @@ class DataArguments:
         """The folder of the data set."""
         return self.data_dir or self.train_dir
 
-    def load(self, folder: str | None) -> DatasetDict | IterableDatasetDict:
-        """Load all splits of the data set from a folder, without images that cannot be read; see `left_out`."""
-        options, report = read_named_values(self.data_options, "--data_options"), DataReport()
+    def load(self, folder: str | None, split: str | None = None) -> Any:
+        """Load all splits of the data set, or one, without images that cannot be read; see `left_out`."""
+        options, report = read_named_values(self.data_options, "data_options"), DataReport()
         if self.follow_links:
             options["follow_links"] = True
         if self.dataset == "caption_folder" and folder is not None and Path(folder).is_dir():
@@ -151,16 +149,13 @@ class DataArguments:
                 Path(folder), options.get("metadata_file"), self.train_on_generated, self.follow_links
             )
         if self.streaming:
-            streams = load_captions(self.dataset, data_dir=folder, streaming=True, **options)
-            assert isinstance(streams, IterableDatasetDict)
-            return streams
+            return load_captions(self.dataset, data_dir=folder, split=split, streaming=True, **options)
         if self.features is None:
-            splits = load_readable(self.dataset, folder, report=report, **options)
+            rows = load_readable(self.dataset, folder, split, report=report, **options)
         else:
-            splits = load_captions(self.dataset, data_dir=folder, report=report, **options)
-        assert isinstance(splits, DatasetDict)
+            rows = load_captions(self.dataset, data_dir=folder, split=split, report=report, **options)
         self.left_out += [problem for problem in unusable_images(report) if problem not in self.left_out]
-        return splits
+        return rows
 
     @property
     def generation_arguments(self) -> dict[str, int]:
@@ -186,12 +181,7 @@ class DataArguments:
         Raises:
             ValueError: there is no such split.
         """
-        splits = self.load(self.folder)
-        if split not in splits:
-            raise ValueError(
-                f"`--test_split {split}`: the splits of {self.folder or self.dataset} are {', '.join(splits)}."
-            )
-        return self.with_features(splits[split], split)
+        return self.with_features(self.load(self.folder, split), split)
 
     def with_features(self, rows: Dataset, split: str) -> Dataset:
         """Return rows with stored features instead of images, if features are used."""
@@ -222,7 +212,7 @@ def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset
         FileNotFoundError: a folder or its captions are missing.
     """
     if data.folder is None and data.dataset == "caption_folder":
-        raise ValueError("`--train_dir` is missing: the folder with your images and their captions.")
+        raise ValueError("`train_dir` is missing: the folder with your images and their captions.")
     splits = data.load(data.folder)
     if "train" not in splits:
         raise ValueError(f"The splits of {data.folder} are {', '.join(splits)}, expected a split 'train'.")
@@ -233,8 +223,8 @@ def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset
         return train, others["validation"] if "validation" in others else others[next(iter(others))]
     if data.streaming and "validation" not in splits:
         raise ValueError(
-            f"`--streaming`: {data.folder or data.dataset} has no split 'validation', and images of a stream cannot "
-            f"be held out at random; its splits are {', '.join(splits)}. Pass --validation_dir."
+            f"`streaming`: {data.folder or data.dataset} has no split 'validation', and images of a stream cannot "
+            f"be held out at random; its splits are {', '.join(splits)}. Pass `validation_dir`."
         )
     if "validation" in splits:
         train = data.reduced(train, seed)
@@ -275,17 +265,17 @@ def hold_out(rows: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
         ValueError: the share is out of range, or a side would have fewer than two images.
     """
     if not 0 < share < 1:
-        raise ValueError(f"`--validation_share` is {share}, expected a number between 0 and 1.")
+        raise ValueError(f"`validation_share` is {share}, expected a number between 0 and 1.")
     count = round(len(rows) * share)
     if count < 2 or len(rows) - count < 2:
         raise ValueError(
             f"A share of {share} of {len(rows)} images cannot be held out: training and evaluation need at least 2 "
-            "images each. Add images, or pass --validation_dir."
+            "images each. Add images, or pass `validation_dir`."
         )
     parts = rows.train_test_split(test_size=count, seed=seed)
     parts["test"]._split = NamedSplit(HELD_OUT)  # what cards call it
     logger.warning(
         f"There are no evaluation images: {count} of {len(rows)} were held out at random (seed {seed}). Pass "
-        "--validation_dir to choose them."
+        "`validation_dir` to choose them."
     )
     return parts["train"], parts["test"]

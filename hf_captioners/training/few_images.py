@@ -1,9 +1,17 @@
-"""What training a captioner further on a few images does where nothing else was asked for."""
+"""Recipes for training a captioner further on few images: settings of a training run, by name.
+
+| recipe | training |
+|---|---|
+| `few_images` | 4 epochs of cross-entropy, then 100 steps on rewards; the saved weights keep 40 % of those before |
+| `few_images_cross_entropy` | 4 epochs of cross-entropy, where rewards cannot be used |
+
+`auto`, the default of a run, takes one of them if fewer than 500 images train a given captioner; `none` takes none. An
+argument that is given overrides just itself. Self-critical training (`SCSTArguments`) has defaults of its own, and
+`auto` leaves them as they are.
+"""
 
 import copy
 import os
-from collections.abc import Collection
-from dataclasses import fields
 from typing import Any
 
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
@@ -12,6 +20,10 @@ from .arguments import CaptioningTrainingArguments
 from .scst.arguments import SCSTArguments
 
 FEW_IMAGES = 500
+AUTO, NONE = "auto", "none"
+REWARDS_RECIPE, CROSS_ENTROPY_RECIPE = "few_images", "few_images_cross_entropy"
+RECIPE_NAMES = (AUTO, REWARDS_RECIPE, CROSS_ENTROPY_RECIPE, NONE)
+RECIPE_HELP = f"Built-in settings; auto: those of few_images where fewer than {FEW_IMAGES} images train --model."
 # The last weights are saved: a tenth of a few images is too little to choose the best evaluation by.
 NO_EVALUATION = {
     "eval_strategy": IntervalStrategy.NO,
@@ -37,44 +49,87 @@ REWARDS: dict[str, Any] = {
     "start_weight": 0.4,
     **NO_EVALUATION,
 }
-OWN_PLAN = {"max_steps", "eval_strategy", "save_strategy", "load_best_model_at_end", "metric_for_best_model"}
+# Without effect in a run that evaluates nothing.
+OF_EVALUATIONS = ("metric_for_best_model", "load_best_model_at_end", "early_stopping_patience")
 
 
-def for_few_images(
-    arguments: CaptioningTrainingArguments, chosen: Collection[str], model: Any
-) -> CaptioningTrainingArguments:
-    """Return the arguments of a training that goes on from a captioner with fewer than `FEW_IMAGES` images.
+def with_recipe(
+    arguments: CaptioningTrainingArguments, recipe: str, model: Any, images: int | None = None
+) -> tuple[CaptioningTrainingArguments, str | None]:
+    """Return the arguments of a run with the settings of a recipe.
 
     Args:
-        arguments: the arguments with their usual defaults.
-        chosen: names of the arguments that stay as they are. One of them that says how long to train or what to keep
-            leaves all others as they are too.
-        model: the captioner.
+        arguments: the arguments; those in `given` stay as they are.
+        recipe: one of `RECIPE_NAMES`.
+        model: the captioner that is trained further; None if it is built from parts.
+        images: number of training images; None if it is not known.
 
     Returns:
-        Arguments of self-critical training after cross-entropy; where `chosen` has one of these settings or `"scst"`,
-        or where the captioner cannot be trained so, a copy for a short training with cross-entropy. The arguments
-        themselves if there is a plan of one's own, or self-critical training.
+        The arguments, and a line that names the recipe and the reason; None if there is no recipe.
+
+    Raises:
+        ValueError: the recipe is unknown or cannot be used here, or a given argument excludes it.
     """
-    if isinstance(arguments, SCSTArguments) or OWN_PLAN & set(chosen):
-        return arguments
-    if not {"scst", *REWARDS, *CROSS_ENTROPY} & set(chosen) and can_be_rewarded(arguments, model):
-        kept = {one.name: getattr(arguments, one.name) for one in fields(arguments) if one.init and one.name in chosen}
-        return SCSTArguments(**kept, **REWARDS)
+    if recipe not in RECIPE_NAMES:
+        raise ValueError(f"`recipe` is {recipe!r}, expected one of {', '.join(RECIPE_NAMES)}.")
+    obstacle = why_no_rewards(arguments, model)
+    if recipe == AUTO:
+        if model is None or images is None or images >= FEW_IMAGES or isinstance(arguments, SCSTArguments):
+            return arguments, None
+        recipe = CROSS_ENTROPY_RECIPE if obstacle else REWARDS_RECIPE
+        reason = f"{images:,} images, fewer than {FEW_IMAGES}, train a given captioner"
+        reason += f"; no rewards, as {obstacle}" if obstacle else ""
+    elif recipe == NONE:
+        return arguments, None
+    else:
+        _require_usable(recipe, arguments, model, obstacle)
+        reason = "it was chosen"
+    return _merged(arguments, recipe), f"Recipe {recipe}: {reason}. `recipe=none` trains without it."
+
+
+def _require_usable(recipe: str, arguments: CaptioningTrainingArguments, model: Any, obstacle: str | None) -> None:
+    if model is None:
+        raise ValueError(f"`recipe={recipe}` trains a captioner further: pass `model` too, or leave it out.")
+    if recipe == CROSS_ENTROPY_RECIPE and isinstance(arguments, SCSTArguments):
+        raise ValueError(f"`scst` and `recipe={recipe}` exclude each other; give one.")
+    if recipe == REWARDS_RECIPE and obstacle:
+        raise ValueError(
+            f"`recipe={recipe}` trains on rewards, which cannot be used here, as {obstacle}: pass "
+            f"`recipe={CROSS_ENTROPY_RECIPE}`."
+        )
+
+
+def _merged(arguments: CaptioningTrainingArguments, recipe: str) -> CaptioningTrainingArguments:
+    settings = REWARDS if recipe == REWARDS_RECIPE else CROSS_ENTROPY
+    settings = {name: value for name, value in settings.items() if name not in arguments.given}
+    if "num_train_epochs" in arguments.given:  # the same length in another unit, which `max_steps` would override
+        settings.pop("max_steps", None)
+    advice = f"the recipe {recipe} evaluates nothing while it trains: leave it out, or pass `recipe=none`"
+    if "eval_strategy" not in arguments.given:
+        for name in OF_EVALUATIONS:
+            if name in arguments.given and getattr(arguments, name):
+                raise ValueError(f"`{name}` needs evaluations, and {advice}.")
+    elif "start_weight" in settings and (plan := IntervalStrategy(arguments.eval_strategy)) != IntervalStrategy.NO:
+        raise ValueError(
+            f"`eval_strategy={plan.value}` would not evaluate the weights that are saved, and {advice}; or pass "
+            "`start_weight=0`, which saves the trained weights."
+        )
+    if recipe == REWARDS_RECIPE:
+        given = {name: getattr(arguments, name) for name in arguments.given if hasattr(arguments, name)}
+        return SCSTArguments(**settings, **given)
     changed = copy.copy(arguments)
-    for name, value in CROSS_ENTROPY.items():
-        if name not in chosen:
-            setattr(changed, name, value)
+    for name, value in settings.items():
+        setattr(changed, name, value)
     return changed
 
 
-def can_be_rewarded(arguments: CaptioningTrainingArguments, model: Any) -> bool:
-    """Return whether the settings `REWARDS` can train a captioner: a whole one, whose captions need no others."""
-    launched = [os.environ.get(f"ACCELERATE_USE_{name}") == "true" for name in ("FSDP", "DEEPSPEED")]
-    return not (
-        hasattr(model, "peft_config")
-        or getattr(model, "captions_depend_on_batch", False)
-        or arguments.fsdp
-        or arguments.deepspeed
-        or any(launched)
-    )
+def why_no_rewards(arguments: CaptioningTrainingArguments, model: Any) -> str | None:
+    """Return why rewards cannot train a captioner: it must be whole, and its captions must not need others."""
+    launched = any(os.environ.get(f"ACCELERATE_USE_{name}") == "true" for name in ("FSDP", "DEEPSPEED"))
+    if "scst" in arguments.given and not isinstance(arguments, SCSTArguments):
+        return "`scst` is false"
+    if hasattr(model, "peft_config"):
+        return "an adapter is trained"
+    if getattr(model, "captions_depend_on_batch", False):
+        return "its captions depend on the others of their batch"
+    return "its weights are sharded" if arguments.fsdp or arguments.deepspeed or launched else None

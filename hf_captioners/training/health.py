@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from hf_captioners.loading import weight_that_is_not_finite
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
-from hf_captioners.word_values import word_means
+from hf_captioners.processing.vocabulary import word_means
 
 from .collator import CaptionEncoder
 from .images import CaptionedImages
@@ -89,7 +89,7 @@ def require_short_captions(
     more = f"\n  ... and {len(long) - SHOWN:,} more" if len(long) > SHOWN else ""
     raise ValueError(
         f"{len(long):,} {name} captions have more tokens than the {positions:,} positions of the decoder:\n"
-        f"{shown}{more}\nCut them with --max_caption_tokens {positions} (or a smaller number), or leave them out."
+        f"{shown}{more}\nCut them with `max_caption_tokens={positions}` (or a smaller number), or leave them out."
     )
 
 
@@ -153,12 +153,12 @@ def remedy(trainer: Any) -> str:
     """
     args = trainer.args
     kept = last_complete_checkpoint(args.output_dir, before=trainer.state.global_step)
-    where = f"The last good weights are in {kept}: start again with `--model {kept}`," if kept else "Start again with"
-    clip = "" if args.max_grad_norm or args.max_grad_value else ", `--max_grad_norm 1`"
-    precision = ", `--bf16` instead of `--fp16`" if args.fp16 else ""
+    where = f"The last good weights are in {kept}: start again with `model={kept}`," if kept else "Start again with"
+    clip = "" if args.max_grad_norm or args.max_grad_value else ", `max_grad_norm=1`"
+    precision = ", `bf16` instead of `fp16`" if args.fp16 else ""
     return (
-        f"Training has diverged and stops. {where} a different `--output_dir` and a lower `--learning_rate` (now "
-        f"{args.learning_rate:g}) or `--warmup_steps`{clip}{precision}."
+        f"Training has diverged and stops. {where} a different `output_dir` and a lower `learning_rate` (now "
+        f"{args.learning_rate:g}) or `warmup_steps`{clip}{precision}."
     )
 
 

@@ -26,7 +26,7 @@ from .card_writer import CardWriter
 logger = logging.get_logger(__name__)
 
 ADVICE = (
-    "Free space, then resume with `--resume` from the last complete checkpoint. `--save_total_limit 1` keeps fewer "
+    "Free space, then resume with `resume` from the last complete checkpoint. `save_total_limit=1` keeps fewer "
     "checkpoints."
 )
 

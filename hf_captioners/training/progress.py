@@ -8,10 +8,10 @@ from typing import Any
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
+from .few_images import FEW_IMAGES
 from .streams import StreamedPairs
 
 MEASURED_STEPS = 5  # after the first one, which also prepares the device
-FEW_IMAGES = 1000
 Say = Callable[[str], None]
 SHOWN = ("loss", "eval_loss", "eval_cider_d", "eval_bleu_4", "reward", "eval_mean_average_precision")
 
@@ -46,7 +46,7 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
     lines.append(f"The captioner will be in {args.output_dir}.")
     if images < FEW_IMAGES and args.max_steps <= 0 and args.num_train_epochs > 20:
         lines.append(
-            f"With {images:,} images a captioner soon repeats what it has seen; --num_train_epochs 20 is a shorter "
+            f"With {images:,} images a captioner soon repeats what it has seen; `num_train_epochs=20` is a shorter "
             "first try."
         )
     return lines

@@ -46,7 +46,7 @@ def require_complete(checkpoint: str | os.PathLike[str]) -> None:
     if not is_complete(Path(checkpoint)):
         raise ValueError(
             f"{checkpoint} is not complete, expected a folder `checkpoint-N` with {', '.join(NEEDED)}. To start a new "
-            "run from a trained captioner, pass `--model`."
+            "run from a trained captioner, pass `model`."
         )
 
 

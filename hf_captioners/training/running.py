@@ -13,21 +13,22 @@ from hf_captioners.hub.card_facts import PublishedFacts
 from hf_captioners.loading import require_supported
 from hf_captioners.metrics import compute_caption_metrics
 from hf_captioners.metrics.compute import with_control
+from hf_captioners.metrics.registry import find_metrics
 from hf_captioners.output_files import as_json, explain_write_errors, only_run_in, require_writable_folder, write_text
 from hf_captioners.processing.vocabulary import attribute_words
 
 from .arguments import CaptioningTrainingArguments
 from .data_arguments import DataArguments, fit_to_features, load_training_data, with_oracle_attributes
 from .evaluation import MetricResult
-from .few_images import FEW_IMAGES, for_few_images
+from .few_images import AUTO, NONE, with_recipe
 from .hub_trainer import ADVICE
 from .progress import Say, narrate
 from .resume import STATE, last_complete_checkpoint, require_complete
-from .scst.arguments import SCSTArguments
+from .scst.arguments import NEW_PARTS, SCSTArguments
 from .scst.start import last_scst_checkpoint
 from .scst.trainer import SCSTTrainer
-from .starting import ModelArguments, start_captioner
-from .streams import rows_of_captions
+from .starting import ModelArguments, check_parts, start_captioner
+from .streams import require_stream_arguments, rows_of_captions
 from .trainer import CaptioningTrainer
 
 NUM_ATTRIBUTES = 1000  # words that may be attributes (Entangled Transformer, section 5.2)
@@ -35,6 +36,7 @@ TRAIN_RESULTS = "train_results.json"
 TEST_RESULTS = "test_results.json"
 CONDITIONS = ("variants", "document_frequency", "tokenizer")  # of `MetricResult`
 SUBSET = "subset.json"
+NOTHING_TO_RESUME = "No complete checkpoint: starting from the beginning."
 Comparison = Callable[[Mapping[int, Mapping[str, float]]], PublishedFacts]
 """Puts the metrics of runs, by seed, beside a published row; see `Recipe.comparison` in `hf_captioners.reproduce`."""
 
@@ -48,6 +50,9 @@ class TestArguments:
         test_metrics: names of metrics, see `compute_caption_metrics`. None: those of evaluations (`eval_metrics`).
         shuffled_control: add `cider_d_shuffled` to the metrics, see `shuffled_cider_d`.
         test_tokenizer: `"ptb"`, or `"none"` if words are separated by blanks already.
+
+    Raises:
+        ValueError: a metric is unknown.
     """
 
     __test__ = False  # not a class of tests, whatever pytest makes of its name
@@ -68,6 +73,10 @@ class TestArguments:
         default="ptb",
         metadata={"help": "Tokenizer of the test; none: words are separated by blanks already (radiology reports)."},
     )
+
+    def __post_init__(self) -> None:
+        """Check the names of metrics."""
+        find_metrics(self.test_metrics or ())
 
     def metrics(self, of_evaluations: Sequence[str]) -> list[str]:
         """Return the names of all metrics of the test, given those of evaluations."""
@@ -110,25 +119,27 @@ def train_captioner(
     data_arguments: DataArguments,
     training_arguments: CaptioningTrainingArguments,
     test_arguments: TestArguments | None = None,
+    recipe: str = AUTO,
     resume: bool = False,
     reproduces: Comparison | None = None,
     say: Say | None = None,
-    chosen: Collection[str] | None = None,
 ) -> TrainingResult:
     """Train a captioner and save it in `output_dir`, with a card; test it if a test split is given.
 
-    A run that had finished is not trained any further when it is resumed.
+    Arguments are checked before images are read. A finished run that is resumed is not trained any further.
 
     Args:
         model_arguments: the architecture and the models that the captioner starts from.
         data_arguments: the data set.
         training_arguments: `SCSTArguments` for self-critical training, `CaptioningTrainingArguments` otherwise.
         test_arguments: the test after training. Its metrics are written to `test_results.json` and to the card.
+        recipe: named settings for the training arguments that are not given, see `hf_captioners.training.few_images`:
+            `"few_images"`, `"few_images_cross_entropy"`, `"none"`, or `"auto"`: one of them if fewer than 500 images
+            train a given captioner.
         resume: resume from the last complete checkpoint in `output_dir`, if any.
         reproduces: compares the metrics of the test with a published row; the card shows both.
-        say: receives lines that say what the run will do, how long it takes and what it has reached. None: nothing.
-        chosen: names of the arguments that somebody chose. Where a captioner is trained further on a few images, the
-            others are those of `for_few_images`. None: all were chosen.
+        say: receives lines that say what the run will do, how long it takes and what it has reached; the first one
+            names the recipe, if there is one, and the reason. None: nothing.
 
     Raises:
         ValueError: an argument has a wrong value or is not used by the captioner, a checkpoint is of a different type,
@@ -158,37 +169,32 @@ def train_captioner(
     if model_arguments.model is not None:  # before any image is read
         require_supported(model_arguments.model, trainer_class(training_arguments).purpose)
     is_main = training_arguments.process_index == 0
+    if say is None or not is_main:
+        say = _say_nothing
     variants = _try_metrics(training_arguments, test)
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
-        checkpoint = checkpoint_to_resume(training_arguments, resume)
+        checkpoint_to_resume(training_arguments, resume)
+        start = _Start(model_arguments, data_arguments, training_arguments, recipe, resume)
+        test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
-        further = None if model_arguments.model is None or data_arguments.streaming else chosen
         if data_arguments.drawn is not None and is_main:
             data_arguments.drawn.save(output / SUBSET)
-        test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
-        fit_to_features(model_arguments, data_arguments)
-        set_seed(training_arguments.seed)
-        captions = (caption for captions in _captions_of(train_rows) for caption in captions)
-        model, processor = start_captioner(model_arguments, captions)
-        if further is not None and len(train_rows) < FEW_IMAGES:
-            training_arguments = for_few_images(training_arguments, further, model)
-            checkpoint = checkpoint_to_resume(training_arguments, resume)
+        model, processor = start.captioner(train_rows)
+        if start.recipe_line is not None:
+            say(start.recipe_line)
+        checkpoint = checkpoint_to_resume(start.training_arguments, resume)
         if data_arguments.attributes is not None:
             if "attributes" not in getattr(processor, "input_columns", ()):
                 raise ValueError(
-                    f"`--attributes {data_arguments.attributes}`: a {type(model).__name__} reads no attributes. Leave "
-                    "it out, or pass --architecture eta."
+                    f"`attributes={data_arguments.attributes}`: a {type(model).__name__} reads no attributes. Leave "
+                    "it out, or pass `architecture=eta`."
                 )
             train_rows, validation_rows, test_rows = _with_attributes(train_rows, validation_rows, test_rows)
-        if say is not None and is_main and resume:
-            say(
-                f"Resuming from {checkpoint}."
-                if checkpoint
-                else "No complete checkpoint: starting from the beginning."
-            )
-        trainer = trainer_class(training_arguments)(
+        if resume:
+            say(f"Resuming from {checkpoint}." if checkpoint else NOTHING_TO_RESUME)
+        trainer = trainer_class(start.training_arguments)(
             model,
-            training_arguments,
+            start.training_arguments,
             train_dataset=train_rows,
             eval_dataset=validation_rows,
             processing_class=processor,
@@ -197,7 +203,7 @@ def train_captioner(
             trainer.check_evaluation(test_rows, "test")
         if data_arguments.held_out is not None and is_main:
             data_arguments.held_out.save(output)
-        if say is not None and is_main:
+        if say is not _say_nothing:
             narrate(trainer, say, model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
@@ -209,6 +215,59 @@ def train_captioner(
 def trainer_class(training_arguments: CaptioningTrainingArguments) -> type[CaptioningTrainer]:
     """Return the trainer that arguments are for."""
     return SCSTTrainer if isinstance(training_arguments, SCSTArguments) else CaptioningTrainer
+
+
+def _say_nothing(line: str) -> None:
+    """Drop a line."""
+
+
+class _Start:
+    """The captioner of a run and the arguments of its training, which are checked before data are read.
+
+    A given captioner is loaded at once; one of new parts is built after the data are read, as its vocabulary may be
+    that of the training captions.
+    """
+
+    def __init__(
+        self,
+        model: ModelArguments,
+        data: DataArguments,
+        training: CaptioningTrainingArguments,
+        recipe: str,
+        resume: bool,
+    ) -> None:
+        self.model_arguments, self.data, self.recipe = model, data, recipe
+        self.given: tuple[Any, Any] | None = None
+        if data.streaming and recipe in (AUTO, NONE):
+            require_stream_arguments(training)
+        if model.model is None:
+            check_parts(model, data.features is not None)
+        else:
+            set_seed(training.seed)
+            self.given = start_captioner(model)
+        self.training_arguments, self.recipe_line = with_recipe(training, recipe, self._given_model)
+        if data.streaming:
+            require_stream_arguments(self.training_arguments)
+        new_parts_sample = self.given is None and isinstance(training, SCSTArguments)
+        if new_parts_sample and not training.begins_with_cross_entropy and not resume:
+            raise ValueError(NEW_PARTS)
+
+    @property
+    def _given_model(self) -> Any:
+        return None if self.given is None else self.given[0]
+
+    def captioner(self, train_rows: Dataset | IterableDataset) -> tuple[Any, Any]:
+        """Return model and processor, and take the recipe that the number of training images asks for, if any."""
+        fit_to_features(self.model_arguments, self.data)
+        set_seed(self.training_arguments.seed)
+        if self.given is None:
+            captions = (caption for captions in _captions_of(train_rows) for caption in captions)
+            return start_captioner(self.model_arguments, captions)
+        if self.recipe == AUTO and not self.data.streaming:
+            self.training_arguments, self.recipe_line = with_recipe(
+                self.training_arguments, AUTO, self._given_model, len(train_rows)
+            )
+        return self.given
 
 
 def _try_metrics(training: CaptioningTrainingArguments, test: TestArguments) -> dict[str, str]:
@@ -327,6 +386,6 @@ def checkpoint_to_resume(training_arguments: CaptioningTrainingArguments, resume
     existing = checkpoint or next(Path(output).glob("checkpoint-*"), None)
     if existing is not None and not resume:
         raise FileExistsError(
-            f"{output} holds a run already ({existing}). Pass --resume to resume it, or a different --output_dir."
+            f"{output} holds a run already ({existing}). Pass `resume` to resume it, or a different `output_dir`."
         )
     return checkpoint

@@ -9,10 +9,20 @@ from typing import Any
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging
 
-from hf_captioners.architectures import get_architecture
+from hf_captioners.architectures import Architecture, get_architecture
 from hf_captioners.default_model import is_default
-from hf_captioners.loading import adapter_settings, changed_config, load_captioner, load_vision_part, reading
-from hf_captioners.named_values import read_named_values
+from hf_captioners.loading import (
+    adapter_settings,
+    changed_config,
+    load_captioner,
+    load_vision_part,
+    read_vision_config,
+    reading,
+    require_fields,
+)
+from hf_captioners.modeling.configuration_captioning import check_field
+from hf_captioners.modeling.layers_gpt2 import gpt2_config_of
+from hf_captioners.names import did_you_mean, read_named_values
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer
 from hf_captioners.processing.word_tokenizer import build_word_tokenizer
@@ -21,10 +31,8 @@ from .adapters import AdapterArguments, add_adapter, continue_adapter
 
 logger = logging.get_logger(__name__)
 
-NO_PARTS_WITH_ADAPTER = (
-    "`--use_peft` trains an adapter of a captioner that is trained already, and new parts have to be trained whole: "
-    "pass --model CAPTIONER, or leave it out."
-)
+MISSING_VISION_MODEL = "`vision_model` is missing: pass a vision model, or stored features (`features`)."
+PROCESSOR_PARTS = ("image_processor", "tokenizer", "kwargs")
 NEW_TOKENS = 3  # that a tokenizer may have beyond those of its language model: begin, end and padding
 
 
@@ -102,7 +110,7 @@ class ModelArguments(AdapterArguments):
         Raises:
             ValueError: an entry has no `=`.
         """
-        return read_named_values(self.model_config, "--model_config")
+        return read_named_values(self.model_config, "model_config")
 
     @property
     def description(self) -> str:
@@ -137,19 +145,96 @@ def start_captioner(start: ModelArguments, captions: Iterable[str] = ()) -> tupl
     """
     if start.model is not None:
         if unused := start.replaced_by_model():
-            typed = ", ".join(f"--{name}" for name in unused)
-            logger.warning(f"{start.model} has its own parts, so these are not used: {typed}.")
+            names = ", ".join(f"`{name}`" for name in unused)
+            logger.warning(f"{start.model} has its own parts, so these are not used: {names}.")
         model, processor = _from_captioner(start)
-    elif start.use_peft:
-        raise ValueError(NO_PARTS_WITH_ADAPTER)
     else:
+        check_parts(start)
         model, processor = _from_parts(start, captions)
-    known = inspect.signature(type(processor)).parameters
-    for name, value in read_named_values(start.processor_config, "--processor_config").items():
-        if name not in known or not hasattr(processor, name):
-            raise ValueError(f"`--processor_config` has {name!r}, and a {type(processor).__name__} has no such field.")
+    for name, value in processor_fields(start, type(processor)).items():
         setattr(processor, name, value)
     return model, processor
+
+
+def processor_fields(start: ModelArguments, processor_class: type[Any]) -> dict[str, Any]:
+    """Return `processor_config` as a dictionary.
+
+    Raises:
+        ValueError: a processor of this class has no such field; the message has the nearest one.
+    """
+    values = read_named_values(start.processor_config, "processor_config")
+    known = [name for name in inspect.signature(processor_class).parameters if name not in PROCESSOR_PARTS]
+    for name in values:
+        if name not in known:
+            raise ValueError(
+                f"`processor_config` has {name!r}, and a {processor_class.__name__} has no such field."
+                f"{did_you_mean(name, known)}"
+            )
+    return values
+
+
+def check_parts(start: ModelArguments, with_features: bool = False) -> None:
+    """Check the parts of a new captioner before data and weights are read.
+
+    Args:
+        start: the model arguments.
+        with_features: whether the captioner is trained on stored features.
+
+    Raises:
+        ValueError: a part is missing, is not used by the architecture or is of a different type; a field of the
+            configuration or the processor is unknown or has a wrong value; or there is an adapter.
+        FileNotFoundError: a checkpoint cannot be read.
+    """
+    architecture, fields_of_config = get_architecture(start.architecture), start.config_fields()
+    if start.use_peft:
+        raise ValueError(
+            "`use_peft` trains an adapter of a captioner that is trained already, and new parts have to be trained "
+            "whole: pass `model`, or leave it out."
+        )
+    _require_used_parts(start, architecture)
+    if start.vision_model is None and not with_features and "region_feature_size" not in fields_of_config:
+        raise ValueError(MISSING_VISION_MODEL)
+    check_fields(start)
+    if start.vision_model is not None:
+        read_vision_config(start.vision_model)
+    if start.language_model is not None:
+        with reading(start.language_model):
+            gpt2_config_of(start.language_model)
+    if start.tokenizer is not None:
+        with reading(start.tokenizer):
+            AutoTokenizer.from_pretrained(start.tokenizer)
+
+
+def check_fields(start: ModelArguments) -> None:
+    """Check the fields of the configuration and the processor of a new captioner.
+
+    Raises:
+        ValueError: there is no such architecture or field (the message has the nearest one), or a value is wrong.
+    """
+    architecture = get_architecture(start.architecture)
+    if start.model is None:
+        config_class, values = architecture.load("Config"), start.config_fields()
+        require_fields(config_class, values)
+        for name, value in values.items():
+            check_field(config_class, name, value)
+        processor_fields(start, architecture.load("Processor"))
+
+
+def _require_used_parts(start: ModelArguments, architecture: Architecture) -> None:
+    reads_text = architecture.tokenizer == "gpt2"
+    if reads_text and start.language_model is None:
+        raise ValueError(f"`language_model` is missing: {architecture.prefix} starts from a GPT-2 and a vision model.")
+    if not reads_text and start.language_model is not None:
+        raise ValueError(
+            f"`language_model={start.language_model}` is not used by {architecture.prefix}, which builds its "
+            "vocabulary from the captions; leave it out."
+        )
+    builder = architecture.load("ForConditionalGeneration").from_pretrained_parts
+    if start.attribute_detector is not None and "attribute_detector" not in inspect.signature(builder).parameters:
+        raise ValueError(
+            f"`attribute_detector={start.attribute_detector}` is not used by {architecture.prefix}, which reads no "
+            "attributes; leave it out, or pass `architecture=eta`."
+        )
 
 
 def _from_captioner(start: ModelArguments) -> tuple[Any, Any]:
@@ -160,7 +245,7 @@ def _from_captioner(start: ModelArguments) -> tuple[Any, Any]:
         if changes or start.set_adapter_arguments():
             name = "model_config" if changes else start.set_adapter_arguments()[0]
             raise ValueError(
-                f"{source} is an adapter, which is trained further as it is: leave --{name} out, or merge the adapter "
+                f"{source} is an adapter, which is trained further as it is: leave `{name}` out, or merge the adapter "
                 "first (`hf_captioners.loading.merge_adapter`)."
             )
         return continue_adapter(source, settings)
@@ -170,35 +255,20 @@ def _from_captioner(start: ModelArguments) -> tuple[Any, Any]:
 
 
 def _from_parts(start: ModelArguments, captions: Iterable[str]) -> tuple[Any, Any]:
-    """Build model and processor with the architecture's generation defaults.
-
-    Raises:
-        ValueError: a part is missing, is not used by the architecture, or is of a different type.
-    """
+    """Build model and processor with the architecture's generation defaults."""
     architecture = get_architecture(start.architecture)
     parts: dict[str, Any] = {}
     if architecture.tokenizer == "gpt2":
-        if start.language_model is None:
-            raise ValueError(
-                f"`--language_model` is missing: {architecture.prefix} starts from a GPT-2 and a vision model."
-            )
         parts["language_model"] = _language_model(start)
         tokenizer = _gpt2_tokenizer(start)
     else:
-        if start.language_model is not None:
-            raise ValueError(
-                f"`--language_model {start.language_model}` is not used by {architecture.prefix}, which builds its "
-                "vocabulary from the captions; leave it out."
-            )
         tokenizer = _word_tokenizer(start, captions)
-    parts["vision_model"], image_processor = _vision_part(start)
+    if start.vision_model is None:  # a captioner of stored features
+        parts["vision_model"], image_processor = None, CaptioningImageProcessor()
+    else:
+        parts["vision_model"], image_processor = load_vision_part(start.vision_model, start.image_size)
     captioner = architecture.load("ForConditionalGeneration")
     if start.attribute_detector is not None:
-        if "attribute_detector" not in inspect.signature(captioner.from_pretrained_parts).parameters:
-            raise ValueError(
-                f"`--attribute_detector {start.attribute_detector}` is not used by {architecture.prefix}, which reads "
-                "no attributes; leave it out, or pass --architecture eta."
-            )
         with reading(start.attribute_detector):
             parts["attribute_detector"] = AutoModel.from_pretrained(start.attribute_detector)
     with reading(start.language_model) if start.language_model else nullcontext():
@@ -207,15 +277,6 @@ def _from_parts(start: ModelArguments, captions: Iterable[str]) -> tuple[Any, An
     if architecture.tokenizer == "words":  # the unknown word has no meaning in a caption
         model.generation_config.update(suppress_tokens=[tokenizer.unk_token_id])
     return model, architecture.load("Processor").for_config(model.config, image_processor, tokenizer)
-
-
-def _vision_part(start: ModelArguments) -> tuple[Any, CaptioningImageProcessor]:
-    """Return vision model and image processor; no vision model for a captioner of stored features."""
-    if start.vision_model is not None:
-        return load_vision_part(start.vision_model, start.image_size)
-    if "region_feature_size" in start.config_fields():
-        return None, CaptioningImageProcessor()
-    raise ValueError("`--vision_model` is missing: pass a vision model, or stored features (--features).")
 
 
 def _language_model(start: ModelArguments) -> Any:
@@ -248,7 +309,7 @@ def require_own_tokenizer(tokenizer: Any, source: str, language_model: str) -> N
     """
     with reading(language_model):
         size = AutoConfig.from_pretrained(language_model).vocab_size
-    advice = f"Leave `--tokenizer` out, or pass --random_language_model to use only the sizes of {language_model}."
+    advice = f"Leave `tokenizer` out, or pass `random_language_model` to use only the sizes of {language_model}."
     vocabulary = tokenizer.get_vocab()
     if max(vocabulary.values()) >= size + NEW_TOKENS:
         raise ValueError(f"{source} has {len(vocabulary):,} tokens, the language model {size:,}. {advice}")

@@ -9,7 +9,7 @@ earlier steps without decoding their images.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -216,9 +216,18 @@ def in_memory(rows: Stream) -> ArrowDataset:
     return read
 
 
-def stream_faults(args: Any) -> Sequence[str]:
-    """Return why training arguments do not fit a stream, which has no length and no epochs; empty if they do."""
+def require_stream_arguments(args: Any) -> None:
+    """Check that training arguments fit a stream, which has no length and no epochs.
+
+    Raises:
+        ValueError: they do not.
+    """
     faults = []
+    if getattr(args, "begins_with_cross_entropy", False):
+        faults.append(
+            "has no epochs to begin with: train with cross-entropy first, and start from that captioner (`model`) "
+            "without `scst_after_epochs` and `scst_after_patience`"
+        )
     if args.max_steps <= 0:
         faults.append("has no length: set `max_steps`")
     for name in ("eval_strategy", "save_strategy"):
@@ -233,4 +242,5 @@ def stream_faults(args: Any) -> Sequence[str]:
         faults.append("has no epochs: leave `scheduled_sampling_increase` 0")
     if args.lr_scheduler_type == "step_decay":
         faults.append("has no epochs: choose another `lr_scheduler_type` than 'step_decay'")
-    return faults
+    if faults:
+        raise ValueError(f"The training data are a stream, which {faults[0]}.")

@@ -58,7 +58,7 @@ from .images import CaptionedImages, CaptionPairs, CaptionSampler
 from .optimization import OPTIMIZERS, SCHEDULES, RunLength, StartWeights, make_schedule, set_own_rate
 from .resume import STATE, final_state, last_complete_checkpoint, load_weights, restore_best_checkpoint, why_finished
 from .scheduled_sampling import mix_in_own_words
-from .streams import StreamedPairs, in_memory, stream_faults
+from .streams import StreamedPairs, in_memory, require_stream_arguments
 
 logger = logging.get_logger(__name__)
 
@@ -141,8 +141,8 @@ class CaptioningTrainer(HubTrainer):
                 raise ValueError(f"`{name}` needs a captioner of this library, got a {type(model).__name__}.")
         if args.vision_learning_rate and (model.config.vision_config is None or model.config.freeze_vision):
             raise ValueError("`vision_learning_rate` needs a vision model that is trained: set `freeze_vision=False`.")
-        if isinstance(train_dataset, IterableDataset) and (faults := stream_faults(args)):
-            raise ValueError(f"`train_dataset` is a stream, which {faults[0]}.")
+        if isinstance(train_dataset, IterableDataset):
+            require_stream_arguments(args)
         if train_dataset is not None and not any(weight.requires_grad for weight in model.parameters()):
             raise ValueError(
                 "No weight of the captioner is trained: all are frozen. To train the adapter of a captioner, load it "

@@ -106,7 +106,7 @@ def test_processes_that_read_ahead_change_nothing(pipeline, paths):
         list(caption_batches(pipeline, paths, batch_size=3, workers=workers, num_beams=1)) for workers in (0, 2)
     )
     assert alone == ahead and len(ahead) == 4
-    with pytest.raises(ValueError, match="`--workers` is -1, expected 0"):
+    with pytest.raises(ValueError, match="`workers` is -1, expected 0"):
         workers_for(3, -1)
     assert (workers_for(1), workers_for(2, 5), workers_for(2, 0)) == (0, 2, 0)
 

@@ -32,7 +32,7 @@ def test_batches_and_a_file(images, captioner, tmp_path):
         assert caption_into_file(file, pipeline, paths, batch_size=4, num_beams=1) == []
     written = [json.loads(line) for line in output.read_text().splitlines()]
     assert [record["caption"] for record in written] == ["kept", *(record["caption"] for record in records[1:])]
-    with pytest.raises(FileExistsError, match="--overwrite"):
+    with pytest.raises(FileExistsError, match="`overwrite`"):
         CaptionFile(output, settings)
 
 

@@ -17,7 +17,7 @@ def test_names_and_numbers_are_checked():
         ({"temperature": "hot"}, "`temperature=hot`, expected a number"),
         ({"eos_token_id": [-1]}, "expected a token id"),
     ):
-        with pytest.raises(ValueError, match="--generate") as raised:
+        with pytest.raises(ValueError, match="`generate`") as raised:
             check_generation_options(options)
         assert said in str(raised.value)
 

@@ -260,7 +260,7 @@ def test_training_refuses_captions_that_nobody_changed(folder, caption, captione
     assert caption()[0] == 0
     for name, text in texts(folder).items():
         (folder / name).write_text(f"a scene\n{text}")
-    train = ["train", "--model", captioner, "--train_dir", str(folder), "--max_steps", "1"]
+    train = ["train", "--model", captioner, "--recipe", "none", "--train_dir", str(folder), "--max_steps", "1"]
     train += ["--validation_share", "0.4", "--disable_tqdm", "true", "--use_cpu", "--report_to", "none"]
     train += ["--generation_max_new_tokens", "3"]
     assert main([*train, "--output_dir", str(tmp_path / "a")]) == 0, capsys.readouterr().err

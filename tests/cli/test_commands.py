@@ -10,8 +10,8 @@ import pytest
 from hf_captioners import cli
 from hf_captioners.cli import train
 from hf_captioners.cli.quiet import QUIET
-from hf_captioners.reproduce.reading import read_arguments
-from hf_captioners.reproduce.recipe import Recipe, find_recipe, merge_arguments
+from hf_captioners.reproduce.recipe import Recipe, find_recipe
+from hf_captioners.training.parser import merge_arguments, read_arguments
 
 
 def test_help_lists_every_command_and_stays_light():
@@ -75,7 +75,8 @@ def test_typed_arguments_override_a_recipe(tmp_path):
     assert args.recipes == [str(recipe)]
     given = {name: value for name, value in vars(args).items() if name not in train.OWN}
     merged = merge_arguments(Recipe.load(recipe).arguments, given)
-    model, data, training, test = read_arguments(merged)
+    model, data, training, test, recipe = read_arguments(merged)
+    assert recipe == "auto"
     assert model.config_fields() == {"encoder_layers": 1, "fusion": "srau"}
     assert data.data_options == {"max_views": 2}
     assert (training.learning_rate, training.num_train_epochs, training.seed) == (1e-4, 4.0, 3)
@@ -97,7 +98,7 @@ def test_typed_arguments_override_a_recipe(tmp_path):
         ({"eval_strategy": False}, "`eval_strategy` is False, expected one of no, steps, epoch"),
         ({"test_tokenizer": "spaces"}, "expected one of ptb, none"),
         ({"language_model": {"a": 1}}, "expected text"),
-        ({"num_samples": 3}, "`--num_samples` belongs to self-critical training: pass --scst too"),
+        ({"num_samples": 3}, "`num_samples` belongs to self-critical training: pass `scst` too"),
         ({"scst": True, "sampling": "beam"}, "`sampling` is 'beam'"),
         ({"model_config": ["encoder_layers"]}, "expected NAME=VALUE"),
     ],

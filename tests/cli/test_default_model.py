@@ -104,7 +104,7 @@ def test_models_are_listed_with_their_figures(default):
 
 def test_what_is_made_of_it_keeps_its_terms(default, images, tmp_path):
     """A trained captioner and a saved copy have the notice, the licence and the base model, also when pushed."""
-    typed = ["--model", "default", "--train_dir", str(images), "--max_steps", "1", "--use_cpu"]
+    typed = ["--model", "default", "--recipe", "none", "--train_dir", str(images), "--max_steps", "1", "--use_cpu"]
     typed += ["--disable_tqdm", "true", "--validation_share", "0.2", "--report_to", "none"]
     typed += ["--generation_max_new_tokens", "3"]
     assert main(["train", *typed, "--output_dir", str(tmp_path / "trained")]) == 0

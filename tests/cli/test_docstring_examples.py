@@ -10,7 +10,7 @@ from .test_explain import word_captioner  # noqa: F401
 
 EXAMPLES = {
     "hf_captioners.training.running": ["train_captioner"],
-    "hf_captioners.reproduce.reading": ["read_arguments"],
+    "hf_captioners.training.parser": ["read_arguments"],
     "hf_captioners.captioning.batches": ["caption_batches"],
     "hf_captioners.captioning.caption_files": ["CaptionFile"],
     "hf_captioners.captioning.data_set": ["caption_data_set"],

@@ -13,9 +13,8 @@ from hf_captioners.explain.drawing import draw_attention
 from hf_captioners.explain.explanation import explain_caption, load_explainable
 from hf_captioners.explain.graph import draw_graph
 from hf_captioners.explain.panels import paint, percent, strongest, top_of, veil
-from hf_captioners.processing.vocabulary import karpathy_words
+from hf_captioners.processing.vocabulary import karpathy_words, word_means
 from hf_captioners.training.starting import ModelArguments, start_captioner
-from hf_captioners.word_values import word_means
 
 
 @pytest.fixture(scope="module")

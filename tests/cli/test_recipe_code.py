@@ -8,9 +8,8 @@ import pytest
 from hf_captioners.cli import main
 from hf_captioners.loading import changed_config
 from hf_captioners.reproduce import recipe
-from hf_captioners.reproduce.argument import NAMES_FUNCTIONS
-from hf_captioners.reproduce.argument_list import argument_list
 from hf_captioners.reproduce.recipe import RECIPES, Recipe
+from hf_captioners.training.parser import NAMES_FUNCTIONS, argument_list
 
 ROW = """
 reproduces:

@@ -12,9 +12,9 @@ from filelock import FileLock
 from hf_captioners.architectures import list_architectures
 from hf_captioners.cli import main
 from hf_captioners.metrics.registry import METRICS
-from hf_captioners.reproduce.reading import read_arguments
-from hf_captioners.reproduce.recipe import RECIPES, Recipe, in_percent, merge_arguments
+from hf_captioners.reproduce.recipe import RECIPES, Recipe, in_percent
 from hf_captioners.reproduce.tables import as_markdown
+from hf_captioners.training.parser import merge_arguments, read_arguments
 
 ALL = {path.relative_to(RECIPES).as_posix(): Recipe.load(path) for path in sorted(RECIPES.rglob("*.yaml"))}
 # Rows that combine others are not trained: see test_reproduce_combined.py.
@@ -242,7 +242,7 @@ def test_a_regime_and_a_second_file(tmp_path):
     second.write_text("seed: 5\n")
     parts = [Recipe.load(first).with_regime("x"), Recipe.load(second).arguments, {"bf16": "true"}]
     assert merge_arguments(*parts) == {"seed": 5, "model_config": {"a": 1, "b": 3}, "bf16": "true"}
-    with pytest.raises(ValueError, match="--regime y.* are x"):
+    with pytest.raises(ValueError, match="`regime=y`.* are x"):
         Recipe.load(first).with_regime("y")
 
 
@@ -267,7 +267,7 @@ def test_a_recipe_is_read_by_the_dataclasses_of_the_command_line(name, regime, t
     from hf_captioners.data import list_datasets
 
     values = merge_arguments(ALL[name].with_regime(regime), {"output_dir": str(tmp_path), "use_cpu": True})
-    start, data, training, _ = read_arguments(values)
+    start, data, training, _, _ = read_arguments(values)
     assert data.dataset in list_datasets()
     assert training.output_dir == str(tmp_path)
     folder, published = RECIPES.joinpath(name).parent.name, ALL[name].published

@@ -86,7 +86,7 @@ def test_how_captions_are_written_is_typed_and_saved(images, parts, tmp_path):
     processor = load_captioner(str(tmp_path / "first"))[1]
     assert (processor.drop_final_punctuation, processor.lowercase) == (False, False)
     assert processor.drop_punctuation is False
-    again = ["--model", str(tmp_path / "first"), "--processor_config", "lowercase=true"]
+    again = ["--model", str(tmp_path / "first"), "--recipe", "none", "--processor_config", "lowercase=true"]
     arguments = ["--train_dir", str(images), "--validation_share", "0.3", *FAST, "--max_steps", "1"]
     assert main(["train", *arguments, *again, "--output_dir", str(tmp_path / "second")]) == 0
     processor = load_captioner(str(tmp_path / "second"))[1]
@@ -98,8 +98,9 @@ def test_what_a_captioner_replaces_is_logged(images, parts, tmp_path, caplog):
     assert main([*arguments, "--output_dir", str(tmp_path / "first")]) == 0
     assert "not used" not in caplog.text
     again = ["--model", str(tmp_path / "first"), "--output_dir", str(tmp_path / "second"), "--image_size", "64"]
+    again += ["--recipe", "none"]
     assert main([*arguments, *again]) == 0
-    assert "so these are not used: --language_model, --vision_model, --image_size." in caplog.text
+    assert "so these are not used: `language_model`, `vision_model`, `image_size`." in caplog.text
 
 
 def test_metrics_that_cannot_be_computed_are_reported_before_training(images, parts, tmp_path, capsys, monkeypatch):
@@ -221,6 +222,8 @@ def test_going_on_with_a_few_images_ends_with_rewards(images, captioner, tmp_pat
     arguments = ["train", "--model", captioner, "--train_dir", str(images), *FAST, "--validation_share", "0.3"]
     assert main([*arguments, "--output_dir", str(output)]) == 0
     out = capsys.readouterr().out
+    first = "Recipe few_images: 7 images, fewer than 500, train a given captioner. `--recipe none` trains without it."
+    assert out.splitlines()[0] == first
     assert "3 held-out images are left for an evaluation of the result.\n" in out
     assert "At most 3 steps in batches of 10, 1 steps an epoch.\n" in out
     assert "Before these steps, at most 4 epochs of cross-entropy on 35 pairs.\n" in out
@@ -236,6 +239,10 @@ def test_going_on_with_a_few_images_ends_with_rewards(images, captioner, tmp_pat
 
 def test_what_is_typed_about_a_few_images_stays(images, captioner, tmp_path, capsys):
     arguments = ["train", "--model", captioner, "--train_dir", str(images), *FAST, "--validation_share", "0.3"]
-    assert main([*arguments, "--output_dir", str(tmp_path), "--num_train_epochs", "1"]) == 0
+    assert main([*arguments, "--output_dir", str(tmp_path / "few"), "--num_train_epochs", "1"]) == 0
     out = capsys.readouterr().out
-    assert "At most 2 steps in batches of 25" in out and "Before these steps" not in out
+    assert "At most 1 steps in batches of 10" in out and "Before these steps, at most 4 epochs" in out
+    assert "At the end, 40% of each weight" in out
+    assert main([*arguments, "--output_dir", str(tmp_path / "none"), "--recipe", "none", "--max_steps", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "Recipe" not in out and "batches of 25" in out and "Before these steps" not in out

@@ -12,7 +12,7 @@ FAST = ["--use_cpu", "--disable_tqdm", "true", "--generation_num_beams", "1", "-
 def test_train_caption_and_go_on(images, captioner, tmp_path, capsys):
     data, adapter = ["--train_dir", str(images), "--validation_share", "0.3"], str(tmp_path / "adapter")
     lora = ["--use_peft", "--lora-r", "4", "--lora_target_modules", "c_attn", "q_proj", "--learning_rate", "1e-2"]
-    base = ["train", *data, *FAST, "--model", captioner, "--max_steps", "2"]
+    base = ["train", *data, *FAST, "--model", captioner, "--recipe", "none", "--max_steps", "2"]
     assert main([*base, *lora, "--output_dir", adapter]) == 0
     said = capsys.readouterr().out
     assert f"A VisualGPTForConditionalGeneration from the captioner {captioner} with a LoRA adapter." in said

@@ -12,7 +12,7 @@ from hf_captioners.data import list_datasets, load_captions
 from hf_captioners.features.cache import image_keys
 from hf_captioners.features.feature_store import FeatureStore
 from hf_captioners.hub.cards import figure_name
-from hf_captioners.named_values import read_named_values
+from hf_captioners.names import read_named_values
 from tests.variants import slow_unless
 
 FOLDERS = importlib.util.spec_from_file_location("dataset_folders", Path(__file__).with_name("dataset_folders.py"))
@@ -80,7 +80,7 @@ def test_a_share_of_the_captions_is_drawn_kept_and_used_again(scenes, parts, tmp
 
 
 def test_a_share_and_a_list_exclude_each_other(tmp_path, capsys):
-    typed = ["train", "--train_dir", "x", "--train_share", "0.5", "--subset", "y", "--output_dir", str(tmp_path)]
+    typed = ["train", "--train_dir", ".", "--train_share", "0.5", "--subset", ".", "--output_dir", str(tmp_path)]
     assert main(typed) == 2
     assert "give one" in capsys.readouterr().err
 
@@ -89,7 +89,7 @@ def test_the_end_of_a_run_is_tested(scenes, parts, tmp_path, capsys):
     folder = ["--dataset", "caption_folder", *dataset_folders.make_folder("caption_folder", tmp_path / "data", scenes)]
     output = ["--output_dir", str(tmp_path / "run")]
     assert main(["train", *folder, *parts, *TWO_STEPS, *output, "--test_split", "nowhere"]) == 2
-    assert "--test_split nowhere" in capsys.readouterr().err
+    assert "has no split 'nowhere'" in capsys.readouterr().err
     more = ["--test_split", "validation", "--test_metrics", "rouge_l", "cider_d", "--test_tokenizer", "none"]
     more += ["--shuffled_control"]
     assert main(["train", *folder, *parts, *TWO_STEPS, *output, *more]) == 0
@@ -156,10 +156,10 @@ def test_both_views_of_a_study_are_learned_from(scenes, parts, tmp_path):
     [
         (["--dataset", "nowhere"], "no data set 'nowhere'"),
         (["--dataset", "coco", "--data_dir", "missing"], "missing"),
-        (["--data_dir", "a", "--train_dir", "b"], "give one"),
+        (["--data_dir", ".", "--train_dir", "."], "give one"),
         (["--data_dir", "a", "--data_options", "protocol"], "NAME=VALUE"),
-        (["--data_dir", "a", "--data_options", "colour=red"], "has no option colour"),
-        (["--data_dir", "a", "--features", "f", "--validation_dir", "v"], "exclude each other"),
+        (["--data_dir", ".", "--data_options", "colour=red"], "has no option colour"),
+        (["--data_dir", ".", "--features", ".", "--validation_dir", "."], "exclude each other"),
     ],
 )
 def test_bad_input_is_answered(parts, tmp_path, capsys, typed, said):

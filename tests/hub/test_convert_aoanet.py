@@ -79,7 +79,7 @@ def test_the_file_of_options_is_found(main_figures, tmp_path, capsys):
     (tmp_path / "infos_other.pkl").write_bytes((tmp_path / "infos_test.pkl").read_bytes())
     arguments = ["convert", "aoanet", str(checkpoints[-1]), "--output", str(tmp_path / "new")]
     assert main(arguments) == 2
-    assert "infos_other.pkl, infos_test.pkl. Choose one: --set infos=FILE" in capsys.readouterr().err
+    assert "infos_other.pkl, infos_test.pkl. Choose one with `--set`: infos=FILE" in capsys.readouterr().err
     assert main([*arguments, "--set", f"infos={tmp_path / 'infos_other.pkl'}"]) == 0
 
 

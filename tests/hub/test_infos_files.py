@@ -42,7 +42,7 @@ def test_other_files(tmp_path, content, message):
 
 def test_the_file_beside_the_checkpoint(tmp_path):
     model, best = tmp_path / "model.pth", tmp_path / "model-best.pth"
-    with pytest.raises(FileNotFoundError, match="There is no infos.*--set infos=FILE"):
+    with pytest.raises(FileNotFoundError, match="There is no infos.*`settings`: infos=FILE"):
         find_infos(model)
     first = write(tmp_path / "infos_a.pkl")
     assert find_infos(model) == find_infos(best) == first

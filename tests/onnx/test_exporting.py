@@ -66,7 +66,7 @@ def test_int8_weights(exported, tmp_path):
 def test_differences_that_are_refused():
     require_small(9e-5, "float32")
     require_small(0.09, "int8")
-    for difference, weights, advice in ((2e-4, "float32", "report"), (0.2, "int8", "--weights float32")):
+    for difference, weights, advice in ((2e-4, "float32", "report"), (0.2, "int8", "weights=float32")):
         for value in (difference, float("nan")):
             with pytest.raises(ValueError, match=f"differ by {value:.2g} .*{advice}"):
                 require_small(value, weights)
@@ -145,7 +145,7 @@ def test_refused_operation():
 
 def test_refused_arguments(source, tmp_path, capsys):
     for opset in (9, 99):
-        with pytest.raises(ValueError, match=f"`--opset` is {opset}, expected 18 to"):
+        with pytest.raises(ValueError, match=f"`opset` is {opset}, expected 18 to"):
             require_opset(opset)
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").touch()

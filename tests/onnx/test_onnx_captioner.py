@@ -210,5 +210,7 @@ def test_a_description_that_is_no_small_file_is_named(tmp_path, kind):
     else:
         with open(path, "wb") as file:
             file.truncate(2**34)
-    with pytest.raises(ValueError, match=r"captioner.json is damaged or cannot be used: it (is no plain|has more than)"):
+    with pytest.raises(
+        ValueError, match=r"captioner.json is damaged or cannot be used: it (is no plain|has more than)"
+    ):
         OnnxCaptioner(tmp_path)

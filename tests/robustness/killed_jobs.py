@@ -263,7 +263,17 @@ SAVES = "--save_strategy steps --save_steps 1 --eval_strategy no --per_device_tr
 def train(material: Any, folder: Path, *more: str) -> int:
     """Train four steps."""
     arguments = ["train", "--train_dir", str(material.images), "--validation_dir", str(material.images)]
-    arguments += ["--model", material.captioner, "--output_dir", str(folder / "run"), "--max_steps", "4", "--resume"]
+    arguments += [
+        "--model",
+        material.captioner,
+        "--recipe",
+        "none",
+        "--output_dir",
+        str(folder / "run"),
+        "--max_steps",
+        "4",
+        "--resume",
+    ]
     return main([*arguments, *QUICK.split(), *SAVES.split(), *more])
 
 

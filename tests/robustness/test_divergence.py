@@ -16,7 +16,17 @@ QUICK = "--use_cpu --disable_tqdm true --generation_num_beams 1 --generation_max
 def test_a_loss_that_is_not_finite_ends_training_and_keeps_earlier_weights(images, captioner, tmp_path, capsys):
     """The rate rises so fast that the second step spoils the weights; a checkpoint is saved after every step."""
     output = tmp_path / "run"
-    arguments = ["train", "--train_dir", str(images), "--validation_dir", str(images), "--model", captioner]
+    arguments = [
+        "train",
+        "--train_dir",
+        str(images),
+        "--validation_dir",
+        str(images),
+        "--model",
+        captioner,
+        "--recipe",
+        "none",
+    ]
     arguments += ["--output_dir", str(output), "--learning_rate", "1e30", "--max_grad_norm", "0", "--max_steps", "6"]
     arguments += ["--lr_scheduler_type", "linear", "--warmup_steps", "1", "--per_device_train_batch_size", "4"]
     arguments += [*QUICK.split(), "--save_strategy", "steps", "--save_steps", "1", "--eval_strategy", "no"]
@@ -24,7 +34,12 @@ def test_a_loss_that_is_not_finite_ends_training_and_keeps_earlier_weights(image
     printed = capsys.readouterr()
     assert "Saved the captioner" not in printed.out and not (output / "model.safetensors").exists()
     good = output / "checkpoint-1"
-    for said in ("The loss at step 3 is nan", f"--model {good}`", "--learning_rate` (now 1e+30)", "--max_grad_norm 1"):
+    for said in (
+        "The loss at step 3 is nan",
+        f"--model {good}`",
+        "`--learning_rate` (now 1e+30)",
+        "--max_grad_norm 1",
+    ):
         assert said in printed.err
     assert good.is_dir() and weight_that_is_not_finite(load_captioner(str(good))[0]) is None
 
@@ -44,7 +59,7 @@ def test_weights_that_are_not_finite_are_not_saved_nor_evaluated(make_trainer):
     trainer = make_trainer()
     with torch.no_grad():
         trainer.model.lm_head.weight[0] = float("inf")
-    with pytest.raises(FloatingPointError, match="is not finite at step 0, so it is not saved.*--learning_rate"):
+    with pytest.raises(FloatingPointError, match="is not finite at step 0, so it is not saved.*`learning_rate`"):
         trainer.save_model()
     assert not Path(trainer.args.output_dir, "model.safetensors").exists()
     with pytest.raises(FloatingPointError, match="The evaluation loss at step 0 is nan"):

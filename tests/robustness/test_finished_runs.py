@@ -28,7 +28,17 @@ def command(images, captioner, tmp_path):
     (few / "metadata.jsonl").write_text("\n".join(lines))
     for line in lines:
         shutil.copy(images / json.loads(line)["file_name"], few)
-    arguments = ["train", "--train_dir", str(images), "--validation_dir", str(few), "--model", captioner]
+    arguments = [
+        "train",
+        "--train_dir",
+        str(images),
+        "--validation_dir",
+        str(few),
+        "--model",
+        captioner,
+        "--recipe",
+        "none",
+    ]
     return [*arguments, *QUICK.split(), *SAVES.split(), *SMALL.split()]
 
 

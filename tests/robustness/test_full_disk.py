@@ -26,7 +26,17 @@ def files_at_most(size):
 
 def test_a_checkpoint_that_cannot_be_written_is_explained_and_the_run_resumes(images, captioner, tmp_path, capsys):
     """The limit is reached first by the weights, then by the larger state of the optimizer."""
-    arguments = ["train", "--train_dir", str(images), "--validation_dir", str(images), "--model", captioner]
+    arguments = [
+        "train",
+        "--train_dir",
+        str(images),
+        "--validation_dir",
+        str(images),
+        "--model",
+        captioner,
+        "--recipe",
+        "none",
+    ]
     arguments += ["--max_steps", "2", "--save_strategy", "steps", "--save_steps", "1", "--eval_strategy", "no"]
     arguments += ["--per_device_train_batch_size", "4", *QUICK.split(), "--output_dir"]
     whole, full = tmp_path / "whole", tmp_path / "full"

@@ -27,7 +27,16 @@ def train(captioner, tmp_path):
     """Train on folders for one step, and return the exit status."""
 
     def run(train_dir, validation_dir, *more):
-        arguments = ["train", "--model", captioner, "--output_dir", str(tmp_path / "run"), *QUICK.split()]
+        arguments = [
+            "train",
+            "--model",
+            captioner,
+            "--recipe",
+            "none",
+            "--output_dir",
+            str(tmp_path / "run"),
+            *QUICK.split(),
+        ]
         return main(
             [*arguments, "--max_steps", "1", "--train_dir", train_dir, "--validation_dir", validation_dir, *more]
         )

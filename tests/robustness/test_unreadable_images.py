@@ -48,7 +48,16 @@ def test_evaluation_goes_on(damaged, captioner, capsys):
 
 
 def test_training_goes_on(damaged, images, captioner, tmp_path, capsys):
-    arguments = ["train", "--model", captioner, "--output_dir", str(tmp_path / "run"), *QUICK.split()]
+    arguments = [
+        "train",
+        "--model",
+        captioner,
+        "--recipe",
+        "none",
+        "--output_dir",
+        str(tmp_path / "run"),
+        *QUICK.split(),
+    ]
     arguments += ["--max_steps", "1", "--train_dir", str(damaged), "--validation_dir", str(images), "--resume"]
     for more, status in (([], 0), (["--strict"], 1)):
         assert main([*arguments, *more]) == status

@@ -224,7 +224,7 @@ def test_the_page_names_the_defaults():
     ("typed", "said"),
     [
         (["--port", "80800"], "`--port` is 80800, expected 0 to 65535"),
-        (["--max_bytes", "0"], "`--max_bytes` is 0, expected at least 1"),
+        (["--max_bytes", "0"], "`--max_bytes` is 0, expected more than 0"),
         (["--timeout", "0"], "`--timeout` is 0.0, expected more than 0"),
         (["--generate", "num_beam=3"], "Did you mean `num_beams`"),
     ],

@@ -146,9 +146,9 @@ def test_an_adapter_is_trained_further_as_it_is(save_base, make_adapted, tmp_pat
     assert any(not torch.equal(weight, adapter_of(first)[name]) for name, weight in adapter_of(again).items())
     again.save_model()
     assert load_captioner(str(tmp_path / "again"))[0].config.model_type == "captioning_visualgpt"
-    with pytest.raises(ValueError, match="is trained further as it is: leave --lora_r out"):
+    with pytest.raises(ValueError, match="is trained further as it is: leave `lora_r` out"):
         start_captioner(ModelArguments(model=adapter, use_peft=True, lora_r=2))
-    with pytest.raises(ValueError, match="leave --model_config out, or merge the adapter"):
+    with pytest.raises(ValueError, match="leave `model_config` out, or merge the adapter"):
         start_captioner(ModelArguments(model=adapter, model_config=["srau_threshold=0.3"]))
     with pytest.raises(ValueError, match="No weight of the captioner is trained.*is_trainable=True"):
         model, processor = load_captioner(adapter)
@@ -203,7 +203,7 @@ def test_arguments_that_do_not_fit(save_base, language_parts):
         start_captioner(ModelArguments(model=base, use_peft=True, lora_target_modules=["c_atn"]))
     with pytest.raises(ValueError, match="lora_modules_to_save`: .* has no module 'lm_hed'. Did you mean `lm_head`"):
         start_captioner(ModelArguments(model=base, use_peft=True, lora_modules_to_save=["lm_hed"]))
-    with pytest.raises(ValueError, match="new parts have to be trained whole: pass --model"):
+    with pytest.raises(ValueError, match="new parts have to be trained whole: pass `model`"):
         start_captioner(ModelArguments(use_peft=True, **language_parts))
     for wrong in ({"lora_r": 0}, {"lora_alpha": 0}, {"lora_dropout": 1.0}):
         with pytest.raises(ValueError, match=f"`{next(iter(wrong))}` is "):

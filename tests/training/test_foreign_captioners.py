@@ -18,7 +18,7 @@ from hf_captioners.loading import ImageTextProcessor, load_captioner
 from hf_captioners.training import trainer as trainer_module
 from hf_captioners.training.arguments import CaptioningTrainingArguments
 from hf_captioners.training.collator import caption_encoder
-from hf_captioners.training.few_images import REWARDS, for_few_images
+from hf_captioners.training.few_images import REWARDS, with_recipe
 from hf_captioners.training.scst.trainer import SCSTTrainer
 from tests.variants import slow_unless
 
@@ -153,7 +153,7 @@ def test_further_on_a_few_images(foreign, scenes, monkeypatch, tmp_path):
     start = {name: weight.clone() for name, weight in model.named_parameters()}
     typed = {"output_dir": str(tmp_path), "use_cpu": True, "disable_tqdm": True, "logging_steps": 1}
     typed["generation_max_new_tokens"] = 5
-    arguments = for_few_images(CaptioningTrainingArguments(**typed), set(typed), model)
+    arguments, _ = with_recipe(CaptioningTrainingArguments(**typed), "few_images", model)
     trainer = SCSTTrainer(model, arguments, train_dataset=scenes["train"], processing_class=processor)
     trainer.train()
     entries = [entry for entry in trainer.state.log_history if "reward" in entry]

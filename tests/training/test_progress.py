@@ -44,7 +44,7 @@ def test_a_run_says_what_it_will_do_and_what_it_reaches(make_captioner, processo
 def test_defaults_for_few_images_end_in_a_sentence(make_captioner, processor, scenes, tmp_path):
     arguments = CaptioningTrainingArguments(str(tmp_path), use_cpu=True, eval_strategy="no")
     trainer = CaptioningTrainer(make_captioner(), arguments, train_dataset=scenes["train"], processing_class=processor)
-    assert any("With 12 images" in line and "--num_train_epochs 20" in line for line in describe_run(trainer, "x"))
+    assert any("With 12 images" in line and "`num_train_epochs=20`" in line for line in describe_run(trainer, "x"))
 
 
 def test_times_and_entries_are_readable():
@@ -88,7 +88,7 @@ def test_the_tokenizer_of_another_language_model_is_refused(language_model):
         require_own_tokenizer(other, "other", str(folder))
     many = make(["a red circle on the left of a blue star"] * 9)
     many.add_tokens([f"word{number}" for number in range(50)])
-    with pytest.raises(ValueError, match=r"many has \d+ tokens, the language model \d+\. Leave `--tokenizer` out"):
+    with pytest.raises(ValueError, match=r"many has \d+ tokens, the language model \d+\. Leave `tokenizer` out"):
         require_own_tokenizer(many, "many", str(folder))
 
 

@@ -124,7 +124,7 @@ def test_checkpoints_of_others_are_refused(make_trainer, make_captioner, process
     trainer.train()
     foreign = tmp_path / "second" / "checkpoint-2"
     shutil.copytree(tmp_path / "first" / "cross_entropy" / "checkpoint-2", foreign)
-    with pytest.raises(ValueError, match=r"not of self-critical training.*--model"):
+    with pytest.raises(ValueError, match=r"not of self-critical training.*`model`"):
         make_trainer("second").train(resume_from_checkpoint=str(foreign))
     with pytest.raises(ValueError, match="Set `scst_after_epochs`"):
         make_trainer("first").train(str(tmp_path / "first" / "cross_entropy" / "checkpoint-2"))

@@ -218,5 +218,5 @@ def test_rewards_of_a_stream_go_on_after_a_kill(make_rewarded):
 
 
 def test_a_stream_has_no_epochs_before_rewards(make_rewarded):
-    with pytest.raises(ValueError, match="no epochs to begin with.*CaptioningTrainer"):
+    with pytest.raises(ValueError, match="no epochs to begin with: train with cross-entropy first"):
         make_rewarded("run", scst_after_epochs=1)

@@ -80,7 +80,7 @@ def convert_checkpoint(
         OSError: a file cannot be read or written.
     """
     if expected and not report:
-        raise ValueError("`expected` is part of the report: pass the file of the report too (`--report FILE`).")
+        raise ValueError("`expected` is part of the report: pass the file of the report too (`report`).")
     if expected and not Path(expected).is_file():
         raise FileNotFoundError(f"There is no file {expected}.")
     if report:

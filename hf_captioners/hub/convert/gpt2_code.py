@@ -53,14 +53,15 @@ def read_gpt2_sizes(released: Mapping[str, Tensor], settings: Mapping[str, Any])
     attention = "encoder.layers.0.mhatt.attention.fc_{}.weight"
     if not heads or any(released[attention.format(part)].shape[0] % heads for part in "qv"):
         raise ValueError(
-            f"{width} features cannot be divided among {heads} heads. Set the number of heads: --set n_head=..."
+            f"{width} features cannot be divided among {heads} heads. Give the number of heads with `settings`: "
+            "n_head=..."
         )
     ids = RELEASED_IDS if tokens == GPT2_TOKENS else {}
     ids = {name: settings.get(name, ids.get(name)) for name in RELEASED_IDS}
     if missing := [name for name, token in ids.items() if token is None]:
         raise ValueError(
-            f"The vocabulary has {tokens} tokens, not GPT-2's {GPT2_TOKENS}. Set the ids of begin, end and padding: "
-            + " ".join(f"--set {name}=..." for name in missing)
+            f"The vocabulary has {tokens} tokens, not GPT-2's {GPT2_TOKENS}. Give the ids of begin, end and padding "
+            f"with `settings`: {' '.join(f'{name}=...' for name in missing)}"
         )
     return ids | {
         "d_model": width,

@@ -47,7 +47,7 @@ def find_infos(checkpoint: Path, given: str | None = None) -> Path:
 
     Args:
         checkpoint: the file with the weights.
-        given: the infos file, as set by `--set infos=FILE`.
+        given: the infos file, as set by `settings`.
 
     Raises:
         FileNotFoundError: there is none.
@@ -55,7 +55,7 @@ def find_infos(checkpoint: Path, given: str | None = None) -> Path:
     """
     if given is not None:
         if not Path(given).is_file():
-            raise FileNotFoundError(f"There is no file {given} (`--set infos={given}`).")
+            raise FileNotFoundError(f"There is no file {given} (`settings`).")
         return Path(given)
     found = sorted(checkpoint.parent.glob("infos*.pkl"))
     suffix = checkpoint.stem.removeprefix("model")
@@ -65,11 +65,13 @@ def find_infos(checkpoint: Path, given: str | None = None) -> Path:
     if not fitting:
         raise FileNotFoundError(
             f"There is no infos*.pkl beside {checkpoint}; it has the options and the vocabulary. Pass it: "
-            "--set infos=FILE"
+            "`settings`: infos=FILE"
         )
     if len(fitting) > 1:
         names = ", ".join(path.name for path in fitting)
-        raise ValueError(f"There are several infos files beside {checkpoint}: {names}. Choose one: --set infos=FILE")
+        raise ValueError(
+            f"There are several infos files beside {checkpoint}: {names}. Choose one with `settings`: infos=FILE"
+        )
     return fitting[0]
 
 

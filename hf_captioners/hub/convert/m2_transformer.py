@@ -78,7 +78,7 @@ def read_sizes(released: Mapping[str, Tensor], settings: Mapping[str, Any]) -> d
     if any(width % heads for width in widths.values()):
         raise ValueError(
             f"{widths['q']} features of keys and {widths['v']} of values cannot be divided among {heads} heads. Set "
-            "the number of heads: --set n_head=..."
+            "the number of heads: `settings`: n_head=..."
         )
     slots = released.get(attention.format("m_k"))
     vocabulary, width = released["decoder.word_emb.weight"].shape

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from hf_captioners.names import did_you_mean
+
 
 @dataclass(kw_only=True)
 class Released:
@@ -38,7 +40,10 @@ class Released:
 def require_known_settings(program: str, settings: Mapping[str, Any], known: Iterable[str]) -> None:
     """Raise a `ValueError` if a setting of a conversion is unknown."""
     if unknown := sorted(set(settings) - set(known)):
-        raise ValueError(f"{program} has no setting {', '.join(unknown)}; expected any of {', '.join(known)}.")
+        raise ValueError(
+            f"{program} has no setting {', '.join(unknown)}; expected any of {', '.join(known)}."
+            f"{did_you_mean(unknown[0], known)}"
+        )
 
 
 def require_weights(program: str, checkpoint: Path, released: Mapping[str, Tensor], needed: Iterable[str]) -> None:

@@ -1,7 +1,7 @@
 """Conversion of ZoDIAC's Transformers: `model.pth` with `infos*.pkl`, in the layout of ImageCaptioning.pytorch.
 
 Source: github.com/zanyarz/zodiac. Its checkpoints do not store the sizes of the dropouts and of the intensity that are
-constants of the code; `--set` gives those of another state of the code.
+constants of the code; `settings` give those of another state of the code.
 """
 
 from collections.abc import Mapping

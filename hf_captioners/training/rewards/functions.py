@@ -8,9 +8,9 @@ parameter `images`.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hf_captioners.dotted_paths import did_you_mean, load_function
 from hf_captioners.metrics import METRICS, CiderD, Meteor
 from hf_captioners.metrics.compute import compute_scores
+from hf_captioners.names import did_you_mean, load_function
 
 from .references import TrainingReferences
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hf_captioners.data.image_feature import allowed_feature
 from hf_captioners.data.schema import IMAGE, IMAGE_COLUMNS, IMAGES
-from hf_captioners.dotted_paths import did_you_mean
+from hf_captioners.names import did_you_mean
 from hf_captioners.processing.image_reading import read_image
 from hf_captioners.training.streams import decoded
 

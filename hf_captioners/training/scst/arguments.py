@@ -15,6 +15,11 @@ SAMPLINGS = ("multinomial", "beams")
 BASELINES = ("greedy", "beam_mean", "leave_one_out", "moving_average")
 LOSS_LENGTHS = ("longest", "real")
 CROSS_ENTROPY_FOLDER = "cross_entropy"
+NEW_PARTS = (
+    "Self-critical training (`scst`) rewards captions that the captioner samples, and a captioner of new parts "
+    "samples random words. Set `scst_after_patience=5` (or `scst_after_epochs`) to train with cross-entropy first, or "
+    "pass a trained captioner (`model`)."
+)
 
 
 @dataclass

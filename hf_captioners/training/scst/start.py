@@ -56,7 +56,7 @@ def check_is_of_scst(checkpoint: str | os.PathLike[str], mark: str) -> None:
     if mark not in json.loads(path.read_text(encoding="utf-8"))["stateful_callbacks"]:
         raise ValueError(
             f"The checkpoint {checkpoint} is not of self-critical training, so it cannot be resumed as such. Start "
-            "from its model instead (`--model`, or `load_captioner`) with a different `output_dir`."
+            "from its model instead (`model`, or `load_captioner`) with a different `output_dir`."
         )
 
 

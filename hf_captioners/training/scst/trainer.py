@@ -29,7 +29,7 @@ from hf_captioners.training.rewards.weighted_sum import RewardRows, RewardSum, S
 from hf_captioners.training.streams import StreamedImages, StreamedPairs, require_columns, rows_of_captions
 from hf_captioners.training.trainer import CaptioningTrainer
 
-from .arguments import SCSTArguments
+from .arguments import NEW_PARTS, SCSTArguments
 from .callbacks import CollapseWarning, InitialEvaluation, MovingAverage
 from .loss import (
     SAMPLE_BASELINES,
@@ -158,13 +158,7 @@ class SCSTTrainer(CaptioningTrainer):
             raise ValueError(
                 "A caption of this model depends on the other captions of its batch, so that one pass over sampled "
                 "captions does not give their gradient. Load it with a setting that does not couple the batch: "
-                "`--model_config intensity_pool=mean` for ZoDIAC."
-            )
-        if isinstance(train_dataset, IterableDataset) and args.begins_with_cross_entropy:
-            raise ValueError(
-                "`train_dataset` is a stream, which has no epochs to begin with: train with cross-entropy first "
-                "(`CaptioningTrainer`) and start from that captioner, without `scst_after_epochs` and "
-                "`scst_after_patience`."
+                "`model_config`: `intensity_pool=mean` for ZoDIAC."
             )
         super().__init__(model, args, train_dataset, eval_dataset, processing_class, callbacks, optimizers)
         self._rows, self._callbacks = train_dataset, list(callbacks or ())
@@ -254,15 +248,11 @@ class SCSTTrainer(CaptioningTrainer):
         if self.args.begins_with_cross_entropy:
             self._train_with_cross_entropy(resume)
         elif resume is None and getattr(self.base_model, "is_untrained", False):
-            raise ValueError(
-                "Self-critical training rewards captions that the captioner samples, and a captioner of new parts "
-                "samples random words. Set `scst_after_patience=5` (or `scst_after_epochs`) to train with "
-                "cross-entropy first, or pass a trained captioner."
-            )
+            raise ValueError(NEW_PARTS)
         elif phase == "cross_entropy":
             raise ValueError(
                 f"The checkpoint {resume} is of the cross-entropy part of a run. Set `scst_after_epochs` or "
-                "`scst_after_patience` as before, or start from its model (`--model`) with a different `output_dir`."
+                "`scst_after_patience` as before, or start from its model (`model`) with a different `output_dir`."
             )
         save_start(self.save_model, str(self.args.output_dir), self.is_world_process_zero())
         self.accelerator.wait_for_everyone()

@@ -1,10 +1,12 @@
-"""Functions that are named by `module:function`, such as a metric or a reward of one's own."""
+"""Names that people type: the nearest known one, `NAME=VALUE` settings, paths, functions as `module:function`."""
 
 import difflib
 import importlib
+import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,6 +64,53 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean ...?` with the nearest known name, or nothing if none is near."""
     near = nearest_name(name, known)
     return "" if near is None else f" Did you mean `{near}`?"
+
+
+def near_path(text: str | os.PathLike[str]) -> str:
+    """Return ` Did you mean ...?` with the nearest existing path, or which folder of it is missing."""
+    path = Path(text)
+    parent = path.parent
+    if not parent.is_dir():
+        return f" There is no folder {parent} either.{near_path(parent)}" if parent != path else ""
+    near = did_you_mean(path.name, (one.name for one in parent.iterdir()))
+    return near if str(parent) == "." else re.sub("`(.*)`", lambda found: f"`{parent / found[1]}`", near)
+
+
+def read_named_values(entries: Mapping[str, Any] | Iterable[str] | str, argument: str) -> dict[str, Any]:
+    """Read `name=value` entries.
+
+    A value is read as JSON, which includes `1e-4`, or else as YAML, which includes `[a, b]` and plain text.
+
+    Args:
+        entries: the entries, or a mapping of names to values that are read already. `-` in a name is read as `_`.
+        argument: name of the argument that has them, for messages.
+
+    Raises:
+        ValueError: an entry has no `=`, or its value cannot be read.
+    """
+    if isinstance(entries, Mapping):
+        return {str(name).replace("-", "_"): value for name, value in entries.items()}
+    values = {}
+    for entry in [entries] if isinstance(entries, str) else entries:
+        name, sign, text = entry.partition("=")
+        if not sign:
+            raise ValueError(
+                f"`{argument}` has the entry {entry!r}, expected NAME=VALUE: write name=value, without blanks."
+            )
+        values[name.replace("-", "_")] = _read_value(text, entry, argument)
+    return values
+
+
+def _read_value(text: str, entry: str, argument: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        import yaml
+
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(f"`{argument}` has the entry {entry!r}, whose value cannot be read: {error}") from error
 
 
 def _import(name: str, path: str, kind: str) -> ModuleType:
