@@ -64,14 +64,14 @@ def test_a_recipe_that_names_code_is_refused_before_it_is_imported(text, line, c
 
 def test_the_flag_allows_it(here, capsys):
     (here / "recipe.yaml").write_text("scst: true\nreward_funcs: [evilmod:f]\n")
-    assert "`--model`: m is no checkpoint" in refusal(["train", "recipe.yaml", "--model", "m", "--allow_code"], capsys)
+    assert refusal(["train", "recipe.yaml", "--model", ".", "--allow_code"], capsys)
     assert (here / "imported").exists()
 
 
 def test_what_is_typed_needs_no_permission(here, capsys):
     (here / "recipe.yaml").write_text("scst: true\n")
-    typed = ["train", "recipe.yaml", "--model", "m", "--reward_funcs", "evilmod:f"]
-    assert "`--model`: m is no checkpoint" in refusal(typed, capsys)
+    typed = ["train", "recipe.yaml", "--model", ".", "--reward_funcs", "evilmod:f"]
+    assert refusal(typed, capsys)
     assert (here / "imported").exists()
 
 
