@@ -64,14 +64,14 @@ def test_a_recipe_that_names_code_is_refused_before_it_is_imported(text, line, c
 
 def test_the_flag_allows_it(here, capsys):
     (here / "recipe.yaml").write_text("scst: true\nreward_funcs: [evilmod:f]\n")
-    assert "`--train_dir` is missing" in refusal(["train", "recipe.yaml", "--model", "m", "--allow_code"], capsys)
+    assert refusal(["train", "recipe.yaml", "--model", ".", "--allow_code"], capsys)
     assert (here / "imported").exists()
 
 
 def test_what_is_typed_needs_no_permission(here, capsys):
     (here / "recipe.yaml").write_text("scst: true\n")
-    typed = ["train", "recipe.yaml", "--model", "m", "--reward_funcs", "evilmod:f"]
-    assert "`--train_dir` is missing" in refusal(typed, capsys)
+    typed = ["train", "recipe.yaml", "--model", ".", "--reward_funcs", "evilmod:f"]
+    assert refusal(typed, capsys)
     assert (here / "imported").exists()
 
 
@@ -122,7 +122,7 @@ def test_runs_of_a_reproduction_import_nothing_of_the_current_folder(here, capsy
     (here / "recipes").mkdir()
     (here / "recipes" / "toy.yaml").write_text("seed: 1" + ROW.replace("{arguments}", "{}"))
     assert main(["reproduce", "toy", "--recipes", "recipes", "--output_dir", "out"]) == 1
-    assert "`--train_dir` is missing" in capsys.readouterr().out
+    assert "`--language_model` is missing" in capsys.readouterr().out
     assert not (here / "imported").exists()
 
 
@@ -145,6 +145,6 @@ def test_a_recipe_cannot_trust_the_code_of_a_checkpoint(here, captioner, capsys)
     with pytest.raises((ValueError, OSError)):
         changed_config(str(here / "evil"), {"trust_remote_code": True})
     assert not (here / "imported").exists()
-    with pytest.raises(ValueError, match="`--model_config` has 'trust_remote_code'"):
+    with pytest.raises(ValueError, match="`model_config` has 'trust_remote_code'"):
         changed_config(captioner, {"trust_remote_code": True})
     assert changed_config(captioner, {"label_smoothing": 0.3}).label_smoothing == 0.3

@@ -160,7 +160,7 @@ def test_a_run_is_resumed_from_a_named_checkpoint(images, parts, tmp_path, capsy
         ({"tokenizer": "nowhere"}, "nowhere is no checkpoint"),
         ({"output_dir": "file"}, "is a file"),
         ({"architecture": "cubism"}, "'cubism'"),
-        ({"model": "language"}, "is no captioner"),
+        ({"model": "language"}, "is a model of the type 'gpt2'"),
         ({"model_config": "encoder_layers"}, "name=value"),
         ({"model_config": "srau_threshold=0.7"}, "srau_threshold"),
         ({"processor_config": "uppercase=true"}, "'uppercase', and a VisualGPTProcessor has no such field"),
