@@ -244,14 +244,10 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
             states = states + sinusoids(*states.shape[1:]).to(states)
         return self.dropout(states)
 
-    def encode_set(self, layers: nn.ModuleList, states: Tensor, mask: Tensor | None, recorded: bool) -> Any:
-        """Return the encoded states `[B, N, D]` of every layer and the attention weights (Eq. 4, 5)."""
-        return encode_levels(self.config, layers, states, mask, recorded, True)
-
     def encode_attributes(self, attributes: Attributes, recorded: bool) -> Any:
-        """Return S^N; an image without attributes gets states that nothing attends to."""
+        """Return S^N (Eq. 5); an image without attributes gets states that nothing attends to."""
         states = self.with_positions(self.embed_words(attributes.ids))
-        return self.encode_set(self.attribute_layers, states, visible(attributes.mask), recorded)
+        return encode_levels(self.config, self.attribute_layers, states, visible(attributes.mask), recorded, True)
 
     def encode_regions(
         self,
@@ -286,7 +282,9 @@ class ETAEncoder(ETAPreTrainedModel, CaptioningEncoder):
             logger.warning_once("`attribute_ids` were given, but `fusion='visual_only'` reads no attributes.")
         if self.config.reads_regions:
             projected = self.with_positions(self.region_projection(regions.region_features))
-            main = self.encode_set(self.region_layers, projected, regions.region_mask, output_attentions)
+            main = encode_levels(
+                self.config, self.region_layers, projected, regions.region_mask, output_attentions, True
+            )
         # The first memory tells the number of images: that of the attributes where no regions are read.
         return ETAEncoderOutput(
             last_hidden_state=main.last_hidden_state,
@@ -413,11 +411,9 @@ class ETALayer(GradientCheckpointingLayer):
         self.self_attn = CachedSelfAttention(config, width, config.num_attention_heads, dropout=rate, layer_idx=index)
         self.self_attn_residual = Residual(width, dropout=rate)
         # Every attention has an entry of its own in the cache of the image side.
+        first = index * len(self.roles)
         self.attentions = nn.ModuleDict(
-            {
-                role.name: ETAAttention(config, index * len(self.roles) + number)
-                for number, role in enumerate(self.roles)
-            }
+            {role.name: ETAAttention(config, first + number) for number, role in enumerate(self.roles)}
         )
         self.controller = BilateralController(config) if config.fusion in ("entangled", "parallel") else None
         self.controller_norm = nn.LayerNorm(width) if config.gbc_residual else None

@@ -10,6 +10,7 @@ from hf_captioners.modeling.layers_attributes import attribute_nll, noisy_or
 from hf_captioners.modeling.modeling_eta import (
     ACTIVATIONS,
     BilateralController,
+    ETAEncoder,
     ETAEncoderOutput,
 )
 
@@ -226,6 +227,20 @@ def test_words_and_attributes_share_their_table(model):
     total = apart.get_input_embeddings().weight.grad + of_attributes
     assert of_attributes.abs().sum() > 0
     assert difference(together.get_input_embeddings().weight.grad, total) < EXACT
+
+
+def test_the_encoder_runs_alone():
+    """Without a decoder it embeds attributes by a table of its own, which its weights hold."""
+    encoder = ETAEncoder(CASE.make_config(region_feature_size=24)).eval()
+    ids = torch.tensor([[4, 5], [6, 9]])
+    regions = torch.randn(2, 3, 24)
+    out = encoder(region_features=regions, attribute_ids=ids)
+    assert out.attribute_states.shape[:2] == (2, 2) and out.last_hidden_state.shape[:2] == (2, 3)
+    with torch.no_grad():
+        encoder.token_embedding.weight[4] += 1.0
+    assert (
+        difference(encoder(region_features=regions, attribute_ids=ids).attribute_states, out.attribute_states) > 1e-3
+    )
 
 
 def test_one_region_is_a_constant():

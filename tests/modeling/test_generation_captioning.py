@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import DynamicCache, EncoderDecoderCache, GPT2Config
 
 from hf_captioners.modeling.layers_attention import CaptionCache
 
@@ -66,3 +66,16 @@ def test_reset_forgets_the_images():
     assert cache.is_updated == {0: True, 1: True}
     cache.reset()
     assert cache.is_updated == {0: False, 1: False}
+
+
+def test_a_cache_of_the_caller_keeps_its_sides():
+    """An empty one too, whether its image side may grow or has a fixed number of entries."""
+    one_layer = GPT2Config(n_layer=1)
+    for given in (
+        EncoderDecoderCache(DynamicCache(), DynamicCache()),
+        EncoderDecoderCache(DynamicCache(config=one_layer), DynamicCache(config=one_layer)),
+    ):
+        text, images, updated = given.self_attention_cache, given.cross_attention_cache, given.is_updated
+        assert CaptionCache.of(given).self_attention_cache is text
+        assert given.self_attention_cache is text and given.cross_attention_cache is images
+        assert given.is_updated is updated

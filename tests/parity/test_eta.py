@@ -165,7 +165,7 @@ def compare_maps(case: Case, encoded, out) -> None:
     for index, weights in enumerate(out.decoder_attentions):
         close_map(case, f"map.dec.{index}.self", weights, of_real)
     for modality, recorded in (("s", out.attribute_attentions), ("v", out.cross_attentions)):
-        names = [short for name in ATTENTIONS[config.fusion] for short, own in NAMES.items() if own == name]
+        names = [short for role in ATTENTIONS[config.fusion] for short, own in NAMES.items() if own == role.name]
         names = [name for name in names if name.endswith(modality)]
         for index, weights in enumerate(recorded or ()):
             for number, name in enumerate(names):
