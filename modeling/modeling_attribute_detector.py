@@ -60,6 +60,8 @@ class AttributeDetectorModel(AttributeDetectorPreTrainedModel, CaptioningEncoder
     torch.Size([1, 2])
     """
 
+    accepts_loss_kwargs = False  # else the Trainer of transformers would pass a count of items among the inputs
+
     def __init__(self, config: AttributeDetectorConfig) -> None:
         super().__init__(config)
         if not config.words:

@@ -199,6 +199,11 @@ class CaptioningPreTrainedModel(PreTrainedModel):
         return {**config.vision_inputs, **config.encoder_inputs, **config.decoder_inputs}
 
     @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        """Return True. transformers guesses it from the names of classes in the file of the architecture."""
+        return True
+
+    @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
         return cls.cache_class is None
 

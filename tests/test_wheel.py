@@ -89,7 +89,7 @@ def test_wheel_works_in_an_empty_folder(fork_server, installed, tmp_path):
     assert ran.returncode == 0, ran.stderr
     module, files = ran.stdout.strip().splitlines()[-1].split()
     assert module == "hf_captioners.modeling.modeling_visualgpt"
-    assert 8 <= int(files) <= 14, "code files in a checkpoint"
+    assert 8 <= int(files) <= 20, "code files in a checkpoint"
 
 
 def test_wheel_has_the_recipes(fork_server, installed, tmp_path):

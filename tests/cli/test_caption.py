@@ -148,12 +148,11 @@ def test_shards_are_the_whole_job_and_do_not_overlap(folder, captioner, tmp_path
     [
         ({"input": "missing.png"}, "missing.png"),
         ({"input": "notes.md"}, "no image by its name"),
-        ({"--model": "language"}, "is no captioner"),
+        ({"--model": "language"}, "a model of the type 'gpt2', for which captioning is not supported"),
         ({"--model": "nowhere"}, "nowhere"),
         ({"--output": "captions.xml"}, ".jsonl"),
         ({"--output": "notes.md/captions.jsonl"}, "cannot be written"),
         ({"--shard": "4/3"}, "'4/3'"),
-        ({"--batch_size": "0"}, "at least 1"),
         ({"--output": None, "--resume": ""}, "--output"),
     ],
 )
@@ -167,6 +166,12 @@ def test_bad_input_is_answered(images, captioner, language_model, tmp_path, caps
     arguments += [text for name, value in given.items() if value is not None for text in (name, value) if text]
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_batch_has_at_least_one_image(images, captioner, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["caption", str(images), "--model", captioner, "--batch_size", "0"])
+    assert "`--batch_size` is '0', expected a whole number, at least 1" in capsys.readouterr().err
 
 
 def test_coco_results_need_numbers(folder, captioner, tmp_path, capsys):

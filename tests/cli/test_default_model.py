@@ -144,7 +144,7 @@ def test_without_one_the_error_says_what_to_do(images, capsys, monkeypatch):
     monkeypatch.setattr("hf_captioners.default_model.entry_points", lambda group: ())
     assert main(["caption", str(images)]) == 2
     said = capsys.readouterr().err
-    assert "No captioner was named" in said and "--model NAME_OR_DIRECTORY" in said
+    assert "No captioner was named" in said and "name a captioner: `--model`" in said
     with pytest.raises(FileNotFoundError, match="no installed package offers one"):
         transformers.pipeline("image-captioning")
     assert list_models() == []

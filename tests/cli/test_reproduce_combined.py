@@ -136,9 +136,9 @@ def test_a_row_waits_for_its_members(toy, capsys):
         ("one.yaml", "on.yaml", "combines on.yaml, which is not in its folder. Did you mean `one.yaml`?"),
         ("one.yaml", "together.yaml", "expected the recipe of a row that is trained"),
         ("    all", "    most", "has the regime most, and one.yaml, which it combines, has all, few"),
-        ("dataset", "learning_rate: 1\ndataset", "so `learning_rate` has no effect"),
+        ("dataset", "learning_rate: 1\ndataset", "so `--learning_rate` has no effect"),
         ("recipe: one", "recip: one", "a list of {recipe, seeds}"),
-        ("dataset", "attributes: oracle\ndataset", "so `attributes` has no effect"),
+        ("dataset", "attributes: oracle\ndataset", "so `--attributes` has no effect"),
     ],
 )
 def test_what_cannot_be_combined(toy, old, new, said, capsys):

@@ -32,7 +32,7 @@ def test_cross_entropy_then_rewards_in_one_command_and_resumed(command, tmp_path
     before = log_of(tmp_path / "run" / "cross_entropy")
     assert before[-1]["epoch"] == 1 and {entry.get("learning_rate") for entry in before} <= {1e-4, None}
     assert main([*command, *settings]) == 2
-    assert "Pass --resume" in capsys.readouterr().err
+    assert "Pass `--resume`" in capsys.readouterr().err
     assert main([*command, *settings, "--num_train_epochs", "2", "--resume"]) == 0
     assert "Resuming from" in capsys.readouterr().out
     assert max(entry["epoch"] for entry in log_of(tmp_path / "run")) == 2
@@ -68,7 +68,7 @@ def test_a_reward_and_a_metric_of_the_current_folder(command, tmp_path, capsys, 
 
 def test_its_arguments_are_refused_without_it(command, capsys):
     assert main([*command, "--num_samples", "3"]) == 2
-    assert "`--num_samples` belongs to self-critical training: pass --scst" in capsys.readouterr().err
+    assert "`--num_samples` belongs to self-critical training: pass `--scst` too" in capsys.readouterr().err
 
 
 def test_in_a_recipe(command, tmp_path, capsys):

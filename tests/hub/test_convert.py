@@ -363,7 +363,7 @@ def test_the_report_states_the_differences(figures, tmp_path, capsys):
         with pytest.raises(ValueError, match=said):
             compare_figures(model, tmp_path / "other.safetensors")
     for more, said in (
-        (["--expected", "x"], "pass the file of the report too"),
+        (["--expected", str(tmp_path / "other.safetensors")], "pass the file of the report too"),
         ([*report_to, "x"], "there is no file or folder x"),
     ):
         assert run_convert(figures, tmp_path / "best.pth", *more) == 2
@@ -393,8 +393,8 @@ def test_wrong_inputs(figures, tmp_path, capsys):
         ("show_attend_tell", "both.npz"): "`lstm_encoder` is set",
         ("painter", "best.pth"): "no architecture 'painter'",
         ("visualgpt", "best.pth", "--set", "n_head=7"): "cannot be divided among 7 heads",
-        ("visualgpt", "best.pth", "--set", "n_head=4"): "--set bos_token_id=... --set eos_token_id=...",
-        ("visualgpt", "best.pth", "--set", "heads=4"): "VisualGPT has no setting heads",
+        ("visualgpt", "best.pth", "--set", "n_head=4"): "with `--set`: bos_token_id=... eos_token_id=...",
+        ("visualgpt", "best.pth", "--set", "heads=4"): "visualgpt has no setting heads",
         ("visualgpt", "best.pth", "--set", "n_head"): "expected NAME=VALUE",
         ("show_attend_tell", "other.pth.tar", "--vocab", "words.json"): "no word for id 2",
         ("show_attend_tell", "other.pth.tar", "--vocab", "moved.json"): "'<start>' at id 99, expected 58",

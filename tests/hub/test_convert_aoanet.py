@@ -123,7 +123,7 @@ def test_wrong_inputs(main_figures, tmp_path, capsys):
     alone = tmp_path / "alone.pth"
     alone.write_bytes(path.read_bytes())
     cases = {
-        (path, "--set", "num_head=4"): "AoANet has no setting num_head; it has infos.",
+        (path, "--set", "num_head=4"): "aoanet has no setting num_head; expected any of infos.",
         (path, "--set", "infos=nowhere.pkl"): "There is no file nowhere.pkl",
         (alone,): "There is no infos*.pkl beside",
         (write(tmp_path / "graph", main_figures, options={"caption_model": "aoa3d1"}),): "convert image_transformer",

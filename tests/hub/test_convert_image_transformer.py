@@ -142,7 +142,7 @@ def test_other_checkpoints_are_refused(tmp_path, capsys):
         assert said in capsys.readouterr().err, said
     path = write(tmp_path / "plain", figures)
     assert convert(path, "--set", "num_head=4") == 2
-    assert "ImageTransformer has no setting num_head; it has infos." in capsys.readouterr().err
+    assert "image_transformer has no setting num_head; expected any of infos." in capsys.readouterr().err
     (path.parent / "infos_test.pkl").unlink()
     assert convert(path) == 2
     assert "There is no infos*.pkl beside" in capsys.readouterr().err

@@ -5,6 +5,7 @@ import torch
 from transformers import DynamicCache, EncoderDecoderCache, GPT2Config
 
 from hf_captioners.modeling.layers_attention import CaptionCache
+from tests.hub.captioner_cases import case_of
 
 IMAGES, BEAMS, HEADS, WIDTH = 2, 3, 2, 4
 
@@ -79,3 +80,15 @@ def test_a_cache_of_the_caller_keeps_its_sides():
         assert CaptionCache.of(given).self_attention_cache is text
         assert given.self_attention_cache is text and given.cross_attention_cache is images
         assert given.is_updated is updated
+
+
+def test_the_earlier_name_of_the_cache_is_taken():
+    """`past_key_values`, the name before transformers 5.24, is a deprecated argument and output as in transformers."""
+    case = case_of("m2_transformer")
+    model, inputs, captions = case.make_model().eval(), case.inputs("regions"), torch.tensor([[1, 5], [1, 6]])
+    with torch.no_grad():
+        first = model(**inputs, decoder_input_ids=captions[:, :1], use_cache=True)
+        expected = model(**inputs, decoder_input_ids=captions).logits[:, 1]
+        with pytest.warns(FutureWarning, match="`past_key_values` is deprecated"):
+            second = model(**inputs, decoder_input_ids=captions[:, 1:], past_key_values=first.past_key_values)
+    torch.testing.assert_close(second.logits[:, 0], expected)

@@ -223,4 +223,4 @@ def test_the_command_names_what_is_missing(address, tmp_path, capsys):
         assert "2 of 3 images are here" in out
     assert {path.name for path in (tmp_path / "validation").glob("*.png")} == {"000000000.png", "000000003.png"}
     assert main([*typed, "--timeout", "0"]) == 2
-    assert "`timeout` is 0" in capsys.readouterr().err
+    assert "`--timeout` is 0" in capsys.readouterr().err

@@ -28,7 +28,7 @@ def test_without_evaluation_there_is_no_best_model(tmp_path):
 
 def test_every_argument_is_a_flag_with_help(tmp_path):
     parser = HfArgumentParser(Arguments)
-    own = {field.name for field in dataclasses.fields(Arguments)}
+    own = {field.name for field in dataclasses.fields(Arguments) if field.init}
     actions = {action.dest: action for action in parser._actions if action.dest in own}
     assert own - actions.keys() == set()
     assert [name for name, action in actions.items() if not action.help] == []
