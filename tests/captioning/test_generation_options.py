@@ -14,7 +14,7 @@ def test_names_and_numbers_are_checked():
         ({"num_beam": 3}, "Did you mean `num_beams`?"),
         ({"output_scores": True}, "no option of generate"),
         ({"num_beams": 0}, "num_beams=0, expected a whole number from 1"),
-        ({"temperature": "hot"}, "`temperature=hot`, expected a number"),
+        ({"temperature": "hot"}, "temperature=hot, expected a number"),
         ({"eos_token_id": [-1]}, "expected a token id"),
     ):
         with pytest.raises(ValueError, match="`generate`") as raised:

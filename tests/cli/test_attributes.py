@@ -133,8 +133,8 @@ def test_stored_features(images, vision_model, tmp_path, capsys):
         (["detect", *typed, "--shard", "3/2"], "`--shard` is '3/2'"),
         (["train", *stored, "--vision_model", "x", "--output_dir", tmp_path / "y"], "exclude each other"),
         (["train", "--data_dir", images, *QUICK, "--output_dir", tmp_path / "y"], "`--vision_model` is missing"),
-        (["train", *stored, *QUICK, "--num_words", "0", "--output_dir", tmp_path / "z"], "`num_words` is 0"),
-        (["evaluate", "--data_dir", images, "--detector", tmp_path / "detector"], "no split 'validation'"),
+        (["train", *stored, *QUICK, "--num_words", "0", "--output_dir", tmp_path / "z"], "`--num_words` is 0"),
+        (["evaluate", *stored, "--detector", tmp_path / "detector"], "--split validation --output"),
         (
             ["evaluate", "--data_dir", images, "--detector", tmp_path / "detector", "--split", "train"],
             "pass `--features`",

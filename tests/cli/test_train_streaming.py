@@ -39,18 +39,9 @@ def test_a_captioner_is_trained_further_on_a_stream(folder, captioner, tmp_path,
     assert main([*arguments, "--output_dir", str(tmp_path / "run"), "--eval_strategy", "no"]) == 0
 
 
-def test_rewards_on_a_stream_need_a_trained_captioner(folder, captioner, language_model, capsys):
-    arguments = [
-        "train",
-        "--train_dir",
-        str(folder),
-        *STEPS,
-        "--scst",
-        "--output_dir",
-        "run",
-        "--load_best_model_at_end",
-        "false",
-    ]
+def test_rewards_on_a_stream_need_a_trained_captioner(folder, captioner, language_model, tmp_path, capsys):
+    arguments = ["train", "--train_dir", str(folder), *STEPS, "--scst", "--output_dir", str(tmp_path / "run")]
+    arguments += ["--load_best_model_at_end", "false"]
     assert main([*arguments, "--language_model", language_model, "--scst_after_epochs", "1"]) == 2
     assert "no epochs to begin with" in capsys.readouterr().err
     assert main([*arguments, "--model", captioner, "--scst_after_epochs", "1"]) == 2

@@ -394,7 +394,7 @@ def test_wrong_inputs(figures, tmp_path, capsys):
         ("painter", "best.pth"): "no architecture 'painter'",
         ("visualgpt", "best.pth", "--set", "n_head=7"): "cannot be divided among 7 heads",
         ("visualgpt", "best.pth", "--set", "n_head=4"): "with `--set`: bos_token_id=... eos_token_id=...",
-        ("visualgpt", "best.pth", "--set", "heads=4"): "visualgpt has no setting heads",
+        ("visualgpt", "best.pth", "--set", "heads=4"): "has no setting heads; expected any of",
         ("visualgpt", "best.pth", "--set", "n_head"): "expected NAME=VALUE",
         ("show_attend_tell", "other.pth.tar", "--vocab", "words.json"): "no word for id 2",
         ("show_attend_tell", "other.pth.tar", "--vocab", "moved.json"): "'<start>' at id 99, expected 58",

@@ -132,7 +132,9 @@ def test_wrong_inputs(main_figures, tmp_path, capsys):
         ): "`num_heads` is 7, expected a divisor of",
         (write(tmp_path / "no_heads", main_figures, options={"num_heads": None}),): "has no option `num_heads`",
         (write(tmp_path / "other", main_figures, {"a.weight": torch.zeros(3)}),): "`embed.0.weight`, `core.att_lstm",
-        (write(tmp_path / "odd", main_figures, vocab=None),): "expected `opt` (an argparse.Namespace) and `vocab`",
+        (
+            write(tmp_path / "odd", main_figures, vocab=None),
+        ): "expected the keys opt (an argparse.Namespace) and vocab",
         (write(tmp_path / "short", main_figures, vocab={"1": "a", "2": "dog"}),): "has no word for id 3",
     }
     for (checkpoint, *more), said in cases.items():

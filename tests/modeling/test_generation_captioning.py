@@ -85,7 +85,11 @@ def test_a_cache_of_the_caller_keeps_its_sides():
 def test_the_earlier_name_of_the_cache_is_taken():
     """`past_key_values`, the name before transformers 5.24, is a deprecated argument and output as in transformers."""
     case = case_of("m2_transformer")
-    model, inputs, captions = case.make_model().eval(), case.inputs("regions"), torch.tensor([[1, 5], [1, 6]])
+    model, inputs, captions = (
+        case.make_model().eval(),
+        case.inputs("regions", images=2),
+        torch.tensor([[1, 5], [1, 6]]),
+    )
     with torch.no_grad():
         first = model(**inputs, decoder_input_ids=captions[:, :1], use_cache=True)
         expected = model(**inputs, decoder_input_ids=captions).logits[:, 1]

@@ -136,8 +136,9 @@ def _named(path: Path) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, (ValueError, OSError)) and str(path) in str(error):
             raise
-        reason = str(error).rstrip(".") if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        raise ValueError(f"{path} cannot be converted: {reason[:1000]}.") from error
+        reason = (str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}")[:1000]
+        end = "" if reason.endswith((".", "?")) else "."
+        raise ValueError(f"{path} cannot be converted: {reason}{end}") from error
 
 
 def build_captioner(released: Released, checkpoint: str | os.PathLike[str]) -> Any:

@@ -89,8 +89,8 @@ def read_infos(path: Path) -> Infos:
         options = options.state or {}
     if not isinstance(options, dict) or not isinstance(vocabulary, dict):
         raise ValueError(
-            f"{path} has the entries {', '.join(map(str, content)) or 'none'}, expected `opt` (an argparse.Namespace) "
-            "and `vocab` (a dictionary)."
+            f"{path} has the entries {', '.join(map(str, content)) or 'none'}, expected the keys opt (an "
+            "argparse.Namespace) and vocab (a dictionary)."
         )
     return Infos(path, dict(options), words_by_id(path, vocabulary))
 
