@@ -1,6 +1,6 @@
 """Count the code of the project, and the files, functions and frames that two commands pass through.
 
-    python benchmarks/code_paths.py --output build/code_paths.json
+    python benchmarks/code_paths.py --earlier earlier_version.json
 
 Size: lines with tokens other than comments and docstrings. Paths: functions of this project that are called in this
 process by `caption DIR --sidecar` of 6 drawn scenes, and by two training steps of `train` on 24 of them, both with
@@ -127,7 +127,7 @@ class CallTrace:
         """Return the counts and the deepest stack."""
         files = {file for file, _ in self.functions}
         counts = {"files": len(files), "functions": len(self.functions), "frames": len(self.deepest)}
-        return counts | {"deepest": self.deepest, "names": sorted(files)}
+        return counts | {"deepest": self.deepest}
 
 
 @contextmanager
@@ -208,9 +208,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results" / "code_paths.json")
     parser.add_argument("--size_only", action="store_true", help="run no command")
+    parser.add_argument("--earlier", type=Path, help="result of this script in an earlier version, kept as `earlier`")
     options = parser.parse_args()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     figures = size_figures() | ({} if options.size_only else {"paths": command_paths()})
+    if options.earlier is not None:
+        figures["earlier"] = json.loads(options.earlier.read_text(encoding="utf-8"))
     print(json.dumps(figures, indent=1))
     if not options.size_only:
         write_results(options.output, figures)

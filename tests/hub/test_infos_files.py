@@ -30,9 +30,9 @@ def test_options_and_vocabulary(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"opt": {}}, "has the entries opt, expected `opt` .* and `vocab`"),
+        ({"opt": {}}, "has the entries opt, expected the keys opt .* and vocab"),
         ({"opt": argparse.Namespace(), "vocab": {"a": 1}}, r"the vocabulary has the entry 'a': 1, expected"),
-        ({"opt": argparse.Namespace(), "vocab": ["a"]}, "expected `opt`"),
+        ({"opt": argparse.Namespace(), "vocab": ["a"]}, "expected the keys opt"),
     ],
 )
 def test_other_files(tmp_path, content, message):
