@@ -359,7 +359,7 @@ class BilateralController(nn.Module):
 
 
 class AttentionRole(NamedTuple):
-    """What a cross-attention of a decoder layer reads, and what for.
+    """Modality and role of a cross-attention in a decoder layer.
 
     Args:
         modality: `"visual"`: the regions; `"semantic"`: the attributes.

@@ -53,7 +53,7 @@ class Hypotheses:
 
 
 class DecoderStates:
-    """What the decoder reads at every step: encoded images, and the states of the text rows.
+    """Inputs of the decoder graph at every step: encoded images, and the states of the text rows.
 
     An input of the decoder graph that the encoder returns starts with that value, a state of the text rows that it
     does not return starts empty. The names of the axes say which inputs have one entry per text row.

@@ -164,7 +164,7 @@ def remedy(trainer: Any) -> str:
 
 @dataclass(frozen=True)
 class CaptionedExample:
-    """One evaluation image.
+    """Evaluation image with its generated caption and its references.
 
     Args:
         image: RGB.

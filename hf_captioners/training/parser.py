@@ -77,7 +77,7 @@ class Argument:
 
     @property
     def is_list(self) -> bool:
-        """Whether it takes several values."""
+        """True if the flag takes several values."""
         return any(kind.startswith("list") for kind in self.kinds)
 
     def read(self, value: Any) -> Any:
