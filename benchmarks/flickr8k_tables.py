@@ -52,7 +52,7 @@ HF_CAPTIONERS = [sys.executable, "-m", "hf_captioners.cli"]
 
 @dataclass(frozen=True)
 class Job:
-    """One command.
+    """Command of the queue, with its name and its output folder.
 
     Args:
         name: of its state and log.

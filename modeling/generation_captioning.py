@@ -118,7 +118,7 @@ def only_lowers(processors: Any) -> bool:
 
 
 def judges_rows(criteria: Any) -> bool:
-    """Whether all stopping criteria judge every row alone."""
+    """Return whether all stopping criteria judge every row alone."""
     return all(type(one).__name__ in ROW_CRITERIA for one in criteria)
 
 
@@ -516,7 +516,7 @@ class ModelLogprobs(LogitsProcessor):
 
 
 def is_of_caller(cache: Any) -> bool:
-    """Whether a cache is one that the caller of `generate()` passed, which transformers marks so."""
+    """Return whether the caller of `generate()` passed this cache: transformers marks it then."""
     return getattr(cache, "_is_user_defined", False)
 
 

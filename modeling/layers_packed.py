@@ -127,7 +127,7 @@ class PackedLayer(nn.Module):
         return output.view(*states.shape[:-1], output.shape[-1])
 
     def _can_use(self, states: Tensor) -> bool:
-        """Whether the packed weight serves this call."""
+        """True if the packed weight can compute the product of this call."""
         if self.product is None or self.training or torch.is_grad_enabled():
             return False
         plain = states.dtype == torch.float32 and states.device.type == "cpu" and states.numel() > 0
@@ -219,7 +219,7 @@ def packed_layers(model: nn.Module) -> Iterator[PackedLayer]:
 
 
 def can_pack(weights: str) -> bool:
-    """Whether this machine computes with weights of a kind of `PACKING`."""
+    """Return whether this processor computes with weights packed as a kind of `PACKING`."""
     if not torch.backends.mkldnn.is_available():
         return False
     try:

@@ -115,7 +115,7 @@ class CommandParser(argparse.ArgumentParser):
             self.add_argument("--help_all", action=_HelpAll, nargs=0, default=missing, help="show all flags and exit")
 
     def flags(self) -> dict[str, str]:
-        """Return the flags by the names of their values, those of actions of the command included."""
+        """Return the flags of a command and of its subcommands, by the names of their values."""
         flags: dict[str, str] = {}
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
@@ -252,7 +252,7 @@ def add_links_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def data_options_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of the data set that were typed: those of `--data_options`, and `--follow_links`.
+    """Return the options of the data set from `--data_options` and `--follow_links`.
 
     Raises:
         ValueError: an option is not of the form NAME=VALUE, or typed twice.

@@ -224,7 +224,7 @@ def require_tokens(name: str, tokens: Sequence[int], vocabulary: int) -> None:
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Return the facts of an exported folder, after checking them and that its files are those of one export.
+    """Read and check the facts of an exported folder, and the digests of its files.
 
     Raises:
         FileNotFoundError: it is no exported folder, or a file is missing.

@@ -183,7 +183,7 @@ class CaptionedExample:
 
 
 def show_examples(callbacks: Iterable[Any], examples: Sequence[CaptionedExample], step: int) -> None:
-    """Log examples with those of a trainer's callbacks that can show images.
+    """Log examples to the logging tools of a trainer that can show images.
 
     Args:
         callbacks: all callbacks of the trainer; those of transformers' integrations keep their tool in an attribute.

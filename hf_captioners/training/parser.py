@@ -169,7 +169,7 @@ _READERS: dict[str, Any] = {
 
 @functools.cache
 def argument_list() -> dict[str, Argument]:
-    """Return all arguments of a training run by name, those of self-critical training included."""
+    """Return the arguments of cross-entropy and self-critical training, by name."""
     entries = json.loads(LIST.read_text(encoding="utf-8"))["arguments"]
     return {
         entry["name"]: Argument(**entry | {name: tuple(entry[name]) for name in ("kinds", "choices")})
