@@ -22,11 +22,10 @@ ODD_SHAPES = (0, 1, -1, 2**31, 2**40)
 
 
 def write_export(material: Any) -> None:
-    """Export the captioner, once in a run."""
-    folder = material.root / "exported"
+    """Export the captioner, once in a run, unless an exported one is there."""
+    folder = material.kept.setdefault("exported", material.root / "exported")
     if not folder.exists():
         export_captioner(material.captioner, folder)
-    material.kept["exported"] = folder
     OnnxCaptioner(folder)(str(material.images / "scene_000.png"))  # imports what captioning imports
 
 

@@ -37,8 +37,10 @@ def material(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", FEW)
-def test_attacks(name, material, tmp_path):
+def test_attacks(name, material, tmp_path, request):
     """Seeds differ from those of the long form. At least one file is refused, so the attacks reach the library."""
+    if name == "exported captioners":
+        material.kept["exported"] = request.getfixturevalue("exported")
     ATTACKS[name].prepare(material)
     kinds = collections.Counter()
     for number in range(FEW[name]):
