@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hf_captioners.captioning.sidecars import sidecar_of
-from hf_captioners.data.caption_folder import CAPTION_COLUMNS, FILE_COLUMNS
+from hf_captioners.data.caption_folder import CAPTION_COLUMNS, FILE_COLUMNS, IMAGE_FOLDERS, find_image
 from hf_captioners.data.folder_tables import find_tables
 from hf_captioners.data.images import READ_SUFFIXES, list_images
 from hf_captioners.data.schema import CAPTIONS, storable
+from hf_captioners.image_names import FolderNames
 from hf_captioners.metrics.caption_tables import FirstFault, table_rows
 from hf_captioners.output_files import (
     MAX_TABLE_BYTES,
@@ -20,7 +21,6 @@ from hf_captioners.output_files import (
     require_plain,
     require_safe_target,
     require_writable_folder,
-    unquoted_name,
 )
 
 TABLE = "metadata.jsonl"
@@ -73,6 +73,8 @@ class ReviewTable:
                 require_plain(text, text.stat().st_mode)
         require_writable_folder(self.folder)
         self.names = [image.relative_to(self.folder).as_posix() for image in self.images]
+        self._by_path = dict(zip(self.images, self.names, strict=True))
+        self._places = [FolderNames(self.folder / place) for place in IMAGE_FOLDERS]
         self.proposed = self._read_captions(Path(captions)) if captions is not None else {}
 
     def _require_no_other_table(self) -> None:
@@ -89,14 +91,15 @@ class ReviewTable:
 
     def _read_captions(self, path: Path) -> dict[str, list[str]]:
         """Return the captions of a table by the names of images in the folder."""
-        places = {image.resolve(): name for image, name in zip(self.images, self.names, strict=True)}
+        images = {image.resolve(): name for image, name in zip(self.images, self.names, strict=True)}
+        folders = [FolderNames(folder) for folder in ("", self.folder, path.parent)]
         found: dict[str, list[str]] = {}
         for _, row in table_rows(path, FirstFault()):
             file = next((row[column] for column in FILE_COLUMNS if isinstance(row.get(column), str)), None)
             if file is None:
                 continue
-            candidates = (Path(unquoted_name(file)), self.folder / unquoted_name(file), path.parent / file)
-            name = next((places[place.resolve()] for place in candidates if place.resolve() in places), None)
+            candidates = (find_image([names], file)[1].resolve() for names in folders)
+            name = next((images[image] for image in candidates if image in images), None)
             if name is not None:
                 found.setdefault(name, []).extend(captions_of(row))
         if not found:
@@ -163,7 +166,6 @@ class ReviewTable:
         require_safe_target(self.path)
         if not self.path.exists():
             return
-        known = set(self.names)
         text = read_text_inside(self.path, limit=MAX_TABLE_BYTES, errors="surrogateescape")
         for line in (line for line in text.split("\n") if line.strip()):
             record: Any = None
@@ -173,8 +175,7 @@ class ReviewTable:
                 yield line, {}, None
                 continue
             file = next((record[column] for column in FILE_COLUMNS if isinstance(record.get(column), str)), "")
-            name = next((name for name in (file, f"images/{file}", f"Images/{file}") if name in known), None)
-            yield line, record, name
+            yield line, record, self._by_path.get(find_image(self._places, file)[1])
 
 
 def captions_of(record: dict[str, Any]) -> list[str]:
