@@ -152,13 +152,19 @@ def open_plain(path: StrPath) -> io.BufferedReader:
     return open(path, "rb", opener=_open_descriptor)
 
 
-def require_link_inside(path: StrPath, inside: StrPath, follow_links: bool = False) -> None:
+def require_link_inside(
+    path: StrPath,
+    inside: StrPath,
+    follow_links: bool = False,
+    advice: str = "If that is right, pass --follow_links (follow_links=True in Python).",
+) -> None:
     """Check that a file whose text ends up in outputs lies in the typed folder, links followed.
 
     Args:
         path: the file, by a name in the folder.
         inside: the folder that a person typed.
         follow_links: whether links may lead out of the folder.
+        advice: what to do, as a sentence.
 
     Raises:
         UnsafeFileError: it lies elsewhere, and not in the `blobs` of the Hub cache that `path` is a snapshot of.
@@ -168,10 +174,7 @@ def require_link_inside(path: StrPath, inside: StrPath, follow_links: bool = Fal
     real = Path(os.path.realpath(path))
     if real.parent.name == "blobs" and lies_inside(Path(path).parent, real.parent.with_name("snapshots")):
         return
-    raise UnsafeFileError(
-        f"{path} is not read: it leads to {real}, outside of {inside}. If that is right, pass --follow_links "
-        "(follow_links=True in Python)."
-    )
+    raise UnsafeFileError(f"{path} is not read: it leads to {real}, outside of {inside}. {advice}")
 
 
 def read_bytes_inside(

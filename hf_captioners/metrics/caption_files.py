@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 from hf_captioners.image_names import ImageNames, path_form
-from hf_captioners.output_files import unquoted_name
+from hf_captioners.output_files import require_link_inside, unquoted_name
 
 from .caption_tables import FirstFault, read_json, table_rows
 
@@ -56,6 +56,7 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
 
     Raises:
         FileNotFoundError: there is no such file, or no table in the folder.
+        UnsafeFileError: the table of the folder is a symbolic link that leads out of it, or no plain file.
         ValueError: the file is empty, in an unknown format, or a row lacks an image or a caption; the message
             names the row.
     """
@@ -137,9 +138,10 @@ def _some(names: Iterable[str]) -> str:
 
 def _table_of(path: Path) -> Path:
     if path.is_dir():
-        tables = [path / name for name in _TABLES if (path / name).is_file()]
+        tables = [one for one in (path / name for name in _TABLES) if one.exists() and not one.is_dir()]
         if not tables:
             raise FileNotFoundError(f"The folder {path} has none of {', '.join(_TABLES)}. Pass the file itself.")
+        require_link_inside(tables[0], path, advice="If that is right, pass that file itself.")
         return tables[0]
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}.")
