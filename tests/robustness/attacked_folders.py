@@ -176,7 +176,7 @@ def attack_folder_of_a_stranger(material: Any, rng: random.Random, folder: Path)
     for name in IMAGES:
         (typed / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(material.images / "scene_000.png", typed / name)
-    action = rng.choice(list(ACTIONS))
+    action = rng.choices(list(ACTIONS), [len(names) for names in ACTIONS.values()])[0]
     if action in (read_data, score, review) and rng.random() < 0.5:
         (typed / "metadata.jsonl").write_text(ROW)
     names = rng.sample(ACTIONS[action], min(len(ACTIONS[action]), rng.choice((1, 1, 2))))

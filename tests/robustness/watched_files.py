@@ -11,16 +11,16 @@ CANARIES = "canaries"  # a folder beside that of an attack: links lead there
 SECRET = b"CANARY-5d41402abc4b2a76\n"
 LONG_AGO = 10**9  # seconds; a read updates the time of access of a file that was changed after it (relatime)
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Events of files that are changed, with the number of the path in their arguments, and that of its descriptor.
-CHANGES = {
-    "os.remove": (0, 1),
-    "os.rename": (0, 2),
-    "os.rmdir": (0, 1),
-    "os.mkdir": (0, 2),
-    "os.link": (1, 3),
-    "os.symlink": (1, 2),
-    "os.truncate": (0, None),
-    "os.chmod": (0, 2),
+# Events of files that are changed: for each path in their arguments its number, and that of its folder's descriptor.
+CHANGES: dict[str, tuple[tuple[int, int | None], ...]] = {
+    "os.remove": ((0, 1),),
+    "os.rename": ((0, 2), (1, 3)),
+    "os.rmdir": ((0, 1),),
+    "os.mkdir": ((0, 2),),
+    "os.link": ((1, 3),),
+    "os.symlink": ((1, 2),),
+    "os.truncate": ((0, None),),
+    "os.chmod": ((0, 2),),
 }
 # What may be read besides the files of the attack, of Python and of this project.
 READABLE = {
@@ -119,9 +119,11 @@ def watch_opens(seen: list[str], folder: Path, *given: Path) -> None:
             elif not writes and not inside(real, readable):
                 seen.append(f"an open of {real}")
         elif event in CHANGES:
-            place, descriptor = CHANGES[event]
-            real = resolved(arguments[place], None if descriptor is None else arguments[descriptor])
-            if not inside(real, writable):
-                seen.append(f"{event} of {real}")
+            for place, descriptor in CHANGES[event]:
+                if isinstance(arguments[place], int):  # a descriptor, whose open was seen
+                    continue
+                real = resolved(arguments[place], None if descriptor is None else arguments[descriptor])
+                if not inside(real, writable):
+                    seen.append(f"{event} of {real}")
 
     sys.addaudithook(hook)
