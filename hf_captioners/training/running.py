@@ -19,6 +19,7 @@ from hf_captioners.processing.vocabulary import attribute_words
 
 from .arguments import CaptioningTrainingArguments
 from .data_arguments import DataArguments, fit_to_features, load_training_data, with_oracle_attributes
+from .data_record import resumed_data
 from .evaluation import MetricResult
 from .few_images import AUTO, NONE, with_recipe
 from .hub_trainer import ADVICE
@@ -143,7 +144,7 @@ def train_captioner(
 
     Raises:
         ValueError: an argument has a wrong value or is not used by the captioner, a checkpoint is of a different type,
-            or images are missing.
+            images are missing, or the data changed since the run began.
         FileExistsError: `output_dir` holds a run, and neither `resume` nor `resume_from_checkpoint` is set.
         BlockingIOError: another run is writing into `output_dir`.
         OSError: a file cannot be read or written.
@@ -173,10 +174,12 @@ def train_captioner(
         say = _say_nothing
     variants = _try_metrics(training_arguments, test)
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
-        checkpoint_to_resume(training_arguments, resume)
+        earlier = checkpoint_to_resume(training_arguments, resume)
         start = _Start(model_arguments, data_arguments, training_arguments, recipe, resume)
         test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
+        rows = {"training": train_rows, "evaluation": validation_rows}
+        changed_data = resumed_data(output, earlier, rows, data_arguments.allow_changed_data, is_main)
         if data_arguments.drawn is not None and is_main:
             data_arguments.drawn.save(output / SUBSET)
         model, processor = start.captioner(train_rows)
@@ -199,6 +202,7 @@ def train_captioner(
             eval_dataset=validation_rows,
             processing_class=processor,
         )
+        trainer.card.changed_data = changed_data
         if test_rows is not None:
             trainer.check_evaluation(test_rows, "test")
         if data_arguments.held_out is not None and is_main:
