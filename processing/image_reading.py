@@ -8,6 +8,7 @@ import http.client
 import io
 import os
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,7 +21,6 @@ import numpy as np
 import PIL.ExifTags
 import PIL.Image
 import PIL.ImageFile
-import torch
 
 WHITE = (255, 255, 255, 255)
 # Pillow modes with more than 8 bits per pixel; `convert("RGB")` would clip them to white.
@@ -72,7 +72,8 @@ def read_image(source: Any, timeout: float | None = None, max_bytes: float | Non
         ValueError: the image is empty, corrupt, too large, or no image; the message contains its name if it has one.
         TypeError: `source` has a different type.
     """
-    if isinstance(source, torch.Tensor):
+    torch = sys.modules.get("torch")  # there are no tensors without it, and its import takes seconds
+    if torch is not None and isinstance(source, torch.Tensor):
         source = source.detach().cpu().numpy()
     if isinstance(source, np.ndarray):
         return over_white(image_from_array(source))
