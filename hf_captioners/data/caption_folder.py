@@ -30,14 +30,12 @@ from datasets.features.features import generate_from_arrow_type
 from hf_captioners.metrics.caption_tables import Numbered
 from hf_captioners.names import did_you_mean, listed
 
-from .folder_tables import SPLIT_NAMES, SPLIT_ORDER, FolderTable, find_tables
+from .folder_tables import CAPTION_COLUMNS, FILE_COLUMNS, SPLIT_NAMES, SPLIT_ORDER, FolderTable, find_tables
 from .images import list_images
 from .reader import Annotations, CaptionReader, SourceCard
 from .report import DataReport, ProblemKind, first_lines
 from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow, storable
 
-FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "path", "image_path")
-CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sentence")
 NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
 LONGEST_NAME = 255  # bytes of each part of a path, as in most file systems
 IMAGE_FOLDERS = ("", "images", "Images")

@@ -14,6 +14,9 @@ from hf_captioners.output_files import read_text_inside
 from .images import list_images
 from .report import DataReport, ProblemKind
 
+# Usual names of columns, in the order in which they are looked for.
+FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "path", "image_path")
+CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sentence")
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
