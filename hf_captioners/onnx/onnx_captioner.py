@@ -54,7 +54,7 @@ else:  # in an exported folder
 TRAVELLING = ("onnx_captioner.py", "onnx_facts.py", "onnx_images.py", "onnx_search.py")
 """The files of every exported folder that make it caption."""
 MAX_STATE = 2**24  # numbers of a state of a row of text
-IMAGES_AT_ONCE = 4  # that the encoder reads: more need more memory, and no less time
+IMAGES_AT_ONCE = 2  # that the encoder reads: more need more memory, and more time for each
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 PANIC = "PanicException"  # of the Rust code of tokenizers, which is no `Exception`
 
