@@ -360,7 +360,7 @@ class Search:
         candidates.tokens[..., step] = chosen
         candidates.logprobs[..., step] = take(raw.reshape(images, -1), flat)
         found = take(summed, flat)
-        ends = np.isin(chosen, self.end_ids) | (step + 1 >= width)
+        ends = (chosen[..., None] == np.array(self.end_ids)).any(-1) | (step + 1 >= width)
         going_on = found + ends * EXCLUDED
         order = best(going_on, beams)
         state.running, state.scores = candidates.pick(order), take(going_on, order)
