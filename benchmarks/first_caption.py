@@ -76,12 +76,12 @@ class Version:
     """
 
     def __init__(self, folder: Path, loading: dict[str, Any]) -> None:
-        self.loading = loading
+        self.loading, self.folder = loading, folder
         self.environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
     def python(self, *typed: str) -> subprocess.CompletedProcess[str]:
         """Run Python."""
-        options: dict[str, Any] = {"env": self.environment, "capture_output": True, "text": True}
+        options: dict[str, Any] = {"env": self.environment, "cwd": self.folder, "capture_output": True, "text": True}
         ran = subprocess.run([sys.executable, *typed], **options)
         if ran.returncode:
             raise RuntimeError(ran.stderr[-3000:])
@@ -98,9 +98,8 @@ class Version:
     def serving(self, *typed: str) -> subprocess.Popen[str]:
         """Start a command that serves until it is ended."""
         command = [sys.executable, "-m", "hf_captioners.cli", *typed]
-        return subprocess.Popen(
-            command, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        output: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        return subprocess.Popen(command, env=self.environment, cwd=self.folder, **output)
 
 
 def large_photographs(folder: Path, count: int, place: Path) -> list[str]:
