@@ -1,9 +1,10 @@
 """Compare the default captioner on onnxruntime with an earlier commit, which captioned with torch.
 
-    python benchmarks/first_caption.py --commit 1be0327 --photographs $HF_CAPTIONERS_DATA_DIR/coco/images \\
-        --validation_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation
+    pip install --target earlier_packages --no-deps transformers==5.23.0
+    python benchmarks/first_caption.py --commit 1be0327 --packages earlier_packages \\
+        --photographs $HF_CAPTIONERS_DATA_DIR/coco/images --validation_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation
 
-The last commit and the earlier one run in the same Python environment, in turn, in one thread. Seconds are user and
+The last commit and the earlier one, which needs an older transformers, run in turn, in one thread. Seconds are user and
 system time, figures are medians of the rounds; loading is left out unless the figure is that of a start. Large
 photographs are those of `--validation_dir`, enlarged to 12 megapixels, with grain of 4 levels, saved as JPEG. They are
 read at a reduced size until 1 in 100 of `--large_photographs` has another caption, or all are read.
@@ -41,11 +42,11 @@ TICKS = os.sysconf("SC_CLK_TCK")
 START = f"""
 import json, resource, sys
 from hf_captioners.cli import main
-status = main(sys.argv[1:])
+assert main(sys.argv[1:]) == 0
 heavy = sorted(set({HEAVY}) & set(sys.modules))
 used = resource.getrusage(resource.RUSAGE_SELF)
 seconds = used.ru_utime + used.ru_stime
-print(json.dumps({{"status": status, "seconds": seconds, "memory": used.ru_maxrss, "heavy": heavy}}), file=sys.stderr)
+print(json.dumps({{"seconds": seconds, "memory": used.ru_maxrss, "heavy": heavy}}), file=sys.stderr)
 """
 # Jobs are [name, images, batch size, options]; the memory is the peak until the job ends.
 WORK = """
@@ -73,11 +74,13 @@ class Version:
     Args:
         folder: see `sources`.
         loading: arguments of `load_pipeline`.
+        packages: folder of packages that it needs in other versions than are installed.
     """
 
-    def __init__(self, folder: Path, loading: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, loading: dict[str, Any], packages: Path | None = None) -> None:
         self.loading, self.folder = loading, folder
-        self.environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        places = os.pathsep.join(map(str, [folder] if packages is None else [folder, packages.resolve()]))
+        self.environment = os.environ | {"PYTHONPATH": places, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
     def python(self, *typed: str) -> subprocess.CompletedProcess[str]:
         """Run Python."""
@@ -308,6 +311,7 @@ def main() -> None:
     """Measure, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commit", required=True, help="the earlier commit")
+    parser.add_argument("--packages", type=Path, help="folder of packages of the earlier commit")
     parser.add_argument("--photographs", type=Path, required=True, help="folder of photographs")
     parser.add_argument("--validation_dir", type=Path, required=True, help="photographs with a metadata.jsonl")
     parser.add_argument("--large_photographs", type=int, default=1000)
@@ -318,7 +322,7 @@ def main() -> None:
     rows = json.loads(args.output.read_text())["rows"] if args.output.exists() else {}
     with tempfile.TemporaryDirectory() as folder:
         now = Version(sources("HEAD", Path(folder, "now")), {"backend": "onnx"})
-        earlier = Version(sources(args.commit, Path(folder, "earlier")), {})
+        earlier = Version(sources(args.commit, Path(folder, "earlier")), {}, args.packages)
         for name in args.measures:
             place = Path(folder, f"files_of_{name}")
             place.mkdir()

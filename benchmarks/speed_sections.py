@@ -275,8 +275,8 @@ def first_caption(figures: dict) -> list[str]:
         f"The default captioner: `caption` and `serve` of this version on onnxruntime, and those of commit `{commit}` "
         f"on torch with packed float32 weights, in turn ({figures['machine']}, shared with other work). User and "
         f"system seconds, medians of {figures['rounds']} rounds; loading is left out of the seconds of a photograph. "
-        f"Small photographs are {figures['images']} of COCO (640 pixels at most), large ones {figures['large_images']} of "
-        f"Flickr8k, enlarged to {figures['megapixels']:.0f} megapixels with grain.",
+        f"Small photographs are {figures['images']} of COCO (640 pixels at most), large ones "
+        f"{figures['large_images']} of Flickr8k, enlarged to {figures['megapixels']:.0f} megapixels with grain.",
         "",
         *columns("measure", f"`{commit}`", "now", "ratio"),
         f"| process start to the first caption, s | {start['earlier']['seconds']:.2f} | "
@@ -318,12 +318,13 @@ def reduced_captions(figures: dict) -> list[str]:
     """Return the sentences on reading at a reduced size."""
     return [
         f"With `--reduced_reading`, {figures['different']} of the first {figures['read']:,} large photographs have "
-        f"another caption, so it is no default (the limit was 1 % of {figures['photographs']:,}; reading ends where it "
-        "is reached). Command:",
+        f"another caption, so it is no default (the limit was 1 % of {figures['photographs']:,}, where "
+        "reading ends). Commands:",
         "",
         "```bash",
-        "python benchmarks/first_caption.py --commit 1be0327 --photographs $HF_CAPTIONERS_DATA_DIR/coco/images \\",
-        "  --validation_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation",
+        "pip install --target earlier_packages --no-deps transformers==5.23.0",
+        "python benchmarks/first_caption.py --commit 1be0327 --packages earlier_packages \\",
+        "  --photographs $HF_CAPTIONERS_DATA_DIR/coco/images --validation_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation",
         "```",
         "",
     ]
