@@ -4,8 +4,8 @@
     python benchmarks/first_caption.py --commit 1be0327 --packages earlier_packages \\
         --photographs $HF_CAPTIONERS_DATA_DIR/coco/images --validation_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation
 
-The last commit and the earlier one, which needs an older transformers, run in turn, in one thread. Seconds are user and
-system time, figures are medians of the rounds; loading is left out unless the figure is that of a start. Large
+The last commit and the earlier one, which needs an older transformers, run in turn, in one thread. Seconds are user
+and system time, figures are medians of the rounds; loading is left out unless the figure is that of a start. Large
 photographs are those of `--validation_dir`, enlarged to 12 megapixels, with grain of 4 levels, saved as JPEG. They are
 read at a reduced size until 1 in 100 of `--large_photographs` has another caption, or all are read.
 Results: `benchmarks/results/first_caption.json`; `--measures` repeats some of them.

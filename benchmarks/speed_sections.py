@@ -324,7 +324,8 @@ def reduced_captions(figures: dict) -> list[str]:
         "```bash",
         "pip install --target earlier_packages --no-deps transformers==5.23.0",
         "python benchmarks/first_caption.py --commit 1be0327 --packages earlier_packages \\",
-        "  --photographs $HF_CAPTIONERS_DATA_DIR/coco/images --validation_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation",
+        "  --photographs $HF_CAPTIONERS_DATA_DIR/coco/images \\",
+        "  --validation_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation",
         "```",
         "",
     ]
