@@ -52,7 +52,7 @@ def read_ahead(prepare: Callable[[Any], Any], batches: Sequence[Any], workers: i
     if not workers:
         yield from map(prepare, batches)
         return
-    pool = ProcessPoolExecutor(workers, initializer=_begin_worker, initargs=(prepare, os.getpid()))
+    pool = ProcessPoolExecutor(workers, initializer=_begin_worker, initargs=(prepare,))
     left = iter(batches)
     try:
         waiting: deque[Future[bytes]] = deque()
@@ -65,18 +65,21 @@ def read_ahead(prepare: Callable[[Any], Any], batches: Sequence[Any], workers: i
         pool.shutdown(cancel_futures=True)
 
 
-def _begin_worker(prepare: Callable[[Any], Any], parent: int) -> None:
+def _begin_worker(prepare: Callable[[Any], Any]) -> None:
     """Set up a process that prepares batches."""
     global _prepare
     _prepare = prepare
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # threads of the parent are not here, and one processor is
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
 def _end_with(parent: int) -> None:
-    """End this process when its parent is killed: it holds the parent's locks of output files until it ends."""
+    """End this process when its parent is killed: it holds the parent's locks of output files until it ends.
+
+    The parent is the process that forked this one, which may be a server of `multiprocessing`, and ends with its own.
+    """
     while os.getppid() == parent:
         time.sleep(SECONDS_BETWEEN_LOOKS)
     os._exit(1)
