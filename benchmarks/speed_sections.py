@@ -265,6 +265,72 @@ def exported_decoding(figures: dict) -> list[str]:
     ]
 
 
+def first_caption(figures: dict) -> list[str]:
+    """Return the section on the default captioner without torch."""
+    rows, commit = figures["rows"], figures["commit"]
+    start, speed, servers = rows["starts"], rows["speed"], rows["servers"]
+    lines = [
+        "## The first caption",
+        "",
+        f"The default captioner: `caption` and `serve` of this version on onnxruntime, and those of commit `{commit}` "
+        f"on torch with packed float32 weights, in turn ({figures['machine']}, shared with other work). User and "
+        f"system seconds, medians of {figures['rounds']} rounds; loading is left out of the seconds of a photograph. "
+        f"Small photographs are {figures['images']} of COCO (640 pixels at most), large ones "
+        f"{figures['large_images']} of Flickr8k, enlarged to {figures['megapixels']:.0f} megapixels with grain.",
+        "",
+        *columns("measure", f"`{commit}`", "now", "ratio"),
+        f"| process start to the first caption, s | {start['earlier']['seconds']:.2f} | "
+        f"{start['now']['seconds']:.2f} | {start['ratio']:.1f} |",
+        f"| its peak memory, MB | {start['earlier']['megabytes']:.0f} | {start['now']['megabytes']:.0f} | |",
+    ]
+    for name, row in speed.items():
+        lines.append(
+            f"| a photograph, {name}, ms | {1e3 * row['earlier']:.0f} | {1e3 * row['now']:.0f} | {row['ratio']:.2f} |"
+        )
+    batches = next(row for name, row in speed.items() if name.startswith("batches"))
+    lines += [
+        f"| peak memory of batches, MB | {batches['earlier, megabytes']:.0f} | {batches['now, megabytes']:.0f} | |",
+        f"| `serve`: start to the first answer, s | | {servers['serve']['seconds']:.2f} | |",
+        f"| `serve`: peak memory after a caption, MB | | {servers['serve']['megabytes']:.0f} | |",
+        f"| `review`: peak memory after ten photographs, MB | | {servers['review']['megabytes']:.0f} | |",
+        "",
+    ]
+    return [*lines, *equal_captions(rows["equal"], commit), *reduced_captions(rows["reduced"])]
+
+
+def equal_captions(figures: dict, commit: str) -> list[str]:
+    """Return the sentences on captions of both versions."""
+    count, different, scores = figures["photographs"], figures["different"], figures["cider_d"]
+    ties = sum(one["tie"] for one in different)
+    lines = [
+        f"Of {count:,} validation photographs of Flickr8k, {count - len(different):,} have the same caption as with "
+        f"`{commit}`; {ties} of the others are ties (the log-probabilities of both captions differ by less than "
+        f"1e-4). CIDEr-D is {scores['now']:.4f}, and was {scores['earlier']:.4f}.",
+        "",
+    ]
+    for one in different:
+        first, second = one["log_probabilities"]
+        lines.append(f'- {one["image"]}: "{one["now"]}" ({first:.4f}), was "{one["earlier"]}" ({second:.4f})')
+    return [*lines, *([""] if different else [])]
+
+
+def reduced_captions(figures: dict) -> list[str]:
+    """Return the sentences on reading at a reduced size."""
+    return [
+        f"With `--reduced_reading`, {figures['different']} of the first {figures['read']:,} large photographs have "
+        f"another caption, so it is no default (the limit was 1 % of {figures['photographs']:,}, where "
+        "reading ends). Commands:",
+        "",
+        "```bash",
+        "pip install --target earlier_packages --no-deps transformers==5.23.0",
+        "python benchmarks/first_caption.py --commit 1be0327 --packages earlier_packages \\",
+        "  --photographs $HF_CAPTIONERS_DATA_DIR/coco/images \\",
+        "  --validation_dir $HF_CAPTIONERS_DATA_DIR/flickr8k/validation",
+        "```",
+        "",
+    ]
+
+
 def browser_captions(figures: dict) -> list[str]:
     """Return the section on captions in the browser."""
     return [

@@ -500,6 +500,7 @@ SECTIONS: tuple[tuple[str, Callable[[dict], list[str]]], ...] = (
     ("zodiac_pools", zodiac_pools),
     ("decoding", speed.decoding),
     ("trained_decoding", speed.trained_decoding),
+    ("first_caption", speed.first_caption),
     ("exported_decoding", speed.exported_decoding),
     ("exported_captions", speed.exported_captions),
     ("trimmed_vocabulary", speed.trimmed_vocabulary),

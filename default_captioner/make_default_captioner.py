@@ -196,6 +196,16 @@ def add_output_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the folder to write, and the images whose captions are frozen."""
     parser.add_argument("--output", type=Path, default=FOLDER)
     parser.add_argument("--frozen", nargs="+", default=[], metavar="IMAGE", help="images whose captions a test holds")
+    parser.add_argument("--graphs", action="store_true", help="add graphs for onnxruntime")
+
+
+def finish(args: argparse.Namespace) -> None:
+    """Freeze the captions of images, and add graphs, as `add_output_arguments` says."""
+    freeze(args.output, args.frozen)
+    if args.graphs:
+        from hf_captioners.onnx.shared_weights import add_graphs
+
+        print(f"graphs: logits differ by {add_graphs(args.output):.1e}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -207,7 +217,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add_output_arguments(parser)
     args = parser.parse_args(argv)
     print(json.dumps(make(args.trained, args.output, args.validation_dir, args.split), indent=2))
-    freeze(args.output, args.frozen)
+    finish(args)
 
 
 if __name__ == "__main__":

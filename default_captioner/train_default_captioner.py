@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from last_layers import CROSS_ENTROPY, REWARDED, Part, mirrored, store_activations, train_part
-from make_default_captioner import add_output_arguments, freeze, make
+from make_default_captioner import add_output_arguments, finish, make
 from PIL import Image, ImageOps
 
 from hf_captioners.cli import main as command
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     chosen += layers(last, place / "5_rewards", part=REWARDED)[:BEST]
     mean = average(chosen, place / "6_mean")
     print(json.dumps(make(str(mean), args.output, str(args.data_dir)), indent=2))
-    freeze(args.output, args.frozen)
+    finish(args)
 
 
 if __name__ == "__main__":

@@ -43,6 +43,10 @@ class ListedModel:
         parts = (self.name, measured if figures else None, self.terms)
         return f"Captioner: {'; '.join(part for part in parts if part)}."
 
+    def introduction_on(self, runtime: str) -> str:
+        """Return the introduction with the name of the library that computes the captions."""
+        return f"{self.introduction.removesuffix('.')}; runs on {runtime}."
+
 
 def list_models() -> list[ListedModel]:
     """Return the captioners that installed packages offer, with their figures.
@@ -90,6 +94,11 @@ def default_model() -> ListedModel:
             "`model`, or uninstall the others."
         )
     return found[0]
+
+
+def default_folder() -> Path:
+    """Return the folder of the installed captioner, see `default_model`."""
+    return default_model().folder
 
 
 def is_default(source: object) -> bool:

@@ -415,7 +415,7 @@ def load_captioner(
     """
     if is_default(source):
         listed = default_model()
-        logger.warning(listed.introduction)
+        logger.warning(listed.introduction_on("torch"))
         source = str(listed.folder)
     source = str(source)
     revision, trusts_code = options.get("revision"), options.get("trust_remote_code", False)

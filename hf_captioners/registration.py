@@ -129,32 +129,52 @@ def introduce_default(record: logging.LogRecord) -> bool:
 
 
 class _AfterImport(MetaPathFinder, Loader):
-    """Import hook that calls a function after the first import of a module."""
+    """Import hook that calls a function after the first import of a module.
 
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self.name, self.then = name, then
-        self.loader: Any = None
+    If files of this library import that module first, the function is called after the outermost of them: it must not
+    find one of them half-read.
+
+    Args:
+        name: the module.
+        packages: names of the packages with those files.
+        then: the function.
+    """
+
+    def __init__(self, name: str, packages: tuple[str, ...], then: Callable[[], None]) -> None:
+        self.name, self.packages, self.then = name, packages, then
+        self.loaders: dict[str, Any] = {}
+        self.depth, self.searching = 0, False
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return the specification of the module, with this object as its loader."""
-        if fullname != self.name:
+        """Return the specification of the module or of a file, with this object as its loader."""
+        if self.searching or not (fullname == self.name or fullname.rpartition(".")[0] in self.packages):
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
+        self.searching = True  # the other finders are asked
+        try:
+            spec = find_spec(fullname)
+        finally:
+            self.searching = False
         if spec is not None and spec.loader is not None:
-            self.loader, spec.loader = spec.loader, self
+            self.loaders[fullname], spec.loader = spec.loader, self
         return spec
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Create the module with its own loader."""
-        return self.loader.create_module(spec)
+        return self.loaders[spec.name].create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the module, then call the function."""
+        """Execute the module, then call the function if nothing that is watched is half-read."""
         assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        self.then()
+        loader = self.loaders.pop(module.__spec__.name)
+        module.__spec__.loader = module.__loader__ = loader
+        self.depth += 1
+        try:
+            loader.exec_module(module)
+        finally:
+            self.depth -= 1
+        if self.depth == 0 and self.name in sys.modules and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self.then()
 
 
 def register_with_transformers() -> None:
@@ -162,4 +182,5 @@ def register_with_transformers() -> None:
     if "transformers" in sys.modules:
         register()
     elif not any(isinstance(finder, _AfterImport) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _AfterImport("transformers", register))
+        packages = tuple(f"{__package__}.{name}" for name in ("modeling", "processing", "pipelines"))
+        sys.meta_path.insert(0, _AfterImport("transformers", packages, register))

@@ -1,3 +1,1 @@
 """Processors; every file here may travel inside a checkpoint."""
-
-import transformers  # noqa: F401  registration follows this import and must not find a file of this folder half-read

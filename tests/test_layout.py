@@ -309,6 +309,7 @@ assert not {"torch", "transformers", "datasets"} & set(sys.modules), "import hf_
 import hf_captioners.metrics
 assert not {"torch", "transformers", "datasets"} & set(sys.modules), "import hf_captioners.metrics is heavy"
 import hf_captioners.onnx
+import hf_captioners.processing.image_reading
 from hf_captioners.cli import main
 try:
     main(["--help"])

@@ -4,19 +4,22 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tqdm.auto import tqdm
 
-from hf_captioners.features.extraction import UNRELATED, weights_digest
-from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
-
+from .backends import ONNX, TORCH
 from .caption_files import CaptionFile
 from .columns import CaptionBatches, decoded
 from .columns import load_pipeline as load_pipeline
 from .generation_options import bad_word_in, bad_words_ids
-from .ray_engine import RayEngine
+from .onnx_backend import OnnxPipeline
 from .read_ahead import read_ahead
+
+if TYPE_CHECKING:
+    from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
+
+    from .ray_engine import RayEngine
 
 
 class UnreadableImage(NamedTuple):
@@ -45,14 +48,15 @@ class CaptionedBatch(NamedTuple):
 
 
 def caption_batches(
-    pipeline: ImageCaptioningPipeline,
+    pipeline: "ImageCaptioningPipeline",
     images: Sequence[str],
     batch_size: int = 16,
     workers: int = 0,
     prefix: str = "",
     suffix: str = "",
     bad_words: Sequence[str] = (),
-    engine: RayEngine | None = None,
+    engine: "RayEngine | None" = None,
+    reduced_reading: bool = False,
     **options: Any,
 ) -> Iterator[CaptionedBatch]:
     """Caption images in batches.
@@ -68,6 +72,7 @@ def caption_batches(
         bad_words: words that must not occur, see `bad_words_ids`. An image whose caption has one in other tokens is
             left out with this reason.
         engine: what computes the batches. None: this process.
+        reduced_reading: see `CaptionBatches`; an engine reads every pixel.
         **options: arguments of the pipeline, for example `num_beams`, `max_new_tokens`, `prompt`.
 
     Returns:
@@ -92,7 +97,7 @@ def caption_batches(
     batches = [images[first : first + batch_size] for first in range(0, len(images), batch_size)]
     computed: Iterator[dict[str, list[Any]]]
     if engine is None:
-        captioner = CaptionBatches(pipeline, **options)
+        captioner = CaptionBatches(pipeline, reduced_reading=reduced_reading, **options)
         computed = map(captioner.caption, read_ahead(captioner.preparation(), batches, workers))
     else:
         computed = engine.columns(pipeline, batches, workers, options)
@@ -120,7 +125,7 @@ def _captioned_batch(
 
 
 def job_settings(
-    pipeline: ImageCaptioningPipeline,
+    pipeline: "ImageCaptioningPipeline",
     images: Sequence[str],
     shard: str | None = None,
     packed_weights: str | None = None,
@@ -137,8 +142,10 @@ def job_settings(
     """
     names = hashlib.sha256(json.dumps(list(images)).encode()).hexdigest()
     job = {"inputs": f"{len(images)} images, {names[:16]}", "shard": shard, **options}
-    if not isinstance(pipeline, ImageCaptioningPipeline):  # an exported captioner
-        return {"model_digest": pipeline.digest()[:32], "dtype": pipeline.dtype, **job}
+    if isinstance(pipeline, OnnxPipeline):
+        return {"backend": ONNX, "model_digest": pipeline.digest()[:32], "dtype": pipeline.dtype, **job}
+    from hf_captioners.features.extraction import UNRELATED, weights_digest
+
     model, tokenizer = pipeline.model, pipeline.tokenizer
     parts = [
         pipeline.image_processor.to_dict(),
@@ -147,6 +154,7 @@ def job_settings(
     ]
     config = {name: value for name, value in model.config.to_dict().items() if name not in UNRELATED}
     return {
+        "backend": TORCH,
         "model_digest": weights_digest(model, config, *parts)[:32],
         "dtype": str(model.dtype),
         **({} if packed_weights is None else {"packed_weights": packed_weights}),
@@ -185,7 +193,7 @@ def read_images(paths: Sequence[str]) -> tuple[dict[str, Any], list[UnreadableIm
 
 def caption_into_file(
     file: CaptionFile,
-    pipeline: ImageCaptioningPipeline,
+    pipeline: "ImageCaptioningPipeline",
     images: Sequence[str],
     batch_size: int = 16,
     workers: int = 0,

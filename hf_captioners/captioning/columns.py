@@ -7,21 +7,19 @@ import math
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow
-import torch
 
 from hf_captioners.default_model import default_model, is_default
-from hf_captioners.loading import load_captioner
-from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 from hf_captioners.processing.image_reading import read_image
 
+from .backends import BACKENDS, ONNX
 from .containers import NamedBytes, located
-from .ensemble import load_ensemble
 from .image_list import views_of
 
-BACKENDS = ("torch", "onnx")
+if TYPE_CHECKING:
+    from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
 
 def load_pipeline(
@@ -32,6 +30,7 @@ def load_pipeline(
     weights: Sequence[float] | None = None,
     packed_weights: str | None = None,
     backend: str = "torch",
+    threads: int | None = None,
 ) -> Any:
     """Load the captioning pipeline of a model, or of an ensemble of models.
 
@@ -43,7 +42,9 @@ def load_pipeline(
         trust_remote_code: run code from the repository of the model.
         weights: of the captioners of an ensemble; default: equal ones.
         packed_weights: see `ImageCaptioningPipeline`.
-        backend: `"torch"`, or `"onnx"`: `model` is a folder that `hf-captioners export` wrote.
+        backend: `"torch"`, or `"onnx"`: `model` is the captioner of an installed package, or a folder that
+            `hf-captioners export` wrote.
+        threads: threads of an operation on a CPU. None: as the library chooses, or `OMP_NUM_THREADS` says.
 
     Returns:
         An `ImageCaptioningPipeline`; of an exported captioner, an `OnnxPipeline`.
@@ -55,16 +56,28 @@ def load_pipeline(
     """
     if backend not in BACKENDS:
         raise ValueError(f"`backend` is {backend!r}, expected one of {', '.join(BACKENDS)}.")
-    if backend == "onnx":
-        if not isinstance(model, str) or device not in (None, "cpu") or dtype != "auto" or weights is not None:
+    if threads is not None and threads < 1:
+        raise ValueError(f"`threads` is {threads}, expected at least 1.")
+    sources: list[Any] = [model] if model is None or isinstance(model, str) else list(model)
+    if backend == ONNX:
+        asked = device in (None, "cpu") and dtype in ("auto", "float32") and packed_weights is None
+        if len(sources) != 1 or weights is not None or not asked:
             raise ValueError(
-                '`backend="onnx"` takes the folder of one exported captioner, on the CPU: leave out device, dtype and '
-                "weights."
+                '`backend="onnx"` takes one exported captioner, on the CPU in float32: leave out device, dtype '
+                "and weights, packed_weights too."
             )
         from .onnx_backend import OnnxPipeline
 
-        return OnnxPipeline(model)
-    sources: list[Any] = [model] if model is None or isinstance(model, str) else list(model)
+        return OnnxPipeline(sources[0], threads)
+    import torch
+
+    from hf_captioners.loading import load_captioner
+    from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
+
+    from .ensemble import load_ensemble
+
+    if threads is not None:
+        torch.set_num_threads(threads)
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
     if len(sources) > 1 or weights is not None:
         captioner, processor = load_ensemble(sources, weights, **options)
@@ -119,6 +132,8 @@ class CaptionBatches:
         trust_remote_code: run code from the repository of the model.
         packed_weights: see `ImageCaptioningPipeline`.
         backend: `"torch"`, or `"onnx"` for a folder that `hf-captioners export` wrote.
+        reduced_reading: decode large JPEG files at a reduced size, see `least_side_of`: a fraction of the time, and
+            pixels that differ by a few grey levels.
         **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`.
 
     Example:
@@ -132,16 +147,18 @@ class CaptionBatches:
 
     def __init__(
         self,
-        model: str | Sequence[str] | ImageCaptioningPipeline | None = None,
+        model: "str | Sequence[str] | ImageCaptioningPipeline | None" = None,
         column: str = "image",
         device: str | None = None,
         dtype: str = "auto",
         trust_remote_code: bool = False,
         packed_weights: str | None = None,
         backend: str = "torch",
+        reduced_reading: bool = False,
         **generate: Any,
     ) -> None:
         self.model, self.column, self.generate = model, column, generate
+        self.reduced_reading = reduced_reading
         self.loading: dict[str, Any] = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
         self.loading |= {"packed_weights": packed_weights, "backend": backend}
         # Engines keep results by the pickled state of this object: a model that was trained further has another one.
@@ -188,7 +205,7 @@ class CaptionBatches:
         """Return what decodes and prepares images, which other processes can do."""
         preparing = copy.copy(self.pipeline)
         preparing.model = SimpleNamespace(dtype=self.pipeline.dtype)  # all that `prepare` asks of it
-        return Preparation(preparing, self.generate)
+        return Preparation(preparing, self.generate, least_side_of(preparing) if self.reduced_reading else None)
 
     def caption(self, prepared: PreparedBatch) -> dict[str, list[Any]]:
         """Return the columns `caption`, `score` and `error` of prepared images.
@@ -225,10 +242,13 @@ class Preparation:
     Args:
         pipeline: a pipeline without its model.
         options: arguments of its `prepare`.
+        least_side: see `read_image`.
     """
 
-    def __init__(self, pipeline: ImageCaptioningPipeline, options: dict[str, Any]) -> None:
-        self.pipeline, self.options = pipeline, options
+    def __init__(
+        self, pipeline: "ImageCaptioningPipeline", options: dict[str, Any], least_side: int | None = None
+    ) -> None:
+        self.pipeline, self.options, self.least_side = pipeline, options, least_side
 
     def __call__(self, images: Iterable[Any]) -> PreparedBatch:
         """Prepare the images of a batch, see `CaptionBatches`."""
@@ -237,7 +257,7 @@ class Preparation:
         errors: list[str | None] = [None] * len(sources)
         for place, source in enumerate(sources):
             try:
-                read.append(decoded(source))
+                read.append(decoded(source, self.least_side))
             except (OSError, ValueError, TypeError) as error:
                 read.append(None)
                 errors[place] = str(error)
@@ -256,24 +276,42 @@ class Preparation:
         return PreparedBatch(items, errors)
 
 
-def decoded(source: Any) -> Any:
+def decoded(source: Any, least_side: int | None = None) -> Any:
     """Decode an image, or each view of a study.
 
     Args:
         source: see `CaptionBatches`; of a text, see also `views_of`.
+        least_side: see `read_image`.
 
     Raises:
         OSError, ValueError, TypeError: it cannot be read.
     """
     if isinstance(source, str):
-        views = views_of(source)
-        return [read_image(located(view)) for view in views] if len(views) > 1 else read_image(located(source))
+        views = [read_image(located(view), least_side=least_side) for view in views_of(source)]
+        return views if len(views) > 1 else views[0]
     if isinstance(source, (list, tuple)):
-        return [decoded(view) for view in source]
+        return [decoded(view, least_side) for view in source]
     if isinstance(source, dict):
         content, path = source.get("bytes"), source.get("path")
         source = path if content is None else content if path is None else NamedBytes(content, path)
-    return read_image(source)
+    return read_image(source, least_side=least_side)
+
+
+def least_side_of(pipeline: Any) -> int | None:
+    """Return how many pixels a side of a large image keeps that is decoded at a reduced size.
+
+    Args:
+        pipeline: see `load_pipeline`.
+
+    Returns:
+        Twice the side to which images are resized, since resizing smooths them too; None if they are not resized.
+    """
+    exported = getattr(pipeline, "numbers", None)
+    processor = getattr(pipeline, "image_processor", None)
+    size = exported["size"] if exported is not None else getattr(processor, "size", None)
+    if not size or not getattr(processor, "do_resize", True):
+        return None
+    return 2 * max(value for value in dict(size).values() if value is not None)
 
 
 def undecoded(batch: Mapping[str, Any], column: str) -> Any:
@@ -294,10 +332,10 @@ def _files_version(model: str | Sequence[str] | None) -> str:
     return hashlib.sha256(json.dumps([sources, states]).encode()).hexdigest()[:16]
 
 
-def _fault_of(pipeline: ImageCaptioningPipeline, error: Exception) -> Exception:
+def _fault_of(pipeline: "ImageCaptioningPipeline", error: Exception) -> Exception:
     """Return the error of captioning images that are whole, with the name of the captioner."""
     name = pipeline.model.name_or_path
-    if isinstance(error, (ImportError, torch.OutOfMemoryError)) or name in str(error):
+    if isinstance(error, ImportError) or type(error).__name__ == "OutOfMemoryError" or name in str(error):
         return error
     reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     return ValueError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
 from tqdm.auto import tqdm
@@ -13,14 +13,14 @@ from hf_captioners.data.loading import READERS
 from hf_captioners.data.readable import load_readable
 from hf_captioners.data.report import DataReport
 from hf_captioners.data.schema import IMAGE, IMAGES, REGIONS
-from hf_captioners.features.formats import open_split_regions
-from hf_captioners.features.regions_column import with_regions
 from hf_captioners.metrics.caption_files import MatchedCaptions
 from hf_captioners.names import did_you_mean, near_path
-from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
 from .batches import require_batch_size
 from .generation_options import options_of_evaluation
+
+if TYPE_CHECKING:
+    from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
 INPUT_COLUMNS = (REGIONS, IMAGES, IMAGE)  # the first that a row has is captioned
 
@@ -59,11 +59,16 @@ def load_split(
     else:
         rows = load_captions(name, data_dir=folder, split=split, report=report, **options)
     assert isinstance(rows, Dataset)
-    return rows if features is None else with_regions(rows, open_split_regions(features, split))
+    if features is None:
+        return rows
+    from hf_captioners.features.formats import open_split_regions
+    from hf_captioners.features.regions_column import with_regions
+
+    return with_regions(rows, open_split_regions(features, split))
 
 
 def caption_data_set(
-    pipeline: ImageCaptioningPipeline, rows: Dataset, batch_size: int = 16, **options: Any
+    pipeline: "ImageCaptioningPipeline", rows: Dataset, batch_size: int = 16, **options: Any
 ) -> MatchedCaptions:
     """Caption a data set and match the captions with its references.
 

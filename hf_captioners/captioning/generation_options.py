@@ -6,10 +6,6 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from transformers import GenerationConfig
-
-from hf_captioners.loading import expected_of_generation
-from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS
 from hf_captioners.names import did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -20,6 +16,10 @@ NOT_OPTIONS = {"return_dict_in_generate", "transformers_version", "is_assistant"
 
 def known_options() -> set[str]:
     """Return the names of the options of `generate()` that change captions."""
+    from transformers import GenerationConfig
+
+    from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS
+
     names = set(GenerationConfig().to_dict()) | set(vars(GenerationConfig())) | set(SEARCH_OPTIONS)
     return {name for name in names - NOT_OPTIONS if not name.startswith(("_", "output_"))}
 
@@ -34,6 +34,10 @@ def check_generation_options(options: Mapping[str, Any], argument: str = "genera
     Raises:
         ValueError: a name is unknown (the message has the nearest one), or a value is wrong.
     """
+    if not options:
+        return
+    from hf_captioners.loading import expected_of_generation
+
     known = known_options()
     for name, value in options.items():
         if name not in known:

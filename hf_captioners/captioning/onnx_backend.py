@@ -1,47 +1,54 @@
-"""Exported captioners in place of the pipeline, so that onnxruntime captions many images."""
+"""Exported captioners in place of the pipeline, so that onnxruntime captions many images without torch."""
 
 import hashlib
 import json
-from pathlib import Path
+import logging
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-from transformers import PreTrainedTokenizerFast
-
+from hf_captioners.default_model import default_model, is_default
 from hf_captioners.onnx import OnnxCaptioner
-from hf_captioners.onnx.onnx_captioner import naming
-from hf_captioners.onnx.onnx_facts import TOKENIZER_FILE
 from hf_captioners.onnx.onnx_images import prepare_image
-from hf_captioners.pipelines.image_captioning import batch_seed
+
+RUNTIME = "onnxruntime"
+logger = logging.getLogger(__name__)
 
 
 class OnnxPipeline:
     """An exported captioner with what `CaptionBatches` reads of an `ImageCaptioningPipeline`; copies have no graphs.
 
     Args:
-        folder: folder that `hf-captioners export` wrote.
+        folder: folder that `hf-captioners export` wrote, or of a captioner with graphs. None or `"default"`: the
+            captioner that an installed package offers.
+        threads: see `OnnxCaptioner`.
 
     Raises:
+        ImportError: onnxruntime or tokenizers is not installed.
         ValueError: it reads regions, or a file is damaged.
-        FileNotFoundError: it is no exported folder.
+        FileNotFoundError: it is no exported folder, or none is named and no package offers one.
     """
 
     dtype = "float32"
 
-    def __init__(self, folder: str) -> None:
-        self.captioner = OnnxCaptioner(folder)
+    def __init__(self, folder: str | None = None, threads: int | None = None) -> None:
+        listed = default_model() if is_default(folder) else None
+        self.captioner = OnnxCaptioner(folder if listed is None else listed.folder, threads)
         if not self.captioner.reads_images:
             raise ValueError(f"{folder} is an exported captioner of regions, expected one of images.")
-        self.model = SimpleNamespace(name_or_path=str(folder), dtype=self.dtype)
-        path = Path(folder, TOKENIZER_FILE)
-        with naming(path, "is damaged"):
-            self.tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path))
+        if listed is not None:
+            logger.warning(listed.introduction_on(RUNTIME))
+        self.model = SimpleNamespace(name_or_path=str(self.captioner.folder), dtype=self.dtype)
         self.numbers = self.captioner.facts["image"]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the graphs, which cannot be pickled."""
-        return {name: value for name, value in self.__dict__.items() if name != "captioner"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("captioner", "tokenizer")}
+
+    @cached_property
+    def tokenizer(self) -> "ExportedTokenizer":
+        """The tokenizer, called as one of transformers is."""
+        return ExportedTokenizer(self.captioner.tokenizer)
 
     def prepare(self, image: Any, **options: Any) -> dict[str, Any]:
         """Return the pixel values of an image that `read_image` has read; `options` have no effect here.
@@ -56,8 +63,7 @@ class OnnxPipeline:
     def caption_prepared(self, items: list[dict[str, Any]], **options: Any) -> list[list[dict[str, Any]]]:
         """Return the records of prepared images, see `OnnxCaptioner`; a `seed` is that of all batches."""
         if options.get("seed") is not None:
-            inputs = {str(place): torch.from_numpy(item["pixel_values"]) for place, item in enumerate(items)}
-            options["seed"] = batch_seed(options["seed"], inputs)
+            options["seed"] = seed_of_batch(options["seed"], items)
         return self.captioner(items, batch_size=len(items), **options)
 
     def pack_weights(self, packed_weights: str | None = None, drop_plain: bool = False) -> None:
@@ -70,3 +76,28 @@ class OnnxPipeline:
     def digest(self) -> str:
         """Return a digest of what captions depend on beside the options of a call."""
         return hashlib.sha256(json.dumps(self.captioner.facts, sort_keys=True).encode()).hexdigest()
+
+
+class ExportedTokenizer:
+    """A tokenizer of tokenizers with the part of the interface of transformers that `bad_words_ids` calls.
+
+    Args:
+        tokenizer: a `tokenizers.Tokenizer`.
+    """
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        unknown = json.loads(tokenizer.to_str())["model"].get("unk_token")
+        self.unk_token_id = None if unknown is None else tokenizer.token_to_id(unknown)
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        """Return the ids of the tokens of a text."""
+        return {"input_ids": self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids}
+
+
+def seed_of_batch(seed: int, items: list[dict[str, Any]]) -> int:
+    """Return the seed of a batch, by a seed and its images: it depends neither on other batches nor on their order."""
+    digest = hashlib.blake2b(str(seed).encode(), digest_size=7)
+    for item in items:
+        digest.update(item["pixel_values"].tobytes())
+    return int.from_bytes(digest.digest(), "little")

@@ -2,16 +2,20 @@
 
 import os
 import pickle
+import signal
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
 from typing import Any
-
-from torch.utils.data import DataLoader, Dataset
 
 WAITING_BATCHES = 2  # batches that a process prepares before the model asks for them
 MOST_WORKERS = 8
 SECONDS_BETWEEN_LOOKS = 0.2
+_prepare: Callable[[Any], Any]  # of a process that prepares batches
 
 
 def workers_for(batches: int, workers: int | None = None) -> int:
@@ -41,41 +45,46 @@ def read_ahead(prepare: Callable[[Any], Any], batches: Sequence[Any], workers: i
         batches: the arguments.
         workers: number of processes, each of which prepares at most `WAITING_BATCHES` batches ahead. 0: this process
             prepares a batch when it is asked for.
+
+    Raises:
+        BrokenProcessPool: a process was killed, for example because memory is short.
     """
     if not workers:
         yield from map(prepare, batches)
         return
-    loader = DataLoader(
-        _Pickled(prepare, batches),
-        batch_size=None,
-        num_workers=workers,
-        prefetch_factor=WAITING_BATCHES,
-        worker_init_fn=_end_with_parent,
-    )
-    for content in loader:
-        yield pickle.loads(content)
+    pool = ProcessPoolExecutor(workers, initializer=_begin_worker, initargs=(prepare,))
+    left = iter(batches)
+    try:
+        waiting: deque[Future[bytes]] = deque()
+        waiting.extend(pool.submit(_prepared, batch) for batch in islice(left, workers * WAITING_BATCHES))
+        while waiting:
+            content = waiting.popleft().result()
+            waiting.extend(pool.submit(_prepared, batch) for batch in islice(left, 1))
+            yield pickle.loads(content)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
-class _Pickled(Dataset[bytes]):
-    """Prepared batches as bytes: tensors would travel in shared memory, of which a container may have 64 MB."""
-
-    def __init__(self, prepare: Callable[[Any], Any], batches: Sequence[Any]) -> None:
-        self.prepare, self.batches = prepare, batches
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __getitem__(self, index: int) -> bytes:
-        return pickle.dumps(self.prepare(self.batches[index]), protocol=pickle.HIGHEST_PROTOCOL)
+def _begin_worker(prepare: Callable[[Any], Any]) -> None:
+    """Set up a process that prepares batches."""
+    global _prepare
+    _prepare = prepare
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)  # threads of the parent are not here, and one processor is
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
 
 
-def _end_with_parent(_worker: int) -> None:
-    """End this process when its parent is killed: it holds the parent's locks of output files until it ends."""
-    parent = os.getppid()
+def _end_with(parent: int) -> None:
+    """End this process when its parent is killed: it holds the parent's locks of output files until it ends.
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(SECONDS_BETWEEN_LOOKS)
-        os._exit(1)
+    The parent is the process that forked this one, which may be a server of `multiprocessing`, and ends with its own.
+    """
+    while os.getppid() == parent:
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+    os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
+
+def _prepared(batch: Any) -> bytes:
+    """Return a prepared batch as bytes: tensors would travel in shared memory, of which a container may have 64 MB."""
+    return pickle.dumps(_prepare(batch), protocol=pickle.HIGHEST_PROTOCOL)

@@ -97,8 +97,10 @@ def engine_of(args: argparse.Namespace) -> Any:
         return None
     from hf_captioners.captioning.ray_engine import RayEngine
 
-    if args.backend != "torch":
-        raise ValueError(f"`--engine ray` captions with torch: leave out `--backend {args.backend}`.")
+    if args.backend == "onnx":
+        raise ValueError("`--engine ray` captions with torch: leave out `--backend onnx`.")
+    if args.reduced_reading:
+        raise ValueError("`--engine ray` reads every pixel: leave out `--reduced_reading`.")
     names = ("model", "device", "dtype", "trust_remote_code", "weights", "packed_weights")
     actors = 1 if args.actors is None else args.actors
     return RayEngine({name: getattr(args, name) for name in names}, actors, args.ray_address, keep_freed_memory)
@@ -137,6 +139,7 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
         help="exit with status 0 although images could not be read; default: 1",
     )
     add_pixel_argument(parser)
+    add_reading_argument(parser)
 
 
 def add_pixel_argument(parser: argparse.ArgumentParser) -> None:
@@ -146,6 +149,16 @@ def add_pixel_argument(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="N",
         help="refuse images with more pixels; default: 178,956,970",
+    )
+
+
+def add_reading_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of reading at a reduced size."""
+    parser.add_argument(
+        "--reduced_reading",
+        action="store_true",
+        help="decode large JPEG files at a reduced size: faster, with pixels that differ by a few grey levels, which "
+        "changes some captions",
     )
 
 
@@ -176,9 +189,12 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--backend",
-        default="torch",
         choices=("torch", "onnx"),
-        help="torch, or onnx: the captioner is a folder that `hf-captioners export` wrote",
+        help="torch, or onnx: onnxruntime runs the default captioner or a folder that `hf-captioners export` wrote; "
+        "default of caption and serve: onnx where it is installed and does all that is typed, and there is no GPU",
+    )
+    parser.add_argument(
+        "--threads", type=positive, metavar="N", help="threads of an operation on a CPU; default: OMP_NUM_THREADS"
     )
     parser.add_argument("--device", help="for example cpu or cuda:0; default: an accelerator if there is one")
     parser.add_argument(
@@ -202,18 +218,34 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def choose_typed_backend(args: argparse.Namespace) -> bool:
+    """Set `backend` to the library that captions where none was typed, see `choose_backend`; return whether it did."""
+    if args.backend is not None:
+        return False
+    from hf_captioners.captioning.backends import choose_backend
+
+    names = ("num_beams", "max_new_tokens")
+    options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    options |= read_named_values(args.generate, "generate")
+    needs_torch = bool(args.packed_weights or args.weights or getattr(args, "engine", None))
+    args.backend = choose_backend(args.model, options, args.device, args.dtype, needs_torch)
+    return True
+
+
 def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the generation settings that were typed.
 
     Raises:
         ValueError: a name of `--generate` is unknown or typed twice, or a value is out of range.
     """
+    from hf_captioners.captioning.backends import check_exported_options
     from hf_captioners.captioning.generation_options import check_generation_options
 
     names = ("num_beams", "max_new_tokens", "prompt")
     typed = {name: value for name in names if (value := getattr(args, name, None)) not in (None, "")}
     options = read_named_values(args.generate, "generate")
-    check_generation_options(options)
+    check = check_exported_options if args.backend == "onnx" else check_generation_options
+    check(options)
     if twice := sorted(typed.keys() & options.keys()):
         raise ValueError(f"`--{twice[0]}` and `--generate {twice[0]}=...` are the same option; give one.")
     return typed | options
@@ -221,9 +253,11 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
 
 def check_supported(args: argparse.Namespace) -> None:
     """Check that the captioners that were typed are supported, before any image is read; see `require_supported`."""
+    if args.backend == "onnx":
+        return
     from hf_captioners.loading import require_supported
 
-    for source in (args.model or [None]) if args.backend == "torch" else []:
+    for source in args.model or [None]:
         require_supported(source, trust_remote_code=args.trust_remote_code)
 
 
@@ -231,13 +265,13 @@ def load_model(args: argparse.Namespace) -> Any:
     """Load the pipeline of the model that was typed; `pack_weights` follows once its weights are not read any more."""
     from hf_captioners.captioning.batches import load_pipeline
 
+    runtime = {"backend": args.backend or "torch", "threads": args.threads}
     if args.backend == "onnx":
-        if args.packed_weights is not None:
-            raise ValueError("`--packed_weights` is about torch: leave it out with `--backend onnx`.")
-        model = args.model[0] if isinstance(args.model, list) and len(args.model) == 1 else args.model
-        return load_pipeline(model, args.device, args.dtype, weights=args.weights, backend=args.backend)
+        return load_pipeline(
+            args.model, args.device, args.dtype, weights=args.weights, packed_weights=args.packed_weights, **runtime
+        )
     device = "cpu" if getattr(args, "engine", None) else args.device  # the captioners of an engine load it too
-    return load_pipeline(args.model, device, args.dtype, args.trust_remote_code, args.weights, "plain")
+    return load_pipeline(args.model, device, args.dtype, args.trust_remote_code, args.weights, "plain", **runtime)
 
 
 def with_typed_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
@@ -270,19 +304,24 @@ def run(args: argparse.Namespace) -> int:
         require_free_output(part_of_output(Path(args.output), None), args.resume, args.overwrite)
 
     from hf_captioners.captioning.batches import caption_batches
-    from hf_captioners.captioning.image_list import find_images, shard_of
+    from hf_captioners.captioning.image_list import find_images, shard_of, views_of
     from hf_captioners.captioning.read_ahead import workers_for
     from hf_captioners.output_files import quoted_name
 
     set_pixel_limit(args.max_image_pixels)
     check_outputs(args)
     engine = engine_of(args)
+    is_chosen = choose_typed_backend(args)
     check_supported(args)
     options = generation_options(args)
     found = find_images(args.inputs)
+    if is_chosen and args.backend == "onnx" and any(len(views_of(name)) > 1 for name in found):
+        args.backend = "torch"  # which reads studies of several views
     images = shard_of(found, args.shard)
     workers = workers_for(math.ceil(len(images) / args.batch_size), args.workers)
-    texts = {name: value for name in ("prefix", "suffix", "bad_words") if (value := getattr(args, name))}
+    texts = {
+        name: value for name in ("prefix", "suffix", "bad_words", "reduced_reading") if (value := getattr(args, name))
+    }
     name_files_left_out(args.inputs)
     if args.sidecar is not None:
         return caption_beside(args, found, images, workers, engine, **texts, **options)

@@ -6,6 +6,8 @@ import sys
 from .caption import (
     add_model_arguments,
     add_pixel_argument,
+    add_reading_argument,
+    choose_typed_backend,
     generation_options,
     load_packed_model,
     set_pixel_limit,
@@ -45,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--prompt", default="", help="text that every caption begins with, from which it goes on")
     add_pixel_argument(parser)
+    add_reading_argument(parser)
     add_model_arguments(parser)
     parser.set_defaults(weights=None)
 
@@ -64,8 +67,11 @@ def run(args: argparse.Namespace) -> int:
 
     set_pixel_limit(args.max_image_pixels)
     limits = Limits(args.max_bytes, args.max_requests, args.timeout)
+    choose_typed_backend(args)
+    options = generation_options(args)
     pipeline = load_packed_model(args)
-    captioner = CaptionBatches(pipeline, **with_typed_seed(pipeline, generation_options(args), args.seed))
+    options = with_typed_seed(pipeline, options, args.seed)
+    captioner = CaptionBatches(pipeline, reduced_reading=args.reduced_reading, **options)
     application = make_application(captioner, args.batch_size, limits, [args.host, *args.allowed_hosts])
     web.run_app(
         application,

@@ -30,19 +30,24 @@ from datasets.features.features import generate_from_arrow_type
 from hf_captioners.image_names import FolderNames
 from hf_captioners.metrics.caption_tables import Numbered
 from hf_captioners.names import did_you_mean, listed
-from hf_captioners.output_files import unquoted_name
 
-from .folder_tables import SPLIT_NAMES, SPLIT_ORDER, FolderTable, find_tables
+from .folder_tables import (
+    CAPTION_COLUMNS,
+    FILE_COLUMNS,
+    IMAGE_FOLDERS,
+    SPLIT_NAMES,
+    SPLIT_ORDER,
+    FolderTable,
+    find_image,
+    find_tables,
+)
 from .images import list_images
 from .reader import Annotations, CaptionReader, SourceCard
 from .report import DataReport, ProblemKind, first_lines
 from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow, storable
 
-FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "path", "image_path")
-CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sentence")
 NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
 LONGEST_NAME = 255  # bytes of each part of a path, as in most file systems
-IMAGE_FOLDERS = ("", "images", "Images")
 FIRST_ROWS = 1000  # in which named columns are looked for; rows of JSON may have different columns
 
 
@@ -208,20 +213,6 @@ class CaptionFolder(CaptionReader):
         for image in list_images(self._base(table.folder)):
             if image not in named:
                 report.add(ProblemKind.IMAGE_WITHOUT_CAPTION, image, None, f"{table.path.name} does not name it")
-
-
-def find_image(places: Sequence[FolderNames], written: str) -> tuple[str, Path]:
-    """Return the name of the image that a table means, and its path, which may not exist.
-
-    Args:
-        places: the folders in which it may be, in their order.
-        written: the name in the table.
-    """
-    for names in places:
-        if (found := names.find(written)) is not None:
-            return found, names.folder / found
-    name = unquoted_name(written.strip())
-    return name, places[0].folder / name
 
 
 def extra_features(rows: Sequence[CaptionRow], report: DataReport) -> Features:

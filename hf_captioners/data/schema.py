@@ -17,11 +17,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-from datasets import Features, Image, List, Value
+from typing import TYPE_CHECKING, Any
 
 from hf_captioners.output_files import quoted_name
+
+if TYPE_CHECKING:
+    from datasets import Features
 
 IMAGE_ID, IMAGE, IMAGES, CAPTIONS, SPLIT = "image_id", "image", "images", "captions", "split"
 SCHEMA_COLUMNS = (IMAGE_ID, IMAGE, IMAGES, CAPTIONS, SPLIT)
@@ -102,6 +103,8 @@ def caption_features(extra: Features | None = None, views: bool = False) -> Feat
     clashes = sorted(set(extra or {}) & set(SCHEMA_COLUMNS))
     if clashes:
         raise ValueError(f"The source columns {clashes} have names of the schema {list(SCHEMA_COLUMNS)}; rename them.")
+    from datasets import Features, Image, List, Value  # its import takes a second that names of columns do not need
+
     image = {IMAGES: List(Image())} if views else {IMAGE: Image()}
     return Features(
         {

@@ -210,7 +210,9 @@ class Graphs:
 
 
 @torch.no_grad()
-def make_graphs(model: Any, image_size: tuple[int, int], opset: int = OPSET, untied: bool = False) -> Graphs:
+def make_graphs(
+    model: Any, image_size: tuple[int, int], opset: int = OPSET, untied: bool = False, optimized: bool = True
+) -> Graphs:
     """Export the encoder and the step of the decoder of a captioner.
 
     Args:
@@ -218,6 +220,7 @@ def make_graphs(model: Any, image_size: tuple[int, int], opset: int = OPSET, unt
         image_size: height and width of the images that it reads.
         opset: version of the operators of ONNX.
         untied: whether head and embedding have a matrix each, which the quantiser needs.
+        optimized: whether constants are folded; otherwise the weights are those of the captioner, with their names.
 
     Raises:
         ValueError: an operation cannot be exported.
@@ -236,6 +239,7 @@ def make_graphs(model: Any, image_size: tuple[int, int], opset: int = OPSET, unt
         ["input_ids", *of_output, *(PAST + name for name in past)],
         ["logits", *(PRESENT + name for name in past if is_of_rows(name))],
         opset,
+        optimized,
     )
     drop_unused_inputs(decoder)
     read = [node.name for node in decoder.graph.input]
@@ -247,6 +251,7 @@ def make_graphs(model: Any, image_size: tuple[int, int], opset: int = OPSET, unt
         list(first.inputs),
         names,
         opset,
+        optimized,
     )
     drop_unused_inputs(encoder)
     of_rows = [part + name for part in (PAST, PRESENT) for name in past if is_of_rows(name)]
@@ -256,7 +261,13 @@ def make_graphs(model: Any, image_size: tuple[int, int], opset: int = OPSET, unt
 
 
 def export_graph(
-    module: nn.Module, arguments: tuple, dynamic_shapes: tuple, inputs: list[str], outputs: list[str], opset: int
+    module: nn.Module,
+    arguments: tuple,
+    dynamic_shapes: tuple,
+    inputs: list[str],
+    outputs: list[str],
+    opset: int,
+    optimized: bool = True,
 ) -> Any:
     """Export a module with `torch.export` and to ONNX; return the model of ONNX.
 
@@ -267,7 +278,13 @@ def export_graph(
         try:
             program = torch.export.export(module.eval(), arguments, dynamic_shapes=dynamic_shapes, strict=False)
             exported = torch.onnx.export(
-                program, input_names=inputs, output_names=outputs, opset_version=opset, dynamo=True, verbose=False
+                program,
+                input_names=inputs,
+                output_names=outputs,
+                opset_version=opset,
+                dynamo=True,
+                optimize=optimized,
+                verbose=False,
             )
         except Exception as error:  # exporters raise errors of many types
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING or __package__:
+    from hf_captioners.default_model import default_folder
+
     from .onnx_facts import (
         DECODER,
         ENCODER,
@@ -44,9 +46,16 @@ else:  # in an exported folder
     from onnx_images import prepare_image, read_image
     from onnx_search import LENGTH, PAST, ROWS, DecoderStates, Hypotheses, Search, TooLongError
 
+    def default_folder() -> Path:
+        """Return the exported folder."""
+        return Path(__file__).parent
+
+
 TRAVELLING = ("onnx_captioner.py", "onnx_facts.py", "onnx_images.py", "onnx_search.py")
 """The files of every exported folder that make it caption."""
 MAX_STATE = 2**24  # numbers of a state of a row of text
+IMAGES_AT_ONCE = 2  # that the encoder reads: more need more memory, and more time for each
+THREADS_VARIABLE = "OMP_NUM_THREADS"
 PANIC = "PanicException"  # of the Rust code of tokenizers, which is no `Exception`
 
 
@@ -84,8 +93,10 @@ class OnnxCaptioner:
     ```
 
     Args:
-        folder: folder that `hf-captioners export` wrote.
-        threads: threads of an operation; None: as onnxruntime chooses.
+        folder: folder that `hf-captioners export` wrote. None: the captioner that an installed package offers; in an
+            exported folder, that one.
+        threads: threads of an operation. None: as many as the environment variable `OMP_NUM_THREADS` says, or one for
+            each core of the processor. Threads without work sleep.
         providers: execution providers of onnxruntime.
 
     Raises:
@@ -97,7 +108,7 @@ class OnnxCaptioner:
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        folder: str | os.PathLike[str] | None = None,
         threads: int | None = None,
         providers: Sequence[str] = ("CPUExecutionProvider",),
     ) -> None:
@@ -108,12 +119,12 @@ class OnnxCaptioner:
             raise ImportError(
                 f"An exported captioner needs {error.name}: pip install onnxruntime tokenizers"
             ) from error
-        self.folder = Path(folder)
+        self.folder = default_folder() if folder is None else Path(folder)
         self.facts = read_facts(self.folder)
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = 3
-        if threads is not None:
-            settings.intra_op_num_threads = threads
+        settings.intra_op_num_threads = threads_of_environment() if threads is None else threads
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
         self.graphs = {name: self.folder / self.facts["graphs"][name] for name in (ENCODER, DECODER)}
         sessions = []
         for path in self.graphs.values():
@@ -298,9 +309,8 @@ class OnnxCaptioner:
         Raises:
             ValueError: a graph cannot be run on them, or what it computes is not finite; the message names it.
         """
-        names = [node.name for node in self.encoder.get_outputs()]
         with naming(self.graphs[ENCODER], "cannot encode the images"):
-            encoded = dict(zip(names, self.encoder.run(names, dict(inputs)), strict=True))
+            encoded = self.encode(inputs, len(prompts))
             for name, values in encoded.items():
                 if not values.shape or len(values) != len(prompts):
                     raise ValueError(f"{name} has the shape {list(values.shape)}, expected one row for each image")
@@ -312,6 +322,15 @@ class OnnxCaptioner:
                 return Search(states, prompts, settings, self.end_ids, self.facts["tokens"]["pad"]).run()
         except TooLongError as error:
             raise ValueError(f"{self.folder}: {error}") from error
+
+    def encode(self, inputs: Mapping[str, np.ndarray], images: int) -> dict[str, np.ndarray]:
+        """Return the outputs of the encoder graph for B images, `IMAGES_AT_ONCE` of which are read at a time."""
+        names = [node.name for node in self.encoder.get_outputs()]
+        pieces = []
+        for first in range(0, images, IMAGES_AT_ONCE):
+            piece = {name: values[first : first + IMAGES_AT_ONCE] for name, values in inputs.items()}
+            pieces.append(self.encoder.run(names, piece))
+        return {name: np.concatenate(values) for name, values in zip(names, zip(*pieces, strict=True), strict=True)}
 
     def prepare(self, items: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
         """Return the inputs of the encoder graph for B items.
@@ -393,6 +412,12 @@ class OnnxCaptioner:
         return record
 
 
+def threads_of_environment() -> int:
+    """Return the number of threads that `OMP_NUM_THREADS` says; 0, which lets onnxruntime choose, if it says none."""
+    text = os.environ.get(THREADS_VARIABLE, "").partition(",")[0].strip()
+    return int(text) if text.isdecimal() else 0
+
+
 def padded(rows: Sequence[np.ndarray], least: int = 0) -> np.ndarray:
     """Pad arrays with zeros to the largest of them, at least `least` long, and stack them."""
     shape = tuple(max(sizes) for sizes in zip(*(row.shape for row in rows), strict=True))
@@ -407,7 +432,7 @@ def main(arguments: Sequence[str], write: Callable[[str], Any] = sys.stdout.writ
     if not arguments:
         write(f"usage: python {Path(__file__).name} IMAGE ...\n")
         return 2
-    captioner = OnnxCaptioner(Path(__file__).parent)
+    captioner = OnnxCaptioner()
     for name, records in zip(arguments, captioner(iter(arguments)), strict=True):
         write(f"{name}\t{records[0]['generated_text']}\n")
     return 0

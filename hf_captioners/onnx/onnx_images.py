@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import PIL
 import PIL.ExifTags
 import PIL.Image
 
@@ -54,12 +55,23 @@ def read_image(source: Any) -> PIL.Image.Image:
     elif not hasattr(source, "read"):
         raise TypeError(f"An image was {name}; expected a path, bytes, an open binary file, a PIL image or an array.")
     try:
-        PIL.Image.init()
-        with PIL.Image.open(source, formats=[one for one in IMAGE_FORMATS if one in PIL.Image.OPEN]) as image:
+        with open_image(source) as image:
             return upright_rgb(image)
     except Exception as error:  # decoders raise errors of many types
         reason = str(error).replace("\n", " ") or type(error).__name__
         raise ValueError(f"The image {name} cannot be read: {reason}. Repair it or leave it out.") from error
+
+
+def open_image(file: Any) -> PIL.Image.Image:
+    """Open an image file of one of `IMAGE_FORMATS`, without decoding it."""
+    PIL.Image.preinit()  # the most usual formats; importing the plugins of all others takes 0.2 seconds
+    try:
+        return PIL.Image.open(file, formats=[name for name in IMAGE_FORMATS if name in PIL.Image.OPEN])
+    except PIL.UnidentifiedImageError:
+        if hasattr(file, "seek"):
+            file.seek(0)
+        PIL.Image.init()
+        return PIL.Image.open(file, formats=[name for name in IMAGE_FORMATS if name in PIL.Image.OPEN])
 
 
 def upright_rgb(image: PIL.Image.Image) -> PIL.Image.Image:
@@ -109,12 +121,17 @@ def prepare_image(image: PIL.Image.Image, numbers: Mapping[str, Any]) -> np.ndar
     levels = np.asarray(image)
     if numbers["crop_size"] is not None:
         levels = center_crop(levels, numbers["crop_size"]["height"], numbers["crop_size"]["width"])
-    values = np.moveaxis(levels, -1, 0)
-    if numbers["rescale_factor"] is not None:
-        values = values.astype(np.float64) * numbers["rescale_factor"]
-    values = values.astype(np.float32)
+    values = values_of_levels(numbers)
+    return np.stack([values[channel][levels[..., channel]] for channel in range(3)])
+
+
+def values_of_levels(numbers: Mapping[str, Any]) -> np.ndarray:
+    """Return the pixel values `[3, 256]` of the levels 0 to 255 of each channel, see `prepare_image`."""
+    levels = np.arange(256, dtype=np.float64)
+    scaled = levels if numbers["rescale_factor"] is None else levels * numbers["rescale_factor"]
+    values = np.stack([scaled.astype(np.float32)] * 3)
     if numbers["image_mean"] is not None:
-        mean, std = (np.array(numbers[name], np.float32)[:, None, None] for name in ("image_mean", "image_std"))
+        mean, std = (np.array(numbers[name], np.float32)[:, None] for name in ("image_mean", "image_std"))
         values = (values - mean) / std
     return values
 

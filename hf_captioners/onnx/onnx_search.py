@@ -22,6 +22,9 @@ IMAGES, ROWS, LENGTH = "images", "rows", "past"
 EXCLUDED = np.float32(-1e9)  # added to the score of a hypothesis that must not be chosen, as in transformers
 
 
+CHUNK, MIN_CHUNKED = 64, 4096  # values; see `best`
+
+
 class TooLongError(ValueError):
     """A caption has more tokens than the decoder has positions."""
 
@@ -40,16 +43,26 @@ class Hypotheses:
 
     def pick(self, index: np.ndarray) -> Hypotheses:
         """Return the hypotheses `index` `[B, n]` of every image."""
-        return Hypotheses(
-            np.take_along_axis(self.tokens, index[..., None], 1),
-            np.take_along_axis(self.logprobs, index[..., None], 1),
-        )
+        return Hypotheses(take(self.tokens, index), take(self.logprobs, index))
+
+    def of(self, images: np.ndarray) -> Hypotheses:
+        """Return the hypotheses of some images."""
+        return Hypotheses(self.tokens[images], self.logprobs[images])
+
+    def put(self, images: np.ndarray, other: Hypotheses) -> None:
+        """Replace the hypotheses of some images."""
+        self.tokens[images], self.logprobs[images] = other.tokens, other.logprobs
 
     def join(self, other: Hypotheses) -> Hypotheses:
         """Return the hypotheses of both on one axis."""
         return Hypotheses(
             np.concatenate((self.tokens, other.tokens), 1), np.concatenate((self.logprobs, other.logprobs), 1)
         )
+
+
+def take(values: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Return the entries `index` `[B, n]` on the second axis of values `[B, N, ...]`; fast."""
+    return values[np.arange(len(values))[:, None], index]
 
 
 class DecoderStates:
@@ -75,12 +88,15 @@ class DecoderStates:
         self.session, self.reads_all_tokens, self.positions = session, reads_all_tokens, positions
         self.values: dict[str, np.ndarray] = {}
         self.of_rows: list[str] = []
+        self.of_images: list[str] = []
         images = len(next(iter(encoded.values())))
         for node in session.get_inputs():
             if node.name == "input_ids":
                 continue
             if node.shape[0] == ROWS:
                 self.of_rows.append(node.name)
+            elif node.shape[0] == IMAGES:
+                self.of_images.append(node.name)
             if node.name in encoded:
                 self.values[node.name] = encoded[node.name]
             else:
@@ -122,6 +138,11 @@ class DecoderStates:
         """Let the text rows continue the rows `rows`, which may be repeated."""
         for name in self.of_rows:
             self.values[name] = self.values[name][rows]
+
+    def keep_images(self, images: np.ndarray) -> None:
+        """Keep what belongs to the images `images`; `reorder` follows."""
+        for name in self.of_images:
+            self.values[name] = self.values[name][images]
 
 
 class LogitsRules:
@@ -197,9 +218,19 @@ def best(values: np.ndarray, count: int) -> np.ndarray:
     """Return the places `[B, count]` of the largest values of `[B, N]`, the largest first, of equal ones the first."""
     if count >= values.shape[-1]:
         return np.argsort(-values, axis=-1, kind="stable")[:, :count]
+    images, size = values.shape
+    if size >= MIN_CHUNKED:
+        # The largest values are in the chunks with the largest maxima, which are found much faster.
+        chunks = size // CHUNK
+        maxima = values[:, : chunks * CHUNK].reshape(images, chunks, CHUNK).max(-1)
+        chosen = np.sort(np.argpartition(-maxima, count - 1, axis=-1)[:, :count], axis=-1)
+        inside = (chosen[..., None] * CHUNK + np.arange(CHUNK)).reshape(images, -1)
+        rest = np.arange(chunks * CHUNK, size)[None].repeat(images, 0)
+        places = np.concatenate((inside, rest), 1)
+        return take(places, best(take(values, places), count))
     found = np.sort(np.argpartition(-values, count - 1, axis=-1)[:, :count], axis=-1)
-    order = np.argsort(-np.take_along_axis(values, found, -1), axis=-1, kind="stable")
-    return np.take_along_axis(found, order, -1)
+    order = np.argsort(-take(values, found), axis=-1, kind="stable")
+    return take(found, order)
 
 
 def draw(scores: np.ndarray, options: GenerationOptions, generator: np.random.Generator) -> np.ndarray:
@@ -279,58 +310,121 @@ class Search:
         return Hypotheses(generated, np.concatenate(logprobs, 1).reshape(shape))
 
     def by_beams(self) -> Hypotheses:
-        """Search with the bookkeeping of transformers: K running and K finished hypotheses of each image."""
+        """Search with the bookkeeping of transformers: K running and K finished hypotheses of each image.
+
+        Images whose K finished hypotheses cannot change any more are not computed further.
+        """
         options, (images, prompt), beams = self.options, self.prompt.shape, self.options.num_beams
-        rules = LogitsRules(options, self.end_ids, prompt)
-        kept = max(2, 1 + len(self.end_ids)) * beams
+        rules, width = LogitsRules(options, self.end_ids, prompt), options.max_new_tokens
         tokens, logits = self.first_step(beams)
-        width = options.max_new_tokens
-        running = Hypotheses(
-            np.full((images, beams, width), self.pad_id), np.zeros((images, beams, width), np.float32)
-        )
-        finished: Hypotheses = running
-        finished_scores: Any = np.full((images, beams), EXCLUDED)
-        is_finished = np.zeros((images, beams), bool)
-        scores = np.where(np.arange(beams) > 0, EXCLUDED, np.float32(0))[None].repeat(images, 0)
-        may_improve = np.ones((images, 1), bool)
+        state = Beams.begin(images, beams, width, self.pad_id)
+        result = state.finished.pick(np.arange(beams)[None].repeat(images, 0))
         for step in range(width):
             raw = log_softmax(logits)
-            vocabulary = raw.shape[-1]
-            summed = rules(tokens, raw).reshape(images, beams, vocabulary) + scores[..., None]
-            flat = best(summed.reshape(images, -1), kept)  # [B, kept]
-            parents, chosen = flat // vocabulary, flat % vocabulary
-            candidates = running.pick(parents)
-            candidates.tokens[..., step] = chosen
-            raw_chosen = raw.reshape(images, -1)
-            candidates.logprobs[..., step] = np.take_along_axis(raw_chosen, flat, -1)
-            found = np.take_along_axis(summed.reshape(images, -1), flat, -1)
-            ends = np.isin(chosen, self.end_ids) | (step + 1 >= width)
-            going_on = found + ends * EXCLUDED
-            order = best(going_on, beams)
-            running, scores = candidates.pick(order), np.take_along_axis(going_on, order, -1)
-            # Only the best K candidates may finish; the others replace them among the running ones.
-            ending = ends & (np.arange(kept) < beams)
-            ranked = found / np.float32((step + 1) ** options.length_penalty)
-            ranked = ranked + ~ending * EXCLUDED + ~may_improve * EXCLUDED
+            parents, ends = self._extend(state, rules(tokens, raw), raw, step)
+            is_over = ~state.may_improve[:, 0] | ends.all()
             if options.early_stopping is True:
-                ranked = ranked + is_finished.all(-1, keepdims=True) * EXCLUDED
-            both = np.concatenate((finished_scores, ranked), 1)
-            order_finished = best(both, beams)
-            finished = finished.join(candidates).pick(order_finished)
-            finished_scores = np.take_along_axis(both, order_finished, -1)
-            is_finished = np.take_along_axis(np.concatenate((is_finished, ending), 1), order_finished, -1)
-            longest = width if options.early_stopping == "never" and options.length_penalty > 0 else step + 1
-            reachable = scores[:, :1] / np.float32(longest**options.length_penalty)
-            worst = np.where(is_finished, finished_scores.min(1, keepdims=True), EXCLUDED)
-            may_improve &= (reachable > worst).any(-1, keepdims=True)
-            all_full = options.early_stopping is True and is_finished.all()
-            if not may_improve.any() or all_full or ends.all():
+                is_over |= state.is_finished.all(-1)
+            result.put(state.places[is_over], state.finished.of(is_over))
+            if is_over.all():
                 break
-            rows = (np.take_along_axis(parents, order, -1) + np.arange(images)[:, None] * beams).reshape(-1)
-            self.states.reorder(rows)
-            tokens = np.concatenate(
-                (self.prompt.repeat(beams, 0), running.tokens[..., : step + 1].reshape(-1, step + 1)), 1
-            )
+            rows = parents + np.arange(len(parents))[:, None] * beams
+            if is_over.any():
+                left = np.flatnonzero(~is_over)
+                state, rows = state.keep(left), rows[left]
+                self.states.keep_images(left)
+            self.states.reorder(rows.reshape(-1))
+            written = state.running.tokens[..., : step + 1].reshape(-1, step + 1)
+            tokens = np.concatenate((self.prompt[state.places].repeat(beams, 0), written), 1)
             logits = self.states.step(tokens)
-        every = np.arange(options.num_return_sequences)[None].repeat(images, 0)
-        return finished.pick(every)
+        return result.pick(np.arange(options.num_return_sequences)[None].repeat(images, 0))
+
+    def _extend(self, state: Beams, changed: np.ndarray, raw: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Extend the running hypotheses by one token.
+
+        Args:
+            state: is changed.
+            changed: log-probabilities `[B * K, V]` after the rules.
+            raw: log-probabilities `[B * K, V]` of the captioner.
+            step: number of tokens that are generated already.
+
+        Returns:
+            The hypotheses `[B, K]` which the new ones continue, and whether each candidate `[B, n]` has ended.
+        """
+        options, (images, beams), vocabulary = self.options, state.scores.shape, raw.shape[-1]
+        kept, width = max(2, 1 + len(self.end_ids)) * beams, options.max_new_tokens
+        summed = (changed.reshape(images, beams, vocabulary) + state.scores[..., None]).reshape(images, -1)
+        flat = best(summed, kept)  # [B, kept]
+        parents, chosen = flat // vocabulary, flat % vocabulary
+        candidates = state.running.pick(parents)
+        candidates.tokens[..., step] = chosen
+        candidates.logprobs[..., step] = take(raw.reshape(images, -1), flat)
+        found = take(summed, flat)
+        ends = (chosen[..., None] == np.array(self.end_ids)).any(-1) | (step + 1 >= width)
+        going_on = found + ends * EXCLUDED
+        order = best(going_on, beams)
+        state.running, state.scores = candidates.pick(order), take(going_on, order)
+        # Only the best K candidates may finish; the others replace them among the running ones.
+        ending = ends & (np.arange(kept) < beams)
+        ranked = found / np.float32((step + 1) ** options.length_penalty)
+        ranked = ranked + ~ending * EXCLUDED + ~state.may_improve * EXCLUDED
+        if options.early_stopping is True:
+            ranked = ranked + state.is_finished.all(-1, keepdims=True) * EXCLUDED
+        both = np.concatenate((state.finished_scores, ranked), 1)
+        order_finished = best(both, beams)
+        state.finished = state.finished.join(candidates).pick(order_finished)
+        state.finished_scores = take(both, order_finished)
+        state.is_finished = take(np.concatenate((state.is_finished, ending), 1), order_finished)
+        longest = width if options.early_stopping == "never" and options.length_penalty > 0 else step + 1
+        reachable = state.scores[:, :1] / np.float32(longest**options.length_penalty)
+        worst = np.where(state.is_finished, state.finished_scores.min(1, keepdims=True), EXCLUDED)
+        state.may_improve = state.may_improve & (reachable > worst).any(-1, keepdims=True)
+        return take(parents, order), ends
+
+
+@dataclass
+class Beams:
+    """State of a beam search for the captions of B images.
+
+    Args:
+        places: `[B]`, of the images in their batch.
+        running, finished: K hypotheses of each image.
+        scores, finished_scores: `[B, K]`.
+        is_finished: `[B, K]`, whether a finished hypothesis is one.
+        may_improve: `[B, 1]`, whether finished hypotheses may change.
+    """
+
+    places: np.ndarray
+    running: Hypotheses
+    scores: np.ndarray
+    finished: Hypotheses
+    finished_scores: np.ndarray
+    is_finished: np.ndarray
+    may_improve: np.ndarray
+
+    @classmethod
+    def begin(cls, images: int, beams: int, width: int, pad_id: int) -> Beams:
+        """Return the state before the first token, of captions of at most `width` tokens."""
+        empty = Hypotheses(np.full((images, beams, width), pad_id), np.zeros((images, beams, width), np.float32))
+        scores = np.where(np.arange(beams) > 0, EXCLUDED, np.float32(0))[None].repeat(images, 0)
+        return cls(
+            places=np.arange(images),
+            running=empty,
+            scores=scores,
+            finished=empty,
+            finished_scores=np.full((images, beams), EXCLUDED),
+            is_finished=np.zeros((images, beams), bool),
+            may_improve=np.ones((images, 1), bool),
+        )
+
+    def keep(self, images: np.ndarray) -> Beams:
+        """Return the state of some images."""
+        return Beams(
+            places=self.places[images],
+            running=self.running.of(images),
+            scores=self.scores[images],
+            finished=self.finished.of(images),
+            finished_scores=self.finished_scores[images],
+            is_finished=self.is_finished[images],
+            may_improve=self.may_improve[images],
+        )

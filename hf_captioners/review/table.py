@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from hf_captioners.captioning.sidecars import sidecar_of
-from hf_captioners.data.caption_folder import CAPTION_COLUMNS, FILE_COLUMNS, IMAGE_FOLDERS, find_image
-from hf_captioners.data.folder_tables import find_tables
+from hf_captioners.data.folder_tables import (
+    CAPTION_COLUMNS,
+    FILE_COLUMNS,
+    IMAGE_FOLDERS,
+    find_image,
+    find_tables,
+)
 from hf_captioners.data.images import READ_SUFFIXES, list_images
 from hf_captioners.data.schema import CAPTIONS, storable
 from hf_captioners.image_names import FolderNames

@@ -27,6 +27,7 @@ LICENSE = {
 }
 FACTS = {"name": "tiny 1.0", "metrics": {"cider_d": 0.5}, "data": "nothing", "terms": "weights for tests only"}
 INTRODUCTION = "Captioner: tiny 1.0; CIDEr-D 0.500 on nothing; weights for tests only."
+ON_TORCH = f"{INTRODUCTION.removesuffix('.')}; runs on torch."
 
 
 def offer(site, name, folder):
@@ -77,10 +78,10 @@ def test_the_command_line_says_who_speaks(default, images, captioner, capsys, ca
     expected = capsys.readouterr().out
     assert not introductions(caplog)
     assert main(["caption", image]) == 0
-    assert capsys.readouterr().out == expected and introductions(caplog) == [INTRODUCTION]
+    assert capsys.readouterr().out == expected and introductions(caplog) == [ON_TORCH]
     assert main(["explain", image, "--output", str(default.parent / "a.png")]) == 0
     assert main(["evaluate", "default", str(images), "--split", "train", "--metrics", "bleu", "--num_beams", "1"]) == 0
-    assert introductions(caplog) == [INTRODUCTION] * 3
+    assert introductions(caplog) == [ON_TORCH] * 3
 
 
 def test_the_pipeline_needs_no_name(default, images, captioner, caplog):

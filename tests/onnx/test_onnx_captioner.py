@@ -134,6 +134,14 @@ def test_best_prefers_the_first_of_equal_ones():
     assert best(values, 2).tolist() == [[1, 2]] and best(values, 9).tolist() == [[1, 2, 4, 3, 0]]
 
 
+@pytest.mark.parametrize("size", [4096, 12_701])
+def test_best_of_many(size):
+    """Which are looked for in the chunks with the largest maxima."""
+    values = np.random.default_rng(0).permuted(np.arange(3 * size).reshape(3, size), axis=1).astype(np.float32)
+    values[2, -1] = 1e9
+    assert (best(values, 10) == np.argsort(-values, axis=-1)[:, :10]).all()
+
+
 def test_without_torch(exported, photos, tmp_path):
     """The folder captions alone; the library's class imports neither torch nor transformers."""
     folder = tmp_path / "alone"

@@ -195,3 +195,17 @@ def test_other_errors():
     for shape in ((0, 4, 3), (2, 3, 4, 5), (7, 7, 7), (4,)):
         with pytest.raises(ValueError, match=r"\[H, W\]"):
             read_image(np.zeros(shape, dtype=np.uint8))
+
+
+def test_a_large_jpeg_may_be_decoded_at_a_reduced_size(tmp_path):
+    """At 1/2, 1/4 or 1/8, and turned; other formats are read as they are."""
+    image = PIL.Image.radial_gradient("L").resize((640, 480)).convert("RGB")
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    image.save(tmp_path / "a.jpg", exif=exif)
+    image.save(tmp_path / "a.png")
+    sizes = [read_image(tmp_path / "a.jpg", least_side=side).size for side in (None, 300, 240, 100, 1)]
+    assert sizes == [(480, 640), (480, 640), (240, 320), (120, 160), (60, 80)]
+    assert read_image(tmp_path / "a.png", least_side=1).size == (640, 480)
+    whole, reduced = (read_image(tmp_path / "a.jpg", least_side=side).resize((60, 80)) for side in (None, 60))
+    assert np.abs(np.asarray(whole).astype(int) - np.asarray(reduced)).max() < 8
