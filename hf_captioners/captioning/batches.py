@@ -145,6 +145,10 @@ def job_settings(
         model.generation_config.to_dict(),
         sorted(tokenizer.get_vocab().items()),
     ]
+    if pipeline.instructed is not None:
+        used = pipeline.instructed.settings(options.get("instruction"))
+        job["instruction"] = used.pop("instruction")
+        parts += [pipeline.processor.to_dict(), used]
     config = {name: value for name, value in model.config.to_dict().items() if name not in UNRELATED}
     return {
         "model_digest": weights_digest(model, config, *parts)[:32],

@@ -119,7 +119,8 @@ class CaptionBatches:
         trust_remote_code: run code from the repository of the model.
         packed_weights: see `ImageCaptioningPipeline`.
         backend: `"torch"`, or `"onnx"` for a folder that `hf-captioners export` wrote.
-        **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`.
+        **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`,
+            `instruction`.
 
     Example:
         ```python
@@ -184,11 +185,21 @@ class CaptionBatches:
             result[name] = TypedColumn(values, pyarrow.list_(kind) if several and name != "error" else kind)
         return result
 
-    def preparation(self) -> "Preparation":
-        """Return what decodes and prepares images, which other processes can do."""
+    def preparation(self, joins: bool = True) -> "Preparation":
+        """Return what decodes and prepares images, which other processes can do.
+
+        Args:
+            joins: encode the images of a batch together where the captioner follows an instruction; False: its items
+                are joined to batches later.
+
+        Raises:
+            ValueError: there is an instruction, and the captioner reads none.
+        """
+        if (instruction := self.generate.get("instruction")) is not None:
+            self.pipeline.require_instruction_read(instruction)
         preparing = copy.copy(self.pipeline)
         preparing.model = SimpleNamespace(dtype=self.pipeline.dtype)  # all that `prepare` asks of it
-        return Preparation(preparing, self.generate)
+        return Preparation(preparing, self.generate, joins)
 
     def caption(self, prepared: PreparedBatch) -> dict[str, list[Any]]:
         """Return the columns `caption`, `score` and `error` of prepared images.
@@ -225,10 +236,12 @@ class Preparation:
     Args:
         pipeline: a pipeline without its model.
         options: arguments of its `prepare`.
+        joins: see `CaptionBatches.preparation`.
     """
 
-    def __init__(self, pipeline: ImageCaptioningPipeline, options: dict[str, Any]) -> None:
+    def __init__(self, pipeline: ImageCaptioningPipeline, options: dict[str, Any], joins: bool = True) -> None:
         self.pipeline, self.options = pipeline, options
+        self.joins = joins and getattr(pipeline, "instructed", None) is not None
 
     def __call__(self, images: Iterable[Any]) -> PreparedBatch:
         """Prepare the images of a batch, see `CaptionBatches`."""
@@ -243,17 +256,34 @@ class Preparation:
                 errors[place] = str(error)
         if any(isinstance(image, list) for image in read):  # images among studies are studies of one view
             read = [image if image is None or isinstance(image, list) else [image] for image in read]
-        items = []
+        items: dict[int, Any] = {}
         for place, image in enumerate(read):
             if image is None:
                 continue
             try:
-                items.append(self.pipeline.prepare(image, **self.options))
+                items[place] = self.pipeline.prepare(image, **self.options)
             except Exception as error:  # image processors raise errors of many types, for example of a thin image
-                source = sources[place]
-                name = source if isinstance(source, str) else f"given as {type(source).__name__}"
-                errors[place] = f"The image {name} cannot be prepared: {error}"
-        return PreparedBatch(items, errors)
+                errors[place] = _not_prepared(sources[place], error)
+        if not self.joins:
+            return PreparedBatch(list(items.values()), errors)
+        return PreparedBatch(self._joined(items, sources, errors), errors)
+
+    def _joined(self, items: dict[int, Any], sources: list[Any], errors: list[str | None]) -> list[Any]:
+        """Return items joined to batches, without those that the processor refuses, whose errors are set."""
+        try:
+            return list(self.pipeline.join_prepared(list(items.values())))
+        except Exception as error:  # as above; which one it is, is found one by one
+            if len(items) == 1:
+                (place,) = items
+                errors[place] = _not_prepared(sources[place], error)
+                return []
+        sound = {place: item for place, item in items.items() if self._joined({place: item}, sources, errors)}
+        return list(self.pipeline.join_prepared(list(sound.values())))
+
+
+def _not_prepared(source: Any, error: Exception) -> str:
+    name = source if isinstance(source, str) else f"given as {type(source).__name__}"
+    return f"The image {name} cannot be prepared: {error}"
 
 
 def decoded(source: Any) -> Any:

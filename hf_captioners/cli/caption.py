@@ -106,7 +106,7 @@ def engine_of(args: argparse.Namespace) -> Any:
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the text of captions."""
-    parser.add_argument("--prompt", default="", help="text that every caption begins with, from which it goes on")
+    add_prompt_arguments(parser)
     parser.add_argument("--prefix", default="", help="text to write before every caption, with its blanks")
     parser.add_argument("--suffix", default="", help="text to write after every caption, with its blanks")
     parser.add_argument(
@@ -115,6 +115,22 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="WORD",
         help="words that must not occur in captions; several words in quotation marks: as one expression",
+    )
+
+
+def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the text from which captions go on, and of what the captioner is asked."""
+    parser.add_argument("--prompt", default="", help="text that every caption begins with, from which it goes on")
+    add_instruction_argument(parser)
+
+
+def add_instruction_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of what a captioner is asked."""
+    parser.add_argument(
+        "--instruction",
+        metavar="TEXT",
+        help="what the captioner is asked, if it is one that follows instructions (docs/other_models.md); no part of "
+        "captions; default: that of its family, such as 'Describe this image.'",
     )
 
 
@@ -210,7 +226,7 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     """
     from hf_captioners.captioning.generation_options import check_generation_options
 
-    names = ("num_beams", "max_new_tokens", "prompt")
+    names = ("num_beams", "max_new_tokens", "prompt", "instruction")
     typed = {name: value for name in names if (value := getattr(args, name, None)) not in (None, "")}
     options = read_named_values(args.generate, "generate")
     check_generation_options(options)

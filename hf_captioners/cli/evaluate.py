@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .caption import (
+    add_instruction_argument,
     add_model_arguments,
     add_weights_argument,
     check_supported,
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max_images", type=positive, help="caption at most this many images")
     add_strict_argument(parser)
+    add_instruction_argument(parser)
     add_model_arguments(parser)
     add_metric_arguments(parser)
 

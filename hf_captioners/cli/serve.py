@@ -6,6 +6,7 @@ import sys
 from .caption import (
     add_model_arguments,
     add_pixel_argument,
+    add_prompt_arguments,
     generation_options,
     load_packed_model,
     set_pixel_limit,
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="until a request is answered; default: 60"
     )
-    parser.add_argument("--prompt", default="", help="text that every caption begins with, from which it goes on")
+    add_prompt_arguments(parser)
     add_pixel_argument(parser)
     add_model_arguments(parser)
     parser.set_defaults(weights=None)
