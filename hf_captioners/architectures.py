@@ -189,7 +189,8 @@ def supported_captioners(purpose: Purpose) -> str:
     """Return which captioners are supported for a purpose, in words."""
     own = "captioners of this library (`hf-captioners train` and `convert` write them)"
     others = sorted(model_type for model_type, purposes in TRANSFORMERS_CAPTIONERS.items() if purpose in purposes)
-    return f"{own}, and of transformers {', '.join(others)}" if others else own
+    more = ", and after a check those with a chat template" if purpose is Purpose.CAPTIONING else ""
+    return f"{own}, and of transformers {', '.join(others)}{more}" if others else own
 
 
 def is_supported(model_type: str, purpose: Purpose) -> bool:

@@ -22,6 +22,7 @@ from .ensemble import load_ensemble
 from .image_list import views_of
 
 BACKENDS = ("torch", "onnx")
+KINDS = {"score": pyarrow.float64(), "ended": pyarrow.bool_()}  # of columns that have no texts
 
 
 def load_pipeline(
@@ -169,8 +170,9 @@ class CaptionBatches:
             batch: columns by name.
 
         Returns:
-            A copy with the columns `caption`, `score` (sum of the log-probabilities of its tokens) and `error`. With
-            `num_return_sequences` above 1, `caption` and `score` have lists.
+            A copy with the columns `caption`, `score` (sum of the log-probabilities of its tokens) and `error`; of
+            captioners that follow instructions also `ended`, False of a caption that was cut at `max_new_tokens`.
+            With `num_return_sequences` above 1, `caption` and `score` have lists.
 
         Raises:
             KeyError: there is no column of this name.
@@ -181,8 +183,9 @@ class CaptionBatches:
         result = copy.copy(batch)
         several = (self.generate.get("num_return_sequences") or 1) > 1
         for name, values in self.caption(self.preparation()(undecoded(batch, self.column))).items():
-            kind = pyarrow.float64() if name == "score" else pyarrow.string()
-            result[name] = TypedColumn(values, pyarrow.list_(kind) if several and name != "error" else kind)
+            kind = KINDS.get(name, pyarrow.string())
+            is_list = several and name in ("caption", "score")
+            result[name] = TypedColumn(values, pyarrow.list_(kind) if is_list else kind)
         return result
 
     def preparation(self, joins: bool = True) -> "Preparation":
@@ -202,20 +205,28 @@ class CaptionBatches:
         return Preparation(preparing, self.generate, joins)
 
     def caption(self, prepared: PreparedBatch) -> dict[str, list[Any]]:
-        """Return the columns `caption`, `score` and `error` of prepared images.
+        """Return the columns `caption`, `score` and `error` of prepared images, and `ended`, see the call.
 
         Raises:
             ValueError: the captioner fails on images that are whole.
         """
         options = self.generate | {"return_scores": True}
+        follows = getattr(self.pipeline, "instructed", None) is not None
+        if follows:
+            options["return_ended"] = True
         try:
             found = iter(self.pipeline.caption_prepared(prepared.items, **options) if prepared.items else ())
         except Exception as error:
             raise _fault_of(self.pipeline, error) from error
         captions: list[Any] = []
         scores: list[Any] = []
-        for fault in prepared.errors:
+        ended: list[bool | None] = []
+        errors = list(prepared.errors)
+        for place, fault in enumerate(prepared.errors):
             records = [] if fault is not None else next(found)
+            if records and "error" in records[0]:
+                errors[place], records = records[0]["error"], []
+            ended.append(records[0].get("ended") if records else None)
             texts = [record["generated_text"] for record in records]
             values = [record["score"] for record in records]
             if not all(map(math.isfinite, values)):
@@ -227,7 +238,8 @@ class CaptionBatches:
             several = len(records) > 1
             captions.append(None if not records else texts if several else texts[0])
             scores.append(None if not records else values if several else values[0])
-        return {"caption": captions, "score": scores, "error": list(prepared.errors)}
+        columns: dict[str, list[Any]] = {"caption": captions, "score": scores, "error": errors}
+        return columns | ({"ended": ended} if follows else {})
 
 
 class Preparation:

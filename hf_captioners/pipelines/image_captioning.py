@@ -1,8 +1,8 @@
 """The `image-captioning` pipeline: captions of images, without a prompt.
 
 It supports the captioners of this library and those of transformers, see `TRANSFORMERS_CAPTIONERS`. Checkpoints
-contain a copy of this file, of `instructed_inputs.py` and of `image_reading.py`, so
-`pipeline(model=directory, trust_remote_code=True)` works without this library.
+contain a copy of the files of this folder and of `image_reading.py`, so `pipeline(model=directory,
+trust_remote_code=True)` works without this library.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import logging
 import os
 import re
 import secrets
@@ -26,6 +27,7 @@ from transformers.pipelines.base import pad_collate_fn
 
 from hf_captioners.processing.image_reading import download_image, read_image
 
+from .instructed_checks import require_consistent
 from .instructed_inputs import (
     CHAT_FAMILIES,
     NO_TOKEN,
@@ -33,9 +35,12 @@ from .instructed_inputs import (
     CaptionRequest,
     EncodedRequests,
     InstructedInputs,
+    UnfinishedThoughtError,
+    chat_template_of,
     generating_config,
 )
 
+logger = logging.getLogger(__name__)
 TASK = "image-captioning"
 # The task inside a checkpoint has a different name than the registered task: transformers prefers the checkpoint's
 # entry, so `pipeline("image-captioning", model)` would require `trust_remote_code` even with this library installed.
@@ -71,6 +76,8 @@ class ImageCaptioningPipeline(Pipeline):
         return_scores: add `score`, the sum of the log-probabilities of the generated tokens, with the end token and
             without the prompt, before temperature and other processing of logits.
         return_token_scores: add `tokens` and `token_scores`, their log-probabilities.
+        return_ended: of models that follow instructions, add `ended`: False if the caption has no end token, because
+            `max_new_tokens` were generated.
         seed: where captions are sampled, a batch of the same images gets the same captions with the same seed. None:
             the random numbers are those of torch.
         generate_kwargs: options of `generate()` as a dictionary; each may also be passed by name.
@@ -119,19 +126,22 @@ class ImageCaptioningPipeline(Pipeline):
     ) -> None:
         if not model.can_generate():
             raise ValueError(f"{type(model).__name__} cannot generate text; expected a captioner.")
-        if not (hasattr(model.config, "encoder_inputs") or model.config.model_type in TRANSFORMERS_CAPTIONERS):
+        is_own = hasattr(model.config, "encoder_inputs")
+        # Code of a checkpoint may call itself as a family does.
+        is_compared = is_own or (model.config.model_type in TRANSFORMERS_CAPTIONERS and not has_own_code(model))
+        if not is_compared and chat_template_of(processor) is None:
             raise ValueError(
                 f"The captioner is a model of the type {model.config.model_type!r}, for which this pipeline is not "
-                "supported. Supported: captioners of hf_captioners, and of transformers "
-                f"{', '.join(TRANSFORMERS_CAPTIONERS)}."
+                "supported. Supported: captioners of hf_captioners, of transformers "
+                f"{', '.join(TRANSFORMERS_CAPTIONERS)}, and other models with a chat template."
             )
         if processor is not None:  # the base class takes tokenizer and image processor from it
             tokenizer = image_processor = None
         self.instructed: InstructedInputs | None = None
-        if not hasattr(model.config, "encoder_inputs") and model.config.model_type not in IMAGE_CAPTIONERS:
+        if not is_own and not (is_compared and model.config.model_type in IMAGE_CAPTIONERS):
             if processor is None:
                 raise ValueError(f"A {type(model).__name__} needs its whole processor; pass `processor=`.")
-            self.instructed = InstructedInputs(processor, model)
+            self.instructed = InstructedInputs(processor, model, None if is_compared else {})
             if self.instructed.takes_instruction:
                 self._default_generation_config = GenerationConfig(max_new_tokens=MAX_INSTRUCTED_TOKENS)
         super().__init__(
@@ -140,6 +150,13 @@ class ImageCaptioningPipeline(Pipeline):
         for name in ("tokenizer", "image_processor"):
             if getattr(self, name) is None:
                 raise ValueError(f"The model has no {name}; pass `{name}=` or `processor=`.")
+        self.is_unverified = not is_compared
+        if self.instructed is not None and not is_compared:
+            require_consistent(model, self.instructed)
+            logger.warning(
+                f"{model.name_or_path} is a {model.config.model_type}, which was not compared with transformers: its "
+                "captions are unverified. It passed the checks of docs/other_models.md."
+            )
         self.pack_weights(packed_weights)
 
     def pack_weights(self, weights: str | None = None, drop_plain: bool = False) -> None:
@@ -177,6 +194,7 @@ class ImageCaptioningPipeline(Pipeline):
         max_bytes: float | None = None,
         return_scores: bool | None = None,
         return_token_scores: bool | None = None,
+        return_ended: bool | None = None,
         seed: int | None = None,
         generate_kwargs: dict[str, Any] | None = None,
         **options: Any,
@@ -186,6 +204,7 @@ class ImageCaptioningPipeline(Pipeline):
         self.require_instruction_read(instruction)
         reading = {"prompt": prompt, "instruction": instruction, "timeout": timeout, "max_bytes": max_bytes}
         scoring = {"return_scores": return_scores, "return_token_scores": return_token_scores}
+        scoring["return_ended"] = return_ended
         reading = {name: value for name, value in reading.items() if value is not None}
         scoring = {name: value for name, value in scoring.items() if value is not None}
         drawing = {} if seed is None else {"seed": seed}
@@ -303,7 +322,7 @@ class ImageCaptioningPipeline(Pipeline):
             **options: arguments of a call.
 
         Returns:
-            The records of each image.
+            The records of each image; `[{"error": reason}]` of one for which the model reached no caption.
         """
         _, forward, scoring = self._sanitize_parameters(**options)
         features = self.feature_extractor or self.image_processor
@@ -312,9 +331,15 @@ class ImageCaptioningPipeline(Pipeline):
         batch = items[0] if len(items) == 1 else pad_collate_fn(self.tokenizer, features)(items)
         output = self.forward(batch, **self._forward_params | forward)
         return [
-            self.postprocess({name: values[place : place + 1] for name, values in output.items()}, **scoring)
+            self._records({name: values[place : place + 1] for name, values in output.items()}, **scoring)
             for place in range(len(output["sequences"]))
         ]
+
+    def _records(self, outputs: dict[str, Any], **scoring: Any) -> list[dict[str, Any]]:
+        try:
+            return self.postprocess(outputs, **scoring)
+        except UnfinishedThoughtError as error:
+            return [{"error": str(error)}]
 
     def _encode_views(self, views: list[Any]) -> Any:
         """Encode a study as `views` `[1, V, C, H, W]`; unlike `pixel_values`, a batch pads `views` to one V."""
@@ -332,6 +357,7 @@ class ImageCaptioningPipeline(Pipeline):
         input_tensors: dict[str, Any],
         return_scores: bool = False,
         return_token_scores: bool = False,
+        return_ended: bool = False,
         seed: int | None = None,
         **generate_kwargs: Any,
     ) -> Any:
@@ -375,7 +401,8 @@ class ImageCaptioningPipeline(Pipeline):
         if batch is not None:
             ends = torch.tensor(self._end_ids(options), device=sequences.device, dtype=sequences.dtype)
             result["beginnings"] = batch.beginnings
-            result["ended"] = torch.isin(result["sequences"][:, :, 1:], ends).any(-1)  # [B, n]; decoders may start so
+            first = 1 if self.model.config.is_encoder_decoder else 0  # a decoder may start with an end token
+            result["ended"] = torch.isin(result["sequences"][:, :, first:], ends).any(-1)  # [B, n]
         if scored:
             generated, logprobs = token_logprobs(output)
             after_end = _after_end(generated, self._end_ids(options))
@@ -421,6 +448,7 @@ class ImageCaptioningPipeline(Pipeline):
         model_outputs: Any,
         return_scores: bool = False,
         return_token_scores: bool = False,
+        return_ended: bool = False,
     ) -> list[dict[str, Any]]:
         """Decode the sequences `[1, n, L]` of one image into n records."""
         sequences = model_outputs["sequences"][0]
@@ -433,6 +461,9 @@ class ImageCaptioningPipeline(Pipeline):
         else:
             texts = [self.tokenizer.decode(row, skip_special_tokens=True).strip() for row in sequences]
         records: list[dict[str, Any]] = [{"generated_text": text} for text in texts]
+        if return_ended and "ended" in model_outputs:
+            for record, ended in zip(records, model_outputs["ended"][0].tolist(), strict=True):
+                record["ended"] = ended
         if "token_logprobs" not in model_outputs:
             return records
         for record, row, logprobs in zip(records, sequences, model_outputs["token_logprobs"][0], strict=True):
@@ -500,6 +531,11 @@ def is_native_processor(processor: Any) -> bool:
 def is_blip(model: Any) -> bool:
     """Return whether a model is transformers' BLIP, whose `generate` has its own rules for special tokens."""
     return bool(model.config.model_type == "blip")
+
+
+def has_own_code(model: Any) -> bool:
+    """Return whether the code of a model is that of a checkpoint."""
+    return type(model).__module__.startswith("transformers_modules.")
 
 
 def special_ids(model: Any, tokenizer: Any) -> tuple[int | None, int | None]:
@@ -629,7 +665,7 @@ def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
         directory: directory with config.json.
     """
     source, folder = Path(__file__), Path(directory)
-    for file in (source, Path(inspect.getfile(InstructedInputs)), Path(inspect.getfile(read_image))):
+    for file in map(Path, map(inspect.getfile, (bundle_pipeline, InstructedInputs, require_consistent, read_image))):
         if file.resolve() != (folder / file.name).resolve():
             code = LIBRARY_IMPORT.sub("from .", file.read_text(encoding="utf-8"))
             (folder / file.name).write_text(code, encoding="utf-8")

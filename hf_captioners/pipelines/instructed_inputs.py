@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ class PromptForm:
             instruction into the image.
         instruction: the default instruction.
         joins: the beginning of a caption follows the instruction as further text of the prompt. False: its tokens are
-            put behind those of the prompt, which ends with tokens of the processor.
+            appended to the prompt, which ends with tokens of the processor.
         generates: attribute of the part whose `generate()` the model calls, with that part's generation configuration.
     """
 
@@ -72,6 +72,10 @@ THINKING_MARKS = (
 )
 
 
+class UnfinishedThoughtError(ValueError):
+    """The model was still thinking aloud when its last token was generated."""
+
+
 class CaptionRequest(NamedTuple):
     """One image with what its caption follows.
 
@@ -106,18 +110,24 @@ class InstructedInputs:
     Args:
         processor: the whole processor of the checkpoint.
         model: the model, of whose configurations the special tokens are read.
+        forms: families without a chat template. None: `PROMPTS`.
 
     Raises:
-        ValueError: the processor has no chat template and its family is not in `PROMPTS`, or its model thinks aloud
+        ValueError: the processor has no chat template and its family is not in `forms`, or its model thinks aloud
             and no known marks tell where that ends.
     """
 
-    def __init__(self, processor: Any, model: Any) -> None:
+    def __init__(self, processor: Any, model: Any, forms: Mapping[str, PromptForm] | None = None) -> None:
         self.model_type = model.config.model_type
         self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
-        self.form = PROMPTS.get(self.model_type)
+        self.form = (PROMPTS if forms is None else forms).get(self.model_type)
         self.processor = processor if self.is_encoder_decoder else padded_on_the_left(processor)
-        self.template = None if self.form else chat_template_of(processor, type(model).__name__)
+        self.template = None if self.form else chat_template_of(processor)
+        if self.form is None and self.template is None:
+            raise ValueError(
+                f"The processor of this {type(model).__name__} has no chat template, which says where an image and an "
+                "instruction belong. Save one with it: `processor.chat_template = ...`."
+            )
         self.thinking = thinking_marks(self.template or "", type(model).__name__)
         self.renders_lists = self.template is None or self._renders_lists()
         config = generating_config(model)
@@ -243,7 +253,7 @@ class InstructedInputs:
         return self.processor(**given)
 
     def _with_tokens(self, tensors: dict[str, torch.Tensor], beginnings: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Add the tokens of the beginnings of captions: to the decoder, or behind the prompts."""
+        """Add the tokens of the beginnings of captions: to the decoder, or after the prompts."""
         rows = [self.tokens_of(beginning) for beginning in beginnings]
         if self.is_encoder_decoder:
             return tensors | {"decoder_input_ids": torch.tensor([[*self.decoder_start, *row] for row in rows])}
@@ -278,7 +288,7 @@ class InstructedInputs:
             beginning: text that the caption begins with.
 
         Raises:
-            ValueError: the model was still thinking aloud.
+            UnfinishedThoughtError: the model was still thinking aloud.
         """
         ids = [token for token in tokens.tolist() if token != NO_TOKEN and token not in self.placeholders]
         if not self.is_encoder_decoder:
@@ -297,7 +307,7 @@ class InstructedInputs:
             rest = whole.rpartition(closing)[2]
             return self.processor.tokenizer.decode(self.tokens_of(rest), skip_special_tokens=True)
         if opening in whole or self._prompt_opens_thinking():
-            raise ValueError(
+            raise UnfinishedThoughtError(
                 f"The model thinks aloud, and reached no caption in {len(ids)} tokens. Pass a larger "
                 "`max_new_tokens`, or a model that does not think aloud."
             )
@@ -314,21 +324,14 @@ class InstructedInputs:
         return {"instruction": used, "chat_template": self.template}
 
 
-def chat_template_of(processor: Any, name: str) -> str:
-    """Return the chat template of a processor or its tokenizer.
-
-    Raises:
-        ValueError: there is none.
-    """
+def chat_template_of(processor: Any) -> str | None:
+    """Return the chat template of a processor or its tokenizer; None if there is none."""
     for part in (processor, getattr(processor, "tokenizer", None)):
         template = getattr(part, "chat_template", None)
         template = template.get("default") if isinstance(template, dict) else template
         if template:
             return str(template)
-    raise ValueError(
-        f"The processor of this {name} has no chat template, which says where an image and an instruction belong. "
-        "Save one with it: `processor.chat_template = ...`."
-    )
+    return None
 
 
 def thinking_marks(template: str, name: str) -> tuple[str, str] | None:

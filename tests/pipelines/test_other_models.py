@@ -10,7 +10,7 @@ import transformers
 
 from hf_captioners.architectures import TRANSFORMERS_CAPTIONERS
 from hf_captioners.captioning import CaptionBatches
-from hf_captioners.captioning.batches import load_pipeline
+from hf_captioners.captioning.batches import caption_batches, load_pipeline
 from hf_captioners.pipelines.image_captioning import IMAGE_CAPTIONERS, TASK
 from tests.plain_transformers import PlainCaptioner
 from tests.tiny_families import FAMILIES, FAST, write_family
@@ -145,3 +145,20 @@ def test_beams(model_type, folder, images):
 def test_captioners_without_instructions(folder_of, images):
     with pytest.raises(ValueError, match="a blip captioner reads images without an instruction"):
         load_pipeline(str(folder_of("blip")), "cpu")(images[0], instruction="two children ?")
+
+
+@pytest.mark.parametrize("model_type", FAST)
+def test_captions_without_an_end_token_are_counted(model_type, folder_of, images, tmp_path, caplog):
+    captioner = load_pipeline(str(folder_of(model_type)), "cpu")
+    files = [str(tmp_path / f"{place}.png") for place in range(3)]
+    for image, file in zip(images, files, strict=False):
+        image.save(file)
+    options = {"do_sample": False, "min_new_tokens": 3, "max_new_tokens": 3}
+    batches = list(caption_batches(captioner, files, 2, **options))
+    assert [batch.unfinished for batch in batches] == [2, 1]
+    assert "3 of 3 captions have no end token" in caplog.text
+    caplog.clear()
+    ((tokens, _),) = PlainCaptioner(folder_of(model_type))(images[:1], **options)
+    options = {"do_sample": False, "max_new_tokens": 3, "eos_token_id": tokens[2]}
+    assert CaptionBatches(captioner, **options)({"image": files[:1]})["ended"] == [True]
+    assert caplog.text == ""
