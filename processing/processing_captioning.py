@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import string
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,6 +17,8 @@ from transformers.utils import logging
 logger = logging.get_logger(__name__)
 
 IGNORED_LABEL = -100
+FINAL_PUNCTUATION = r"[\s.,;:!?。，、；：！？．،؛؟۔।॥]+$"
+"""Blanks and punctuation at the end of a caption, in the forms of Chinese, Japanese, Arabic and Hindi too."""
 # Layouts of inputs that have one entry per image; `CaptioningConfig.encoder_inputs` describes them.
 IMAGE_LAYOUTS = ("ids", "vector", "region", "relation")
 # Arrays of an image's regions, by the keys of their entry.
@@ -384,14 +387,16 @@ class CaptioningProcessor(ProcessorMixin):
 
     def normalise_caption(self, caption: str) -> str:
         """Normalise whitespace, case and punctuation of a caption by this processor's settings."""
+        caption = unicodedata.normalize("NFC", caption)  # an accented letter is one token however it was typed
         words = (caption.lower() if self.lowercase else caption).split()
         if self.drop_punctuation:
             words = [word for word in words if word.strip(string.punctuation)]
         text = " ".join(words)
-        return re.sub(r"[\s.,;:!?]+$", "", text) if self.drop_final_punctuation else text
+        return re.sub(FINAL_PUNCTUATION, "", text) if self.drop_final_punctuation else text
 
     def normalise_prompt(self, prompt: str) -> str:
         """Normalise whitespace and case of a prompt by this processor's settings."""
+        prompt = unicodedata.normalize("NFC", prompt)
         return " ".join((prompt.lower() if self.lowercase else prompt).split())
 
     def text_for_tokenizer(self, text: str) -> str:

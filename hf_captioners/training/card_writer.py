@@ -205,6 +205,7 @@ class CardWriter(TrainerCallback):
             data=training_data_facts(trainer.train_dataset),
             evaluations=kept,
             reproduces=self.reproduces,
+            language=args.language,
             arguments=reported,
             other_arguments=other,
             log=training_log(state.log_history),

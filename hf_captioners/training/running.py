@@ -50,7 +50,7 @@ class TestArguments:
         test_split: split to caption. None: no test.
         test_metrics: names of metrics, see `compute_caption_metrics`. None: those of evaluations (`eval_metrics`).
         shuffled_control: add `cider_d_shuffled` to the metrics, see `shuffled_cider_d`.
-        test_tokenizer: `"ptb"`, or `"none"` if words are separated by blanks already.
+        test_tokenizer: tokenizer of the test, see `compute_caption_metrics`. None: `caption_tokenizer`.
 
     Raises:
         ValueError: a metric is unknown.
@@ -70,9 +70,8 @@ class TestArguments:
             "help": "Add cider_d_shuffled to the test: the same captions against the references of the next image."
         },
     )
-    test_tokenizer: Literal["ptb", "none"] = field(
-        default="ptb",
-        metadata={"help": "Tokenizer of the test; none: words are separated by blanks already (radiology reports)."},
+    test_tokenizer: Literal["ptb", "none", "characters", "unicode"] | None = field(
+        default=None, metadata={"help": "Tokenizer of the test; default: that of evaluations, --caption_tokenizer."}
     )
 
     def __post_init__(self) -> None:
@@ -173,6 +172,7 @@ def train_captioner(
     if say is None or not is_main:
         say = _say_nothing
     variants = _try_metrics(training_arguments, test)
+    tokenizer = test.test_tokenizer or training_arguments.caption_tokenizer
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
         earlier = checkpoint_to_resume(training_arguments, resume)
         start = _Start(model_arguments, data_arguments, training_arguments, recipe, resume)
@@ -211,7 +211,7 @@ def train_captioner(
             narrate(trainer, say, model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
-            written = known_test_metrics(output, test, variants) if result.had_finished else None
+            written = known_test_metrics(output, test, variants, tokenizer) if result.had_finished else None
             result.test_metrics = written or test_captioner(trainer, test_rows, test, reproduces)
     return result
 
@@ -266,7 +266,7 @@ class _Start:
         set_seed(self.training_arguments.seed)
         if self.given is None:
             captions = (caption for captions in _captions_of(train_rows) for caption in captions)
-            return start_captioner(self.model_arguments, captions)
+            return start_captioner(self.model_arguments, captions, self.training_arguments.caption_tokenizer)
         if self.recipe == AUTO and not self.data.streaming:
             self.training_arguments, self.recipe_line = with_recipe(
                 self.training_arguments, AUTO, self._given_model, len(train_rows)
@@ -286,7 +286,7 @@ def _try_metrics(training: CaptioningTrainingArguments, test: TestArguments) -> 
     if not test.test_split:
         return {}
     asked = test.metrics(training.eval_metrics)
-    return compute_caption_metrics(known, references, asked, test.test_tokenizer)["variants"]
+    return compute_caption_metrics(known, references, asked)["variants"]
 
 
 def _captions_of(rows: Dataset | IterableDataset) -> Iterable[list[str]]:
@@ -316,13 +316,16 @@ def _train_and_save(trainer: CaptioningTrainer, checkpoint: str | None) -> Train
     return TrainingResult(trainer, metrics, resumed_from=checkpoint)
 
 
-def known_test_metrics(output: Path, test: TestArguments, scores: Collection[str]) -> MetricResult | None:
+def known_test_metrics(
+    output: Path, test: TestArguments, scores: Collection[str], tokenizer: str
+) -> MetricResult | None:
     """Return the metrics in `test_results.json` of a finished run.
 
     Args:
         output: folder of the run.
         test: the test.
         scores: names of the scores that the test has.
+        tokenizer: its tokenizer.
 
     Returns:
         None: they are missing, older than the final model, or of a different test.
@@ -333,7 +336,7 @@ def known_test_metrics(output: Path, test: TestArguments, scores: Collection[str
     content = json.loads(path.read_text(encoding="utf-8"))
     if not set(scores) <= set(content.get("variants", {})) or (content.get("split"), content.get("tokenizer")) != (
         test.test_split,
-        test.test_tokenizer,
+        tokenizer,
     ):
         return None
     conditions = {name: content[name] for name in CONDITIONS if name in content}
@@ -357,7 +360,8 @@ def test_captioner(
     if reproduces is not None:
         trainer.card.reproduces = reproduces({trainer.args.seed: metrics})
     if trainer.is_world_process_zero():
-        content = {**metrics.conditions, **metrics, "split": test.test_split, "images": len(rows)}
+        language = {"language": trainer.args.language} if trainer.args.language else {}
+        content = {**metrics.conditions, **metrics, **language, "split": test.test_split, "images": len(rows)}
         write_text(Path(str(trainer.args.output_dir), TEST_RESULTS), as_json(content) + "\n")
     trainer.save_model()
     return metrics
