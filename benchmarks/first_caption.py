@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 from earlier_version import KILOBYTE, ROOT, sources
-from provenance import processor_name, records_of, write_results
+from provenance import processor_with_vectors, records_of, write_results
 
 RESULTS = ROOT / "benchmarks" / "results" / "first_caption.json"
 PHOTO = ROOT / "docs" / "photo.jpg"
@@ -328,7 +328,11 @@ def main() -> None:
             place.mkdir()
             rows[name] = MEASURES[name](now, earlier, args, place)
             print(json.dumps({name: rows[name]}), flush=True)
-            setting = {"commit": args.commit, "rounds": args.rounds, "machine": f"{processor_name()}, 1 thread"}
+            setting = {
+                "commit": args.commit,
+                "rounds": args.rounds,
+                "machine": f"{processor_with_vectors()}, 1 thread",
+            }
             setting |= {"images": SPEED_IMAGES, "large_images": LARGE_IMAGES, "megapixels": LARGE_SIDE**2 / 1e6}
             write_results(args.output, setting | {"rows": rows}, records_of(args.output))
 
