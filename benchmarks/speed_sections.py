@@ -267,9 +267,8 @@ def exported_decoding(figures: dict) -> list[str]:
         f"{packed['seconds'] / exported['seconds']:.1f} times as fast as [packed weights](speed.md#packed-weights), "
         "starts sooner and needs less memory; with 8-bit weights if it must be small and fast, after you have "
         "measured its captions. Packed weights, which need no export, for what an exported captioner does not do: "
-        "other searches and options of `generate()`, ensembles, sampling in training. How much faster they are depends "
-        "on the "
-        "processor. `python benchmarks/exported_decoding.py` repeats the measurement.",
+        "other searches and options of `generate()`, ensembles, sampling in training. How much faster they are "
+        "depends on the processor. `python benchmarks/exported_decoding.py` repeats the measurement.",
         "",
     ]
 
