@@ -172,17 +172,25 @@ class Purpose(StrEnum):
 
 # Captioners of transformers by model type, and what they are supported for: their inputs, the labels of their loss and
 # the tokens that they sample differ between families, and a wrong one gives plausible numbers. Captioners of this
-# library are supported for every purpose.
-TRANSFORMERS_CAPTIONERS: dict[str, frozenset[Purpose]] = dict.fromkeys(
-    ("blip", "git", "vision-encoder-decoder"), frozenset((Purpose.CAPTIONING, Purpose.TRAINING, Purpose.REWARDS))
-)
+# library are supported for every purpose. The second row has the families that follow an instruction.
+TRANSFORMERS_CAPTIONERS: dict[str, frozenset[Purpose]] = {
+    **dict.fromkeys(
+        ("blip", "git", "vision-encoder-decoder"), frozenset((Purpose.CAPTIONING, Purpose.TRAINING, Purpose.REWARDS))
+    ),
+    **dict.fromkeys(
+        ("blip-2", "florence2", "gemma3", "idefics3", "instructblip", "internvl", "kosmos-2", "llava", "llava_next")
+        + ("paligemma", "pix2struct", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"),
+        frozenset((Purpose.CAPTIONING,)),
+    ),
+}
 
 
 def supported_captioners(purpose: Purpose) -> str:
     """Return which captioners are supported for a purpose, in words."""
     own = "captioners of this library (`hf-captioners train` and `convert` write them)"
     others = sorted(model_type for model_type, purposes in TRANSFORMERS_CAPTIONERS.items() if purpose in purposes)
-    return f"{own}, and of transformers {', '.join(others)}" if others else own
+    more = ", and after a check those with a chat template" if purpose is Purpose.CAPTIONING else ""
+    return f"{own}, and of transformers {', '.join(others)}{more}" if others else own
 
 
 def is_supported(model_type: str, purpose: Purpose) -> bool:

@@ -22,6 +22,7 @@ from transformers import (
     AutoProcessor,
     AutoTokenizer,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as IMAGE_TEXT_TO_TEXT
 from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
 from hf_captioners.architectures import ARCHITECTURES, Architecture, Purpose, is_supported, supported_captioners
@@ -360,9 +361,13 @@ def require_supported(
     if trust_remote_code and "auto_map" in content:
         with reading(source, revision):
             config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=True)
-        supported = _is_own(config)
+        supported = _is_own(config) or (purpose is Purpose.CAPTIONING and _has_chat_template(source, revision))
     else:  # transformers tells of code that has to be trusted
         supported = is_supported(model_type, purpose) or ("auto_map" in content and model_type not in CONFIG_MAPPING)
+        if (
+            not supported and purpose is Purpose.CAPTIONING
+        ):  # of a family that was not compared; the pipeline checks it
+            supported = model_type in IMAGE_TEXT_TO_TEXT and _has_chat_template(source, revision)
     if not supported:
         raise ValueError(f"{source} is {_unsupported(model_type, purpose)}")
     return None
@@ -381,6 +386,15 @@ def require_supported_model(model: Any, purpose: Purpose) -> None:
     model_type = getattr(model.config, "model_type", "")
     if not (_is_own(model.config) or is_supported(model_type, purpose)):
         raise ValueError(f"The captioner is {_unsupported(model_type, purpose)}")
+
+
+def _has_chat_template(source: str, revision: str | None) -> bool:
+    """Return whether the files of a checkpoint have a chat template."""
+    if any(checkpoint_file(source, revision, name) for name in ("chat_template.jinja", "chat_template.json")):
+        return True
+    paths = (checkpoint_file(source, revision, name) for name in ("tokenizer_config.json", "processor_config.json"))
+    contents = [_read_json(path) for path in paths if path is not None]
+    return any(isinstance(content, dict) and content.get("chat_template") for content in contents)
 
 
 def _is_own(config: Any) -> bool:

@@ -16,7 +16,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -152,13 +152,19 @@ def open_plain(path: StrPath) -> io.BufferedReader:
     return open(path, "rb", opener=_open_descriptor)
 
 
-def require_link_inside(path: StrPath, inside: StrPath, follow_links: bool = False) -> None:
+def require_link_inside(
+    path: StrPath,
+    inside: StrPath,
+    follow_links: bool = False,
+    advice: str = "If that is right, pass --follow_links (follow_links=True in Python).",
+) -> None:
     """Check that a file whose text ends up in outputs lies in the typed folder, links followed.
 
     Args:
         path: the file, by a name in the folder.
         inside: the folder that a person typed.
         follow_links: whether links may lead out of the folder.
+        advice: what to do, as a sentence.
 
     Raises:
         UnsafeFileError: it lies elsewhere, and not in the `blobs` of the Hub cache that `path` is a snapshot of.
@@ -168,10 +174,7 @@ def require_link_inside(path: StrPath, inside: StrPath, follow_links: bool = Fal
     real = Path(os.path.realpath(path))
     if real.parent.name == "blobs" and lies_inside(Path(path).parent, real.parent.with_name("snapshots")):
         return
-    raise UnsafeFileError(
-        f"{path} is not read: it leads to {real}, outside of {inside}. If that is right, pass --follow_links "
-        "(follow_links=True in Python)."
-    )
+    raise UnsafeFileError(f"{path} is not read: it leads to {real}, outside of {inside}. {advice}")
 
 
 def read_bytes_inside(
@@ -266,6 +269,59 @@ def write_text(path: StrPath, text: str, inside: StrPath | None = None) -> None:
     """Write a text file atomically, see `atomic_file`."""
     with atomic_file(path, inside=inside) as file:
         file.write(text)
+
+
+MOST_ATTEMPTS = 20  # to replace a file that another program changes all the time
+
+
+def change_file(path: StrPath, change: Callable[[bytes | None], bytes | None], inside: StrPath | None = None) -> bool:
+    """Read a file, change its content, and replace it, see `atomic_file`.
+
+    Programs of this package hold the lock of the file meanwhile, see `only_writer_of`. Where another one, such as an
+    editor, changes the file between reading and replacing, its content is read and changed again.
+
+    Args:
+        path: the file; its folder exists.
+        change: returns the new content of the old one, which is None if there is no file; or None, and the file stays
+            as it is. It may be called several times.
+        inside: the folder that a person typed, see `require_safe_target`.
+
+    Returns:
+        Whether it was replaced.
+
+    Raises:
+        UnsafeFileError: see `require_safe_target`; or the file is too large.
+        BlockingIOError: it is changed all the time.
+    """
+    for _ in range(MOST_ATTEMPTS):
+        require_safe_target(path, inside)
+        before = _state_of(path)
+        new = change(None if before is None else read_bytes_inside(path, inside, MAX_TABLE_BYTES))
+        if new is None:
+            return False
+        try:
+            with atomic_file(path, "wb", inside) as file:
+                file.write(new)
+                file.flush()
+                if _state_of(path) != before:  # the last moment: the file is replaced right after this block
+                    raise _ChangedMeanwhileError
+        except _ChangedMeanwhileError:
+            continue
+        return True
+    raise BlockingIOError(f"{path} is changed all the time by another program. End that one first.")
+
+
+class _ChangedMeanwhileError(Exception):
+    """A file was changed between reading and replacing it."""
+
+
+def _state_of(path: StrPath) -> tuple[int, ...] | None:
+    """Return what changes when a file is written or replaced; None if there is no file."""
+    try:
+        state = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
 def require_new_folder(folder: Path) -> None:
@@ -432,15 +488,29 @@ def only_run_in(folder: str | os.PathLike[str], is_main: bool = True) -> Iterato
         ) from None
 
 
+def writer_lock_of(path: StrPath) -> "BaseFileLock":
+    """Return the lock of the writers of a file, the hidden file `.NAME.lock` beside it; see `only_writer_of`."""
+    target = Path(path)
+    return lock_of(target.with_name(f".{target.name}.lock"))
+
+
 @contextmanager
-def only_writer_of(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Lock an output file against other runs. The system frees the lock of a process that is killed.
+def only_writer_of(
+    path: StrPath,
+    lock: "BaseFileLock | None" = None,
+    patience: float = PATIENCE,
+    advice: str = "Wait until it ends, or pass a different `output`.",
+) -> Iterator[None]:
+    """Lock an output file against other programs. The system frees the lock of a process that is killed.
 
     Args:
-        path: the output; the lock is the hidden file `.NAME.lock` in the same folder, which stays.
+        path: the output.
+        lock: its lock, see `writer_lock_of`, for a thread that may hold it already. None: a new one.
+        patience: seconds to wait for another program.
+        advice: what to do if that is not enough, as a sentence.
 
     Raises:
-        BlockingIOError: another run writes this file.
+        BlockingIOError: another program writes this file.
         UnsafeFileError: the lock is a link or no plain file.
         PermissionError: the lock cannot be created.
     """
@@ -449,13 +519,11 @@ def only_writer_of(path: str | os.PathLike[str]) -> Iterator[None]:
     target = Path(path)
     if not target.parent.is_dir():
         raise PermissionError(f"{target} cannot be written: there is no folder {target.parent}. Create it.")
-    lock = lock_of(target.with_name(f".{target.name}.lock"))
+    lock = writer_lock_of(target) if lock is None else lock
     try:
-        lock.acquire()
+        lock.acquire(timeout=patience)
     except Timeout:
-        raise BlockingIOError(
-            f"Another run is writing {target}. Wait until it ends, or pass a different `output`."
-        ) from None
+        raise BlockingIOError(f"Another run is writing {target}. {advice}") from None
     except OSError as error:
         raise PermissionError(f"{target} cannot be written ({error.strerror}). Choose a different folder.") from error
     try:

@@ -27,6 +27,7 @@ class AttentionLSTMConfig(CaptioningConfig):
         ValueError: if a value is out of range, or tied matrices have different widths.
     """
 
+    attribute_map = {"num_attention_heads": "num_heads"}
     sub_configs = {"vision_config": AutoConfig}
     encoder_inputs: ClassVar[Mapping[str, str]] = {"global_features": "vector"}
 

@@ -70,6 +70,7 @@ class ETAConfig(CaptioningConfig):
     """
 
     model_type = "captioning_eta"
+    attribute_map = {"num_hidden_layers": "decoder_layers"}
     sub_configs: ClassVar = {"vision_config": AutoConfig, "detector_config": AttributeDetectorConfig}
     encoder_inputs: ClassVar[Mapping[str, str]] = {"attribute_ids": "ids"}
 

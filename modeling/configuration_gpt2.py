@@ -91,3 +91,17 @@ class GPT2CaptioningConfig(CaptioningConfig):
     def vocab_size(self) -> int:
         """V, size of the vocabulary."""
         return self.text_config.vocab_size
+
+    @vocab_size.setter
+    def vocab_size(self, value: int) -> None:
+        self.text_config.vocab_size = value
+
+    @property
+    def num_attention_heads(self) -> int:
+        """H of the decoder."""
+        return self.text_config.num_attention_heads
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Number of decoder layers."""
+        return self.text_config.num_hidden_layers

@@ -80,6 +80,7 @@ class ShowAttendTellConfig(CaptioningConfig):
     """
 
     model_type = "captioning_show_attend_tell"
+    attribute_map = {"num_hidden_layers": "num_layers"}
     decoder_inputs: ClassVar[Mapping[str, str]] = {"locations": "text"}
     sub_configs = {"vision_config": AutoConfig}
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,29 @@ def at_least_float32(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
+class FoldedRows(NamedTuple):
+    """Attention weights of K * T queries per image in the form of text rows, whose gradients `retain_grad()` keeps.
+
+    Args:
+        images: B.
+        length: T.
+        levels: N memories on the head axis that the weights have an axis for; None: no axis.
+    """
+
+    images: int
+    length: int
+    levels: int | None = None
+
+    def unfold(self, weights: Tensor) -> Tensor:
+        """Reshape `[B, N * H, K * T, R]` to `[B * K, N, H, T, R]`."""
+        weights = weights.unflatten(2, (-1, self.length)).transpose(1, 2).flatten(0, 1)  # [B * K, N * H, T, R]
+        return weights if self.levels is None else weights.unflatten(1, (self.levels, -1))
+
+    def fold(self, weights: Tensor) -> Tensor:
+        """Reshape `[B * K, N, H, T, R]` to `[B, N * H, K * T, R]`."""
+        return weights.flatten(1, -3).unflatten(0, (self.images, -1)).transpose(1, 2).flatten(2, 3)
+
+
 def eager_attention_forward(
     module: nn.Module,
     query: Tensor,
@@ -26,6 +49,7 @@ def eager_attention_forward(
     attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
+    rows: FoldedRows | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
     """Compute scaled dot-product attention by matrix products (Vaswani et al., 2017, Eq. 1).
@@ -35,6 +59,7 @@ def eager_attention_forward(
         key: `[B, H, R, d_k]`.
         value: `[B, H, R, d_v]`.
         attention_mask: added to the scores, broadcastable to `[B, H, T, R]`.
+        rows: form of the returned weights, if the queries are text rows that are folded onto their image.
 
     Returns:
         The attended values `[B, T, H, d_v]` and the weights `[B, H, T, R]`.
@@ -45,7 +70,9 @@ def eager_attention_forward(
     # In half precision, exponentials of scores would lose too many digits.
     exact = torch.promote_types(scores.dtype, torch.float32)
     weights = nn.functional.softmax(scores, dim=-1, dtype=exact).to(query.dtype)
+    weights = weights if rows is None else rows.unfold(weights)
     dropped = nn.functional.dropout(weights, p=dropout, training=module.training)
+    dropped = dropped if rows is None else rows.fold(dropped)
     return (dropped @ value).transpose(1, 2), weights  # [B, T, H, d_v]
 
 
@@ -129,15 +156,22 @@ class MultiHeadAttention(nn.Module):
         values = torch.cat((values, math.sqrt(self.memory_slots) * self.memory_values.expand(rows)), dim=1)
         return keys, values, visible_slots(mask, self.memory_slots)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Any) -> tuple[Tensor, Tensor | None]:
-        """Return attended values `[B, T, H, d_v]` and weights `[B, H, T, R]` (None except in eager attention)."""
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return attended values `[B, T, H, d_v]` and weights `[B, H, T, R]` (None except in eager attention).
+
+        Args:
+            **options: further options of `eager_attention_forward`.
+        """
         function: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
         dropout = self.dropout if self.training else 0.0
         # Where nothing is hidden, transformers makes no causal mask for sdpa: the function is told instead.
         is_causal = self.is_causal and mask is None and query.shape[2] > 1
-        return function(self, query, key, value, mask, scaling=self.scaling, dropout=dropout, is_causal=is_causal)
+        options |= {"scaling": self.scaling, "dropout": dropout, "is_causal": is_causal}
+        return function(self, query, key, value, mask, **options)
 
     def forward(self, queries: Tensor, memory: Tensor, mask: Any = None) -> tuple[Tensor, Tensor | None]:
         """Attend from `queries` `[B, T, D]` to `memory` `[B, R, D]`; return `[B, T, D]` and the weights."""
@@ -197,12 +231,13 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
 
     def project_levels(self, levels: Tensor) -> tuple[Tensor, Tensor]:
         """Compute keys and values `[B, N * H, R, d]` of encoder levels `[B, N, R, D]`."""
+        joined = levels.flatten(1, 2)  # [B, N * R, D]: quantized layers of bitsandbytes read at most three dimensions
 
         def heads_of_levels(states: Tensor) -> Tensor:
-            states = states.unflatten(-1, (self.num_heads, -1))  # [B, N, R, H, d]
+            states = states.unflatten(1, (levels.shape[1], -1)).unflatten(-1, (self.num_heads, -1))  # [B, N, R, H, d]
             return states.transpose(2, 3).flatten(1, 2)  # [B, N * H, R, d]
 
-        return heads_of_levels(self.k_proj(levels)), heads_of_levels(self.v_proj(levels))
+        return heads_of_levels(self.k_proj(joined)), heads_of_levels(self.v_proj(joined))
 
     def keys_and_values(self, levels: Callable[[], Tensor], cache: Cache | None) -> tuple[Tensor, Tensor]:
         """Project the levels, or return the keys and values of an earlier step.
@@ -236,16 +271,13 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
             One output per level `[B * K, T, N, D]`, and the weights `[B * K, N, H, T, R]` or None.
         """
         key, value = self.keys_and_values(levels, cache)
-        rows, length = queries.shape[:2]
-        images = key.shape[0]
-        folded = queries.reshape(images, -1, queries.shape[-1])  # [B, K * T, D]
+        rows = FoldedRows(key.shape[0], queries.shape[1], num_levels)
+        folded = queries.reshape(rows.images, -1, queries.shape[-1])  # [B, K * T, D]
         query = self.split_heads(self.q_proj(folded)).repeat(1, num_levels, 1, 1)  # [B, N * H, K * T, d_k]
-        attended, weights = self.attend(query, key, value, mask)  # [B, K * T, N * H, d_v]
-        output = self.o_proj(attended.unflatten(2, (num_levels, self.num_heads)).flatten(3))  # [B, K * T, N, D]
-        if weights is not None:
-            weights = weights.unflatten(2, (-1, length)).transpose(1, 2)  # [B, K, N * H, T, R]
-            weights = weights.flatten(0, 1).unflatten(1, (num_levels, self.num_heads))  # [B * K, N, H, T, R]
-        return output.reshape(rows, length, num_levels, -1), weights  # [B * K, T, N, D]
+        attended, weights = self.attend(query, key, value, mask, rows=rows)  # [B, K * T, N * H, d_v]
+        joined = attended.unflatten(2, (num_levels, self.num_heads)).flatten(3).flatten(1, 2)  # [B, K * T * N, H * d]
+        output = self.o_proj(joined)  # [B, K * T * N, D]
+        return output.reshape(*queries.shape[:2], num_levels, -1), weights  # [B * K, T, N, D]
 
 
 class AttentionOnAttention(nn.Module):

@@ -133,7 +133,8 @@ class GPT2TextDecoder(TextDecoder):
     def __init__(self, config: GPT2CaptioningConfig) -> None:
         super().__init__(config)
         text = config.text_config
-        text._attn_implementation = config._attn_implementation  # GPT2Attention reads it there
+        if text._attn_implementation is None:  # GPT2Attention reads it there
+            text._attn_implementation = config._attn_implementation
         self.wte = nn.Embedding(text.vocab_size, text.hidden_size)
         self.wpe = nn.Embedding(text.max_position_embeddings, text.hidden_size)
         self.dropout = nn.Dropout(text.embd_pdrop)

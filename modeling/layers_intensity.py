@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from .inputs_captioning import RegionFeatures
-from .layers_attention import MultiHeadAttention
+from .layers_attention import FoldedRows, MultiHeadAttention
 from .modeling_captioning import CaptioningForConditionalGeneration
 
 logger = logging.get_logger(__name__)
@@ -80,11 +80,15 @@ class IntensityAttention(MultiHeadAttention):
         """Project and activate `[B, Q, D]` to `[B, H, Q, d]`."""
         return self.activate(self.split_heads(projection(states)))
 
-    def attended(self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute Eq. 2 and 3: `[B, Q, H, d]` after dropout, and the weights `[B, H, Q, K]`."""
+    def attended(
+        self, query: Tensor, key: Tensor, value: Tensor, visible: Tensor, rows: FoldedRows | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Compute Eq. 2 and 3: `[B, Q, H, d]` after dropout, and the weights `[B, H, Q, K]`, in the form of `rows`."""
         scores = self.activate(query @ key.transpose(-1, -2) * self.scaling)
         weights = scores.float().masked_fill(visible == 0, HIDDEN_SCORE).softmax(-1).to(value.dtype)
-        return self.attended_dropout(weights @ value).transpose(1, 2), weights
+        weights = weights if rows is None else rows.unfold(weights)
+        folded = weights if rows is None else rows.fold(weights)
+        return self.attended_dropout(folded @ value).transpose(1, 2), weights
 
     def intensities(self, past: Tensor, value: Tensor, visible: Tensor) -> Tensor:
         """Return the intensities of Eq. 4 summed over visible keys, `[B, H, Q]` in float32."""

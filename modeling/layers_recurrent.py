@@ -14,6 +14,7 @@ from .inputs_captioning import RegionFeatures
 from .layers_attention import (
     AttentionOnAttention,
     FeedForward,
+    FoldedRows,
     MultiHeadAttention,
     RecurrentCache,
     Residual,
@@ -202,9 +203,8 @@ class PreparedDotAttention(MultiHeadAttention):
         rows, length = queries.shape[:2]
         folded = queries.reshape(keys.shape[0], -1, queries.shape[-1])  # [B, K * T, D]
         query = self.split_heads(self.q_proj(folded))
-        attended, weights = self.attend(query, self.split_heads(keys), self.split_heads(values), mask)
-        if weights is not None:  # [B, H, K * T, R] to [B * K, H, T, R]
-            weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
+        form = FoldedRows(len(keys), length)
+        attended, weights = self.attend(query, self.split_heads(keys), self.split_heads(values), mask, rows=form)
         return attended.flatten(2).reshape(rows, length, -1), weights
 
 
@@ -237,7 +237,8 @@ class AdditiveAttention(nn.Module):
         """
         queries = self.query_projection(queries).unflatten(0, (keys.shape[0], -1))  # [B, K, A]
         summed = keys[:, None] + queries[:, :, None]  # [B, K, R, A]
-        scores = self.score(self.activation(summed))[..., 0] * self.scale  # [B, K, R]
+        scores = self.score(self.activation(summed).flatten(0, 1))  # [B * K, R, 1]
+        scores = scores[..., 0].unflatten(0, queries.shape[:2]) * self.scale  # [B, K, R]
         if region_mask is not None:
             scores = scores.masked_fill(~region_mask[:, None], -torch.inf)
         return scores.softmax(-1)

@@ -209,19 +209,17 @@ class CaptioningPreTrainedModel(PreTrainedModel):
 
     def set_attn_implementation(self, attn_implementation: str | dict[str, Any], **kwargs: Any) -> None:
         """As in transformers; a part that does not support the implementation computes its attention eagerly."""
-        if isinstance(attn_implementation, str):
-            requested = {"": attn_implementation}
-            for name in self.config.sub_configs.keys() - {"vision_config"}:
-                if getattr(self.config, name) is None:
-                    continue
-                # Set here, since it belongs to no submodel, about which transformers would warn.
-                getattr(self.config, name)._attn_implementation_internal = requested[name] = attn_implementation
-            backbone = next((part for part in self.modules() if isinstance(part, VisionBackbone)), None)
-            if backbone is not None:
-                tower = backbone.model.config
-                requested["vision_config"] = supported_attentions(backbone.auto_class, tower, attn_implementation)
-            attn_implementation = requested
-        super().set_attn_implementation(attn_implementation, **kwargs)
+        if not isinstance(attn_implementation, str):
+            return super().set_attn_implementation(attn_implementation, **kwargs)
+        requested = {"": attn_implementation}
+        backbone = next((part for part in self.modules() if isinstance(part, VisionBackbone)), None)
+        if backbone is not None:
+            tower = backbone.model.config
+            requested["vision_config"] = supported_attentions(backbone.auto_class, tower, attn_implementation)
+        super().set_attn_implementation(requested, **kwargs)
+        for name in self.config.sub_configs.keys() - {"vision_config"}:
+            if (part := getattr(self.config, name)) is not None:  # of no submodel, about which transformers would warn
+                part._attn_implementation_internal = self.config._attn_implementation
 
     def save_pretrained(self, save_directory: Any, is_main_process: bool = True, **kwargs: Any) -> None:
         """Save as in transformers, with the files that the Auto classes need where the package is not installed."""
@@ -230,7 +228,8 @@ class CaptioningPreTrainedModel(PreTrainedModel):
         ):
             self.generation_config._from_model_config = False  # so marked, it would lose these entries when loaded
         super().save_pretrained(save_directory, is_main_process=is_main_process, **kwargs)
-        for complete in self.checkpoint_completions if is_main_process else ():
+        is_adapter = getattr(self, "_hf_peft_config_loaded", False)  # without configuration and weights of the model
+        for complete in self.checkpoint_completions if is_main_process and not is_adapter else ():
             complete(save_directory)
 
 

@@ -139,6 +139,8 @@ class ShowAttendTellEncoder(ShowAttendTellPreTrainedModel, CaptioningEncoder):
     def __init__(self, config: ShowAttendTellConfig) -> None:
         super().__init__(config)
         self.keys = nn.ModuleList([AnnotationKeys(config) for _ in range(config.num_layers)])
+        # Without a vision part, there is nothing to checkpoint.
+        self.supports_gradient_checkpointing = any(hasattr(part, "gradient_checkpointing") for part in self.modules())
         self.post_init()
 
     def encode_regions(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .configuration_zodiac import ZodiacConfig
 from .inputs_captioning import RegionFeatures
-from .layers_attention import BeamFoldingCrossAttention, FeedForward, Residual, rows_of_images
+from .layers_attention import BeamFoldingCrossAttention, FeedForward, FoldedRows, Residual, rows_of_images
 from .layers_intensity import (
     IntensityAttention,
     IntensityForConditionalGeneration,
@@ -185,7 +185,7 @@ class CrossIntensityAttention(RunningIntensityAttention, BeamFoldingCrossAttenti
         folded = self.before(queries.reshape(key.shape[0], -1, queries.shape[-1]))  # [B, K * T, D]
         query, past = self.heads(self.q_proj, folded), self.heads(self.p_proj, folded)
         visible = visible_entries(step.memory_masks["region"], key)[:, :, :1]  # [B, 1, 1, R]
-        attended, weights = self.attended(query, key, value, visible)
+        attended, weights = self.attended(query, key, value, visible, FoldedRows(key.shape[0], length))
         sums = self.intensities(past, value, visible).unflatten(2, (-1, length))  # [B, H, K, T]
         sums = sums.transpose(1, 2).flatten(0, 1)  # [B * K, H, T]
         counts = rows_of_images(visible.sum(-1), rows)  # [B * K, 1, 1]
@@ -195,7 +195,6 @@ class CrossIntensityAttention(RunningIntensityAttention, BeamFoldingCrossAttenti
             pooled = self.pooled(sums, counts.expand(-1, -1, length), step)
         attended = attended.reshape(rows, length, *attended.shape[2:])  # [B * K, T, H, d]
         output = self.o_proj(self.scaled(attended, pooled).flatten(2))
-        weights = weights.unflatten(2, (-1, length)).transpose(1, 2).flatten(0, 1)
         return output, weights, pooled.expand(rows, -1, length)
 
 

@@ -104,8 +104,9 @@ class ZodiacAoANetEncoder(ZodiacAoANetPreTrainedModel, RefiningEncoder):
             projected = projected * regions.region_mask[..., None]
         mask = None  # a mask of ones is not the same as none in the released pool
         if regions.region_mask is not None:
-            hidden = torch.finfo(projected.dtype).min * ~regions.region_mask
-            mask = hidden.to(projected.dtype)[:, None, None]  # [B, 1, 1, R], added to the scores
+            hidden = ~regions.region_mask[:, None, None]  # [B, 1, 1, R]
+            lowest = torch.finfo(projected.dtype).min
+            mask = projected.new_zeros(hidden.shape).masked_fill(hidden, lowest)  # added to the scores
         recorded = (output_attentions, output_hidden_states, output_gates)
         return self.refine(regions, projected, RefiningStep(mask), global_features, *recorded)
 

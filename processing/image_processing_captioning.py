@@ -25,8 +25,11 @@ from transformers.image_utils import (
     get_image_size_for_max_height_width,
 )
 from transformers.processing_utils import ImagesKwargs
+from transformers.utils import logging
 
 from .image_reading import open_image, read_image, turn_of
+
+logger = logging.get_logger(__name__)
 
 try:  # needed by the fast path only
     from torchvision.io import ImageReadMode, decode_jpeg
@@ -197,6 +200,21 @@ class _ImageSteps:
         if unknown := sorted(kwargs.keys() - known):
             raise TypeError(f"{type(self).__name__} has no settings {unknown}; expected some of {sorted(known)}.")
         super().__init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, image_processor_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build from stored settings; those that this version does not know are kept as attributes, with a warning.
+
+        Raises:
+            TypeError: a stored setting has the name of a method or attribute that is no setting.
+        """
+        stored, known = dict(image_processor_dict), cls.valid_kwargs.__annotations__.keys() | LOADED_KEYS
+        unknown = {name: stored.pop(name) for name in sorted(stored.keys() - known) if not hasattr(cls, name)}
+        built = super().from_dict(stored, **kwargs)  # type: ignore[misc]
+        if unknown:
+            logger.warning_once(f"Settings of a different version of {cls.__name__} have no effect: {list(unknown)}.")
+            vars(built[0] if isinstance(built, tuple) else built).update(unknown)
+        return built
 
     @classmethod
     def from_backbone(

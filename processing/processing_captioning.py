@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import string
+import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -16,10 +17,18 @@ from transformers.utils import logging
 logger = logging.get_logger(__name__)
 
 IGNORED_LABEL = -100
+FINAL_PUNCTUATION = r"[\s.,;:!?。，、；：！？．،؛؟۔।॥]+$"
+"""Blanks and punctuation at the end of a caption, in the forms of Chinese, Japanese, Arabic and Hindi too."""
 # Layouts of inputs that have one entry per image; `CaptioningConfig.encoder_inputs` describes them.
 IMAGE_LAYOUTS = ("ids", "vector", "region", "relation")
 # Arrays of an image's regions, by the keys of their entry.
 REGION_KEYS = ("features", "boxes", "views")
+# Options of texts for one call, as in the processors of transformers.
+TEXT_OPTIONS = ("padding", "truncation", "max_length", "return_tensors")
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "padding": (True, False, "longest", "max_length", "do_not_pad"),
+    "truncation": (None, True, False, "longest_first", "only_first", "do_not_truncate"),
+}
 # How far a box may lie outside of the image before it is an error; smaller excess is rounding and is clamped.
 BOX_TOLERANCE = 0.01
 
@@ -72,6 +81,8 @@ class CaptioningProcessor(ProcessorMixin):
     checkpoint_completions: ClassVar[list[Callable[[Any], None]]] = []
     # Names under which words may be given for a declared input of the layout `"ids"`: name -> declared input.
     word_columns: ClassVar[Mapping[str, str]] = {}
+    # Defaults of the options of texts, below those of the tokenizer.
+    text_kwargs: ClassVar[Mapping[str, Any]] = {"padding": True}
 
     def __init__(
         self,
@@ -189,9 +200,6 @@ class CaptioningProcessor(ProcessorMixin):
         text: str | Sequence[str] | None = None,
         regions: Any = None,
         text_target: str | Sequence[str] | None = None,
-        return_tensors: str | None = None,
-        max_length: int | None = None,
-        padding: bool | str = True,
         **kwargs: Any,
     ) -> BatchFeature:
         """Prepare a batch of B images (or of their regions) and T tokens.
@@ -203,12 +211,16 @@ class CaptioningProcessor(ProcessorMixin):
             regions: one entry per image, see `batch_regions`; replaces `images`.
             text_target: captions to learn: one per image, or the same number for each, with the captions of an image
                 adjacent.
-            return_tensors: `"pt"` or `"np"`; None returns lists.
-            max_length: longest prompt or caption in tokens, with its begin or end token; longer ones are truncated and
-                keep that token.
-            padding: rows are always padded to the longest; values other than True or `"longest"` raise.
-            **kwargs: declared inputs, one entry per image (`attribute_ids=[[3, 7], [5]]`), and settings of the image
-                processor for this call.
+            **kwargs: declared inputs, one entry per image (`attribute_ids=[[3, 7], [5]]`); settings of the image
+                processor for this call; and the options below. Settings and options may also be given as
+                `images_kwargs={...}`, `text_kwargs={...}` and `common_kwargs={"return_tensors": ...}`, as in every
+                processor of transformers. Options that the tokenizer was built with are its defaults.
+            return_tensors (`str`, *optional*): `"pt"` or `"np"`; None returns lists.
+            max_length (`int`, *optional*): longest prompt or caption in tokens, with its begin or end token.
+            truncation (`bool`, *optional*): truncate rows to `max_length` tokens; they keep their begin or end token.
+                Default: where `max_length` is given. True without it: to the tokenizer's `model_max_length`.
+            padding (`bool` or `str`, *optional*): True (default) or `"longest"` pads rows to the longest;
+                `"max_length"` to `max_length`; False not at all, which returns lists of different lengths.
 
         Returns:
             From `images`: `pixel_values` `[B, C, H, W]`; if a study has several views, `[B, V, C, H, W]`, padded with
@@ -221,42 +233,86 @@ class CaptioningProcessor(ProcessorMixin):
 
         Raises:
             ValueError: nothing was given, both images and regions were, or their number does not match the texts.
-            TypeError: a keyword is neither a declared input nor a setting of the image processor.
+            TypeError: a keyword is neither a declared input nor an option nor a setting of the image processor.
         """
         declared = {name: kwargs.pop(name) for name in self.input_columns if name in kwargs}
-        known = set(self.image_processor.valid_kwargs.__annotations__)
-        if unknown := sorted(kwargs.keys() - known):
-            raise TypeError(
-                f"{type(self).__name__} has no arguments {unknown}; expected images, text, regions, text_target, "
-                f"return_tensors, max_length, padding, {''.join(f'{name}, ' for name in self.input_columns)}or a "
-                f"setting of the image processor: {sorted(known)}."
-            )
+        text_options, image_options = self.options_of_call(kwargs)
+        longest = None if text_options["truncation"] in (False, "do_not_truncate") else text_options["max_length"]
         if images is not None and regions is not None:
             raise ValueError("Both `images` and `regions` were given; pass one of them.")
         if images is None and regions is None and text is None and text_target is None and not declared:
             raise ValueError("Nothing was given; expected `images`, `regions`, `text` or `text_target`.")
-        if padding not in (True, "longest"):
-            raise ValueError(f"padding={padding!r} is not supported: rows are padded to the longest (padding=True).")
         data: dict[str, Any] = {}
         count = None
         if images is not None:
-            data.update(self._encode_images(images, return_tensors, kwargs))
+            data.update(self._encode_images(images, text_options["return_tensors"], image_options))
             count = len(data["pixel_values"])
         if regions is not None:
             found, given = split_regions(regions, self.input_columns)
-            if self.requires_region_boxes and any(not _has_boxes(entry) for entry in found):
+            has_boxes = [isinstance(entry, Mapping) and entry.get("boxes") is not None for entry in found]
+            if self.requires_region_boxes and not all(has_boxes):
                 self._require_relations(given.keys() | declared.keys())
             data.update(batch_regions(found))
             declared |= given
             count = len(data["region_features"])
         if declared:
             padded = self.pad_columns(declared, len(next(iter(declared.values()))) if count is None else count)
-            data.update(_as_tensors(padded) if return_tensors == "pt" else padded)
+            convert = torch.from_numpy if text_options["return_tensors"] == "pt" else np.asarray
+            data.update({name: convert(values) for name, values in padded.items()})
         if text is not None:
-            data.update(self.encode_prompts(_one_each(text, count), max_length))
+            data.update(self.encode_prompts(_one_each(text, count), longest))
         if text_target is not None:
-            data["labels"] = self.encode_captions(_some_each(text_target, count), max_length)
-        return BatchFeature(data, tensor_type=return_tensors)
+            data["labels"] = self.encode_captions(_some_each(text_target, count), longest)
+        self._apply_padding(data, text_options)
+        return BatchFeature(data, tensor_type=text_options["return_tensors"])
+
+    def options_of_call(self, kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the options of texts and the settings of the image processor of a call, see `__call__`.
+
+        Raises:
+            TypeError: a name is not known.
+            ValueError: an option is given twice.
+        """
+        settings, texts = set(self.image_processor.valid_kwargs.__annotations__), {*TEXT_OPTIONS}
+        known = {"text_kwargs": texts, "images_kwargs": settings, "common_kwargs": {"return_tensors"}}
+        unknown = kwargs.keys() - known.keys() - texts - settings
+        unknown |= {name for form, names in known.items() for name in {*kwargs.get(form, ())} - names}
+        if unknown:
+            raise TypeError(
+                f"{type(self).__name__} has no arguments {sorted(unknown)}; expected images, text, regions, "
+                f"text_target, {', '.join((*TEXT_OPTIONS, *self.input_columns, *known))}, or a setting of the image "
+                f"processor: {sorted(settings)}."
+            )
+        defaults = {name: value for name, value in self.tokenizer.init_kwargs.items() if name in TEXT_OPTIONS}
+        merged = self._merge_kwargs(self.valid_processor_kwargs, tokenizer_init_kwargs=defaults, **kwargs)
+        tensors = merged["images_kwargs"].pop("return_tensors", None)
+        of_texts = {**dict.fromkeys(TEXT_OPTIONS), "return_tensors": tensors, **merged["text_kwargs"]}
+        for name, choices in CHOICES.items():
+            if of_texts[name] not in choices:
+                raise ValueError(f"{name}={of_texts[name]!r} is not supported, expected one of {choices}.")
+        truncates = of_texts["truncation"] not in (None, False, "do_not_truncate")
+        if of_texts["max_length"] is None and (truncates or of_texts["padding"] == "max_length"):
+            of_texts["max_length"] = self.tokenizer.model_max_length
+            if of_texts["max_length"] > 10**9:  # so transformers says that there is none
+                raise ValueError("These options need `max_length`: the tokenizer has no `model_max_length`.")
+        return of_texts, merged["images_kwargs"]
+
+    def _apply_padding(self, data: dict[str, Any], options: Mapping[str, Any]) -> None:
+        """Replace the padding of texts to the longest by padding to `max_length`, or by none."""
+        fill = {"decoder_input_ids": self.tokenizer.pad_token_id, "decoder_attention_mask": 0, "labels": IGNORED_LABEL}
+        if options["padding"] == "max_length":
+            if "decoder_input_ids" in data:
+                data.setdefault("decoder_attention_mask", np.ones_like(data["decoder_input_ids"]))
+            for name in fill.keys() & data.keys():
+                missing = max(0, options["max_length"] - data[name].shape[1])
+                sides = (0, missing) if name == "labels" else (missing, 0)
+                data[name] = np.pad(data[name], ((0, 0), sides), constant_values=fill[name])
+        elif options["padding"] in (False, "do_not_pad"):
+            real = {"labels": data["labels"] != IGNORED_LABEL} if "labels" in data else {}
+            if "decoder_attention_mask" in data:  # there is one if any row is padded
+                real["decoder_input_ids"] = data.pop("decoder_attention_mask") == 1
+            for name in (name for name, mask in real.items() if not mask.all()):
+                data[name] = [row[mask] for row, mask in zip(data[name], real[name], strict=True)]
 
     def _require_relations(self, given: Collection[str]) -> None:
         """Raise a `ValueError` unless relations between regions are given, which replace boxes."""
@@ -331,14 +387,16 @@ class CaptioningProcessor(ProcessorMixin):
 
     def normalise_caption(self, caption: str) -> str:
         """Normalise whitespace, case and punctuation of a caption by this processor's settings."""
+        caption = unicodedata.normalize("NFC", caption)  # an accented letter is one token however it was typed
         words = (caption.lower() if self.lowercase else caption).split()
         if self.drop_punctuation:
             words = [word for word in words if word.strip(string.punctuation)]
         text = " ".join(words)
-        return re.sub(r"[\s.,;:!?]+$", "", text) if self.drop_final_punctuation else text
+        return re.sub(FINAL_PUNCTUATION, "", text) if self.drop_final_punctuation else text
 
     def normalise_prompt(self, prompt: str) -> str:
         """Normalise whitespace and case of a prompt by this processor's settings."""
+        prompt = unicodedata.normalize("NFC", prompt)
         return " ".join((prompt.lower() if self.lowercase else prompt).split())
 
     def text_for_tokenizer(self, text: str) -> str:
@@ -434,14 +492,6 @@ def _some_each(captions: str | Sequence[str], images: int | None) -> list[str]:
             f"{len(captions)} captions were given for {images} images; give the same number for each image."
         )
     return captions
-
-
-def _as_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, torch.Tensor]:
-    return {name: torch.from_numpy(values) for name, values in arrays.items()}
-
-
-def _has_boxes(entry: Any) -> bool:
-    return isinstance(entry, Mapping) and entry.get("boxes") is not None
 
 
 def split_regions(regions: Any, declared: Mapping[str, str]) -> tuple[list[Any], dict[str, list[Any]]]:

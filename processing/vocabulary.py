@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -18,6 +19,11 @@ import numpy as np
 
 DELETED = str.maketrans("", "", "'.")
 SEPARATORS = re.compile(r'[,;!?"()\-/\r\n]')
+
+
+def composed(text: str) -> str:
+    """Return a text in composed form (NFC), in which an accented letter is the same token however it was typed."""
+    return unicodedata.normalize("NFC", text)
 
 
 def karpathy_words(caption: str) -> list[str]:

@@ -194,6 +194,7 @@ def writing_calls(source: str) -> set[str]:
 FRESH = "in a folder that `new_folder` or `tempfile` has just made: nobody's links are in it"
 TRANSFORMERS = "part of `save_pretrained`, which writes as that of transformers does"
 RUN = "in the folder of a run, in which `only_run_in` has found no link out of it"
+CACHE = "a file of the cache that the user's libraries share, replaced by one with the name of this process"
 ATOMIC = "into a file that `atomic_file` has opened"
 # Files of the package that write by other means than `output_files`: the calls, and why that is right.
 OTHER_WRITERS = {
@@ -207,6 +208,7 @@ OTHER_WRITERS = {
     "hf_captioners/metrics/spice.py": ({"write_text"}, FRESH),
     "hf_captioners/onnx/exporting.py": ({"shutil.copyfile"}, FRESH),
     "hf_captioners/onnx/graphs.py": ({"write_bytes"}, FRESH),
+    "hf_captioners/pipelines/instructed_checks.py": ({"write_text", "os.replace"}, CACHE),
     "hf_captioners/pipelines/image_captioning.py": ({"write_text", "save_pretrained", "os.replace"}, TRANSFORMERS),
     "hf_captioners/training/attribute_detector.py": ({"save_pretrained"}, RUN),
     "hf_captioners/training/hub_trainer.py": ({"os.link", "shutil.copyfile"}, FRESH),

@@ -1,4 +1,4 @@
-"""Untrained image-to-text models of transformers that this library does not support."""
+"""Untrained image-to-text models of transformers that this library captions with, and does not train."""
 
 from pathlib import Path
 from typing import Any

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
     from .ray_engine import RayEngine
+logger = logging.getLogger(__name__)
 
 
 class UnreadableImage(NamedTuple):
@@ -41,10 +43,12 @@ class CaptionedBatch(NamedTuple):
         records: for each image `image` (the path), `caption` and `score`. Of several captions these are those of the
             best, and all of them are in `captions` and `scores`, the best first.
         unreadable: images of the batch that cannot be read.
+        unfinished: number of captions that were cut at `max_new_tokens`, of captioners that follow instructions.
     """
 
     records: list[dict[str, Any]]
     unreadable: list[UnreadableImage]
+    unfinished: int = 0
 
 
 def caption_batches(
@@ -102,15 +106,36 @@ def caption_batches(
     else:
         computed = engine.columns(pipeline, batches, workers, options)
     # The results come first: an engine is closed when it is asked for a batch after the last one.
-    return map(partial(_captioned_batch, prefix=prefix, suffix=suffix, bad_words=bad_words), computed, batches)
+    return counted(
+        map(partial(_captioned_batch, prefix=prefix, suffix=suffix, bad_words=bad_words), computed, batches)
+    )
+
+
+def counted(batches: Iterator[CaptionedBatch]) -> Iterator[CaptionedBatch]:
+    """Yield batches, and report at the end how many captions were cut."""
+    unfinished = total = 0
+    for batch in batches:
+        unfinished, total = unfinished + batch.unfinished, total + len(batch.records)
+        yield batch
+    report_unfinished(unfinished, total)
+
+
+def report_unfinished(unfinished: int, total: int) -> None:
+    """Report captions that were cut at `max_new_tokens`, if there are any."""
+    if unfinished:
+        logger.warning(
+            f"{unfinished:,} of {total:,} captions have no end token: they were cut at the limit of new tokens. Raise "
+            "`--max_new_tokens`, or ask for shorter captions with `--instruction`."
+        )
 
 
 def _captioned_batch(
     columns: dict[str, list[Any]], images: Sequence[str], prefix: str, suffix: str, bad_words: Sequence[str]
 ) -> CaptionedBatch:
-    """Return the records of a batch from its columns `caption`, `score` and `error`."""
+    """Return the records of a batch from its columns, see `CaptionBatches.caption`."""
     records, unreadable = [], []
-    for name, captions, scores, error in zip(images, *columns.values(), strict=True):
+    rows = zip(images, columns["caption"], columns["score"], columns["error"], strict=True)
+    for name, captions, scores, error in rows:
         texts = captions if isinstance(captions, list) else [captions or ""]
         word = bad_word_in(" \n ".join(texts), bad_words)
         if error is not None or word is not None:
@@ -121,7 +146,7 @@ def _captioned_batch(
         several = isinstance(captions, list)
         record = {"image": name, "caption": texts[0], "score": scores[0] if several else scores}
         records.append(record | ({"captions": texts, "scores": scores} if several else {}))
-    return CaptionedBatch(records, unreadable)
+    return CaptionedBatch(records, unreadable, columns.get("ended", []).count(False))
 
 
 def job_settings(
@@ -152,6 +177,10 @@ def job_settings(
         model.generation_config.to_dict(),
         sorted(tokenizer.get_vocab().items()),
     ]
+    if pipeline.instructed is not None:
+        used = pipeline.instructed.settings(options.get("instruction"))
+        job["instruction"] = used.pop("instruction")
+        parts += [pipeline.processor.to_dict(), used]
     config = {name: value for name, value in model.config.to_dict().items() if name not in UNRELATED}
     return {
         "backend": TORCH,

@@ -21,6 +21,8 @@ from .image_list import views_of
 if TYPE_CHECKING:
     from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
+KINDS = {"score": pyarrow.float64(), "ended": pyarrow.bool_()}  # of columns that have no texts
+
 
 def load_pipeline(
     model: str | Sequence[str] | None = None,
@@ -134,7 +136,8 @@ class CaptionBatches:
         backend: `"torch"`, or `"onnx"` for a folder that `hf-captioners export` wrote.
         reduced_reading: decode large JPEG files at a reduced size, see `least_side_of`: a fraction of the time, and
             pixels that differ by a few grey levels.
-        **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`.
+        **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`,
+            `instruction`.
 
     Example:
         ```python
@@ -185,8 +188,9 @@ class CaptionBatches:
             batch: columns by name.
 
         Returns:
-            A copy with the columns `caption`, `score` (sum of the log-probabilities of its tokens) and `error`. With
-            `num_return_sequences` above 1, `caption` and `score` have lists.
+            A copy with the columns `caption`, `score` (sum of the log-probabilities of its tokens) and `error`; of
+            captioners that follow instructions also `ended`, False of a caption that was cut at `max_new_tokens`.
+            With `num_return_sequences` above 1, `caption` and `score` have lists.
 
         Raises:
             KeyError: there is no column of this name.
@@ -197,31 +201,51 @@ class CaptionBatches:
         result = copy.copy(batch)
         several = (self.generate.get("num_return_sequences") or 1) > 1
         for name, values in self.caption(self.preparation()(undecoded(batch, self.column))).items():
-            kind = pyarrow.float64() if name == "score" else pyarrow.string()
-            result[name] = TypedColumn(values, pyarrow.list_(kind) if several and name != "error" else kind)
+            kind = KINDS.get(name, pyarrow.string())
+            is_list = several and name in ("caption", "score")
+            result[name] = TypedColumn(values, pyarrow.list_(kind) if is_list else kind)
         return result
 
-    def preparation(self) -> "Preparation":
-        """Return what decodes and prepares images, which other processes can do."""
+    def preparation(self, joins: bool = True) -> "Preparation":
+        """Return what decodes and prepares images, which other processes can do.
+
+        Args:
+            joins: encode the images of a batch together where the captioner follows an instruction; False: its items
+                are joined to batches later.
+
+        Raises:
+            ValueError: there is an instruction, and the captioner reads none.
+        """
+        if (instruction := self.generate.get("instruction")) is not None:
+            self.pipeline.require_instruction_read(instruction)
         preparing = copy.copy(self.pipeline)
         preparing.model = SimpleNamespace(dtype=self.pipeline.dtype)  # all that `prepare` asks of it
-        return Preparation(preparing, self.generate, least_side_of(preparing) if self.reduced_reading else None)
+        least_side = least_side_of(preparing) if self.reduced_reading else None
+        return Preparation(preparing, self.generate, least_side, joins)
 
     def caption(self, prepared: PreparedBatch) -> dict[str, list[Any]]:
-        """Return the columns `caption`, `score` and `error` of prepared images.
+        """Return the columns `caption`, `score` and `error` of prepared images, and `ended`, see the call.
 
         Raises:
             ValueError: the captioner fails on images that are whole.
         """
         options = self.generate | {"return_scores": True}
+        follows = getattr(self.pipeline, "instructed", None) is not None
+        if follows:
+            options["return_ended"] = True
         try:
             found = iter(self.pipeline.caption_prepared(prepared.items, **options) if prepared.items else ())
         except Exception as error:
             raise _fault_of(self.pipeline, error) from error
         captions: list[Any] = []
         scores: list[Any] = []
-        for fault in prepared.errors:
+        ended: list[bool | None] = []
+        errors = list(prepared.errors)
+        for place, fault in enumerate(prepared.errors):
             records = [] if fault is not None else next(found)
+            if records and "error" in records[0]:
+                errors[place], records = records[0]["error"], []
+            ended.append(records[0].get("ended") if records else None)
             texts = [record["generated_text"] for record in records]
             values = [record["score"] for record in records]
             if not all(map(math.isfinite, values)):
@@ -233,7 +257,8 @@ class CaptionBatches:
             several = len(records) > 1
             captions.append(None if not records else texts if several else texts[0])
             scores.append(None if not records else values if several else values[0])
-        return {"caption": captions, "score": scores, "error": list(prepared.errors)}
+        columns: dict[str, list[Any]] = {"caption": captions, "score": scores, "error": errors}
+        return columns | ({"ended": ended} if follows else {})
 
 
 class Preparation:
@@ -243,12 +268,18 @@ class Preparation:
         pipeline: a pipeline without its model.
         options: arguments of its `prepare`.
         least_side: see `read_image`.
+        joins: see `CaptionBatches.preparation`.
     """
 
     def __init__(
-        self, pipeline: "ImageCaptioningPipeline", options: dict[str, Any], least_side: int | None = None
+        self,
+        pipeline: "ImageCaptioningPipeline",
+        options: dict[str, Any],
+        least_side: int | None = None,
+        joins: bool = True,
     ) -> None:
         self.pipeline, self.options, self.least_side = pipeline, options, least_side
+        self.joins = joins and getattr(pipeline, "instructed", None) is not None
 
     def __call__(self, images: Iterable[Any]) -> PreparedBatch:
         """Prepare the images of a batch, see `CaptionBatches`."""
@@ -263,17 +294,34 @@ class Preparation:
                 errors[place] = str(error)
         if any(isinstance(image, list) for image in read):  # images among studies are studies of one view
             read = [image if image is None or isinstance(image, list) else [image] for image in read]
-        items = []
+        items: dict[int, Any] = {}
         for place, image in enumerate(read):
             if image is None:
                 continue
             try:
-                items.append(self.pipeline.prepare(image, **self.options))
+                items[place] = self.pipeline.prepare(image, **self.options)
             except Exception as error:  # image processors raise errors of many types, for example of a thin image
-                source = sources[place]
-                name = source if isinstance(source, str) else f"given as {type(source).__name__}"
-                errors[place] = f"The image {name} cannot be prepared: {error}"
-        return PreparedBatch(items, errors)
+                errors[place] = _not_prepared(sources[place], error)
+        if not self.joins:
+            return PreparedBatch(list(items.values()), errors)
+        return PreparedBatch(self._joined(items, sources, errors), errors)
+
+    def _joined(self, items: dict[int, Any], sources: list[Any], errors: list[str | None]) -> list[Any]:
+        """Return items joined to batches, without those that the processor refuses, whose errors are set."""
+        try:
+            return list(self.pipeline.join_prepared(list(items.values())))
+        except Exception as error:  # as above; which one it is, is found one by one
+            if len(items) == 1:
+                (place,) = items
+                errors[place] = _not_prepared(sources[place], error)
+                return []
+        sound = {place: item for place, item in items.items() if self._joined({place: item}, sources, errors)}
+        return list(self.pipeline.join_prepared(list(sound.values())))
+
+
+def _not_prepared(source: Any, error: Exception) -> str:
+    name = source if isinstance(source, str) else f"given as {type(source).__name__}"
+    return f"The image {name} cannot be prepared: {error}"
 
 
 def decoded(source: Any, least_side: int | None = None) -> Any:
@@ -304,8 +352,11 @@ def least_side_of(pipeline: Any) -> int | None:
         pipeline: see `load_pipeline`.
 
     Returns:
-        Twice the side to which images are resized, since resizing smooths them too; None if they are not resized.
+        Twice the side to which images are resized, since resizing smooths them too; None if they are not resized, or
+        by a processor of another library, which may cut tiles of full size.
     """
+    if getattr(pipeline, "instructed", None) is not None:
+        return None
     exported = getattr(pipeline, "numbers", None)
     processor = getattr(pipeline, "image_processor", None)
     size = exported["size"] if exported is not None else getattr(processor, "size", None)

@@ -20,6 +20,7 @@ import pyarrow
 import pyarrow.parquet
 
 from hf_captioners.data.images import IMAGE_SUFFIXES, is_image_name, visible_files
+from hf_captioners.image_names import FolderNames, ImageNames, path_form
 
 TAR, PARQUET = ".tar", ".parquet"
 CONTAINER_KINDS = (TAR, PARQUET)
@@ -65,20 +66,24 @@ class TarShard:
         path: the file.
 
     Raises:
-        ValueError: it is no tar file, or is damaged.
+        ValueError: it is no tar file, is damaged, or has two images of one name.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self.members = path, dict[str, tuple[int, int]]()
         try:
             with tarfile.open(path, "r:") as file:
-                for member in file:
-                    if member.isfile() and is_image_name(member.name):
-                        self.members[member.name] = (member.offset_data, member.size)
-        except (tarfile.TarError, EOFError, ValueError) as error:
+                members = [member for member in file if member.isfile() and is_image_name(member.name)]
+        except (tarfile.TarError, EOFError, ValueError, OSError) as error:
             raise ValueError(
                 f"{path} cannot be read as a tar file without compression: {error}. Copy it again, or decompress it."
             ) from error
+        for member in members:
+            name = path_form(f"/{member.name}")[1:]  # `..` leads nowhere
+            if name in self.members:
+                raise ValueError(f"{path} has two images named {name}. Rename one of them, or pack the file again.")
+            self.members[name] = (member.offset_data, member.size)
+        self.names = ImageNames(self.members)
 
     def places(self) -> Iterator[str]:
         """Yield the names of the images, in the order of the file."""
@@ -86,9 +91,12 @@ class TarShard:
 
     def content(self, place: str) -> bytes:
         """Return the bytes of an image."""
-        if place not in self.members:
-            raise FileNotFoundError(f"{self.path} has no image {place}.")
-        offset, size = self.members[place]
+        name = self.names.find(place)
+        if name is None:
+            near = self.names.near(place)
+            advice = f" Did you mean {near!r}? Upper and lower case differ." if near else ""
+            raise FileNotFoundError(f"{self.path} has no image {place}.{advice}")
+        offset, size = self.members[name]
         with open(self.path, "rb") as file:
             file.seek(offset)
             return file.read(size)
@@ -254,8 +262,17 @@ def split_name(name: str) -> tuple[Path, str] | None:
         return None
     for folder in PurePosixPath(name).parents if os.sep == "/" else Path(name).parents:
         if is_container(Path(folder)):
-            return Path(folder), name[len(str(folder)) + 1 :]
+            return Path(folder), type(folder)(name).relative_to(folder).as_posix()
     return None
+
+
+def is_image_inside(name: str) -> bool:
+    """Return whether a name is that of an image in a tar shard, whatever characters it has."""
+    container = split_name(local_path(name))
+    if container is None or container[0].suffix.lower() != TAR:
+        return False
+    shard = open_container(container[0])
+    return isinstance(shard, TarShard) and shard.names.find(container[1]) is not None
 
 
 def located(name: str) -> Any:
@@ -268,10 +285,26 @@ def located(name: str) -> Any:
     path = local_path(name)
     found = split_name(path)
     if found is None:
+        if not os.path.exists(path) and (near := _near_in_case(*os.path.split(path))):
+            raise FileNotFoundError(f"There is no image {name}. Did you mean {near!r}? Upper and lower case differ.")
         return path
     container, place = found
     content = open_container(container).content(place)
     return content if isinstance(content, str) else NamedBytes(content, name)
+
+
+@lru_cache(OPEN_CONTAINERS)
+def _names_in(folder: str, changed: int) -> FolderNames:
+    return FolderNames(folder)
+
+
+def _near_in_case(folder: str, name: str) -> str | None:
+    """Return the name of a file that differs from that of a missing one in case only."""
+    try:
+        changed = os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return None
+    return _names_in(folder, changed).near(name)
 
 
 def local_path(name: str) -> str:

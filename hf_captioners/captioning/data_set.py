@@ -16,7 +16,7 @@ from hf_captioners.data.schema import IMAGE, IMAGES, REGIONS
 from hf_captioners.metrics.caption_files import MatchedCaptions
 from hf_captioners.names import did_you_mean, near_path
 
-from .batches import require_batch_size
+from .batches import report_unfinished, require_batch_size
 from .generation_options import options_of_evaluation
 
 if TYPE_CHECKING:
@@ -103,11 +103,15 @@ def caption_data_set(
     options = options_of_evaluation(pipeline, options)
     declared = getattr(getattr(pipeline, "processor", None), "input_columns", {})
     matched = MatchedCaptions([], [], [], [], [])
+    if getattr(pipeline, "instructed", None) is not None:
+        options["return_ended"] = True
+    unfinished = 0
     with tqdm(total=len(rows), desc="captions", unit="image", disable=None) as progress:
         for first in range(0, len(rows), batch_size):
             batch = [rows[place] for place in range(first, min(first + batch_size, len(rows)))]
             inputs = [_pipeline_item(row, declared) for row in batch]
             results = pipeline(inputs, batch_size=len(batch), **options)
+            unfinished += sum(not best[0].get("ended", True) for best in results)
             for row, best in zip(batch, results, strict=True):
                 if row["captions"]:
                     matched.images.append(row["image_id"])
@@ -116,6 +120,7 @@ def caption_data_set(
                 else:
                     matched.extra.append(row["image_id"])
             progress.update(len(batch))
+    report_unfinished(unfinished, len(rows))
     if not matched.images:
         raise ValueError("The data set has no references to score against.")
     return matched

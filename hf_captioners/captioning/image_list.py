@@ -7,9 +7,19 @@ from pathlib import Path
 
 from hf_captioners.data.folder_tables import TABLE_STEMS
 from hf_captioners.data.images import READ_SUFFIXES, is_image_name, list_images, visible_files
+from hf_captioners.image_names import FolderNames
 from hf_captioners.output_files import MAX_TABLE_BYTES, read_text_inside, unquoted_name
 
-from .containers import CONTAINER_KINDS, HUB_PREFIX, containers_in, hub_address, is_container, local_path, names_in
+from .containers import (
+    CONTAINER_KINDS,
+    HUB_PREFIX,
+    containers_in,
+    hub_address,
+    is_container,
+    is_image_inside,
+    local_path,
+    names_in,
+)
 
 LIST_KINDS = (".txt", ".lst")
 # Between the views of one study in a line of a list, and in the name of that study. Names of files may have it too.
@@ -20,9 +30,11 @@ READ_ENDINGS = " ".join(READ_SUFFIXES)
 def views_of(name: str) -> list[str]:
     """Return the paths of the views of a study, or the one path of an image.
 
-    A tab separates views, unless a file has the whole name.
+    A tab separates views, unless a file or an image inside a container has the whole name.
     """
-    return [name] if VIEW_SEPARATOR not in name or os.path.isfile(name) else name.split(VIEW_SEPARATOR)
+    if VIEW_SEPARATOR not in name or os.path.isfile(name) or is_image_inside(name):
+        return [name]
+    return name.split(VIEW_SEPARATOR)
 
 
 def find_images(inputs: Sequence[str]) -> list[str]:
@@ -67,7 +79,8 @@ def _images_of(path: Path) -> list[str]:
     elif path.suffix.lower() in LIST_KINDS:
         text = read_text_inside(path, limit=MAX_TABLE_BYTES, follow_links=True, errors="surrogateescape")
         lines = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
-        images = [_listed(path.parent, line) for line in lines]
+        names = FolderNames(path.parent)
+        images = [_listed(names, line) for line in lines]
     elif is_image_name(path.name):
         return [str(path)]
     else:
@@ -104,16 +117,24 @@ def files_left_out(inputs: Sequence[str]) -> dict[str, list[str]]:
     return found
 
 
-def _listed(folder: Path, line: str) -> str:
-    """Return the name of the image or study of one line."""
+def _listed(names: FolderNames, line: str) -> str:
+    """Return the name of the image or study of one line of a list.
+
+    Args:
+        names: of the folder of the list.
+        line: the line.
+    """
     if line.startswith(HUB_PREFIX):
         return line.strip()
-    if unquoted_name(line.strip()) != line.strip():
-        return str(folder / unquoted_name(line.strip()))
-    if os.path.isfile(folder / line):
-        return str(folder / line)
+    if os.path.isfile(names.folder / line):
+        return str(names.folder / line)
+    if (found := names.find(line)) is not None:
+        return str(names.folder / found)
     line = line.strip()
-    return VIEW_SEPARATOR.join(str(folder / view) for view in line.split(VIEW_SEPARATOR))
+    if unquoted_name(line) != line:
+        return str(names.folder / unquoted_name(line))
+    views = line.split(VIEW_SEPARATOR)
+    return VIEW_SEPARATOR.join(str(names.folder / (names.find(view) or view)) for view in views)
 
 
 def shard_of(images: Sequence[str], shard: str | None) -> list[str]:

@@ -30,7 +30,7 @@ class MetricSettings:
 
     Args:
         metrics: names of metrics or `module:function`, see `compute_caption_metrics`.
-        tokenizer: `"ptb"`, or `"none"` if words are separated by blanks already.
+        tokenizer: a name of `TOKENIZERS` in `hf_captioners.metrics.caption_tokenizers`.
         document_frequency: file of `DocumentFrequency.save` for CIDEr. None: counted in the references.
         meteor_stages: stages of METEOR, for example `("exact", "stem")`. None: all of them.
         meteor_tables: folder of METEOR's tables. None: the installed pycocoevalcap.

@@ -10,11 +10,11 @@ from hf_captioners.data.generated_captions import RECORD_NAME, record_generated,
 from hf_captioners.data.images import IMAGE_SUFFIXES
 from hf_captioners.output_files import (
     UnsafeFileError,
+    change_file,
     explain_write_errors,
     read_bytes_inside,
     require_safe_target,
     require_writable_folder,
-    write_text,
 )
 
 from .caption_files import RESUME_ADVICE, WORKING_SUFFIX, CaptionFile, scored_captions
@@ -205,7 +205,8 @@ class SidecarFiles(CaptionFile):
             planned.append(record | digests | {"batch": self.batch})
         self.batch += 1
         super().add(planned, faults)
-        self._write(planned)
+        if changed := self._write(planned):
+            super().add([], changed)
 
     def _joined(self, before: str | None, record: dict[str, Any]) -> str:
         """Return the text of a file: the captions, one a line, and what it had."""
@@ -213,20 +214,35 @@ class SidecarFiles(CaptionFile):
         kept = [before.strip("\r\n")] if before and before.strip() and self.mode in (APPEND, PREPEND) else []
         return "\n".join([*captions, *kept] if self.mode == PREPEND else [*kept, *captions]) + "\n"
 
-    def _write(self, planned: Sequence[dict[str, Any]]) -> None:
-        """Write the text files that are as they were when the captions were noted."""
-        texts: dict[Path, dict[str, str]] = {}
+    def _write(self, planned: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+        """Write the text files that are as they were when the captions were noted; return the others with reasons."""
+        by_folder: dict[Path, list[dict[str, Any]]] = {}
+        changed = []
         for record in planned:
             path = sidecar_of(record["image"], self.ending)
-            before = self._text_of(path)
-            if _digest(before) == record["before"] != record["after"]:
-                texts.setdefault(path.parent, {})[path.name] = self._joined(before, record)
-        for folder, of_folder in texts.items():
+            before = _digest(self._text_of(path))
+            if before == record["before"] != record["after"]:
+                by_folder.setdefault(path.parent, []).append(record)
+            elif before != record["after"]:
+                changed.append(record)
+        for folder, records in by_folder.items():
             typed = typed_folder_of(folder / RECORD_NAME, self.typed_folders)
+            names = [sidecar_of(record["image"], self.ending).name for record in records]
             with explain_write_errors(folder, RESUME_ADVICE):
-                record_generated(folder, {name: text_digest(text) for name, text in of_folder.items()}, typed)
-                for name, text in of_folder.items():
-                    write_text(folder / name, text, typed)
+                digests = {name: record["after"] for name, record in zip(names, records, strict=True)}
+                record_generated(folder, digests, typed)
+                changed += [record for record in records if not self._replaced(record, typed)]
+        reason = "The text file {} was changed by another program while this job ran; it is kept."
+        return [(record["image"], reason.format(sidecar_of(record["image"], self.ending))) for record in changed]
+
+    def _replaced(self, record: dict[str, Any], typed: Path) -> bool:
+        """Write the text file of a record if it is still as noted; return whether it was."""
+
+        def joined(content: bytes | None) -> bytes | None:
+            before = None if content is None else content.decode("utf-8-sig", "surrogateescape")
+            return self._joined(before, record).encode() if _digest(before) == record["before"] else None
+
+        return change_file(sidecar_of(record["image"], self.ending), joined, typed)
 
     def _text_of(self, path: Path) -> str | None:
         """Return the text of a file that is to be changed, with its line ends; None if there is no file.

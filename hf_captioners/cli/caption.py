@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model",
         action="append",
-        help="captioner: name or directory; typed several times, the captioners choose every word together; default: "
-        "the captioner that an installed package offers",
+        help="captioner: name or directory; default: the captioner that an installed package offers",
     )
+    add_ensemble_argument(parser)
     add_weights_argument(parser)
     parser.add_argument(
         "--output",
@@ -108,7 +108,7 @@ def engine_of(args: argparse.Namespace) -> Any:
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the text of captions."""
-    parser.add_argument("--prompt", default="", help="text that every caption begins with, from which it goes on")
+    add_prompt_arguments(parser)
     parser.add_argument("--prefix", default="", help="text to write before every caption, with its blanks")
     parser.add_argument("--suffix", default="", help="text to write after every caption, with its blanks")
     parser.add_argument(
@@ -118,6 +118,46 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WORD",
         help="words that must not occur in captions; several words in quotation marks: as one expression",
     )
+
+
+def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the text from which captions go on, and of what the captioner is asked."""
+    parser.add_argument("--prompt", default="", help="text that every caption begins with, from which it goes on")
+    add_instruction_argument(parser)
+
+
+def add_instruction_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of what a captioner is asked."""
+    parser.add_argument(
+        "--instruction",
+        metavar="TEXT",
+        help="what the captioner is asked, if it is one that follows instructions (docs/other_models.md); no part of "
+        "captions; default: that of its family, such as 'Describe this image.'",
+    )
+
+
+def add_ensemble_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of the further captioners of an ensemble."""
+    parser.add_argument(
+        "--ensemble",
+        action="append",
+        default=[],
+        metavar="MODEL",
+        help="a further captioner, name or directory, may be repeated: the captioners choose every word together",
+    )
+
+
+def models_of_ensemble(models: Sequence[str] | None, further: Sequence[str]) -> list[str] | None:
+    """Return the captioners of `--model` and `--ensemble`; None if none was typed."""
+    if models is not None and len(models) > 1:
+        print(
+            "A further `--model` is the old name of `--ensemble`, and goes with the next version: type "
+            f"--model {models[0]} {' '.join(f'--ensemble {model}' for model in models[1:])}",
+            file=sys.stderr,
+        )
+    if not further:
+        return None if models is None else list(models)
+    return [*(models or ["default"]), *further]
 
 
 def add_weights_argument(parser: argparse.ArgumentParser) -> None:
@@ -241,7 +281,7 @@ def generation_options(args: argparse.Namespace) -> dict[str, Any]:
     from hf_captioners.captioning.backends import check_exported_options
     from hf_captioners.captioning.generation_options import check_generation_options
 
-    names = ("num_beams", "max_new_tokens", "prompt")
+    names = ("num_beams", "max_new_tokens", "prompt", "instruction")
     typed = {name: value for name in names if (value := getattr(args, name, None)) not in (None, "")}
     options = read_named_values(args.generate, "generate")
     check = check_exported_options if args.backend == "onnx" else check_generation_options
@@ -293,6 +333,7 @@ def load_packed_model(args: argparse.Namespace) -> Any:
 
 def run(args: argparse.Namespace) -> int:
     """Caption all images; 1 if some cannot be read."""
+    args.model = models_of_ensemble(args.model, args.ensemble)
     for path in args.inputs:
         if not path.startswith("hf:"):
             check_path("inputs", path)

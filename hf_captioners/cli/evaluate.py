@@ -3,14 +3,20 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_captioners.output_files import require_writable_folder
 
 from .caption import (
+    add_ensemble_argument,
+    add_instruction_argument,
     add_model_arguments,
     add_weights_argument,
     check_supported,
     generation_options,
     load_packed_model,
+    models_of_ensemble,
     with_typed_seed,
 )
 from .parsing import add_links_argument, data_options_of, positive
@@ -23,6 +29,7 @@ if TYPE_CHECKING:
 NAME = "evaluate"
 HELP = "caption a data set and score the captions"
 HELD_OUT = "held_out"  # see `hf_captioners.data.held_out`
+SEPARATOR = "+"  # between the captioners of an ensemble
 SHOWN = 50  # rows that are printed one by one
 
 
@@ -34,7 +41,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="more_models",
         action="append",
         default=[],
-        help="a further captioner, name or directory, may be repeated: the captioners choose every word together",
+        help=argparse.SUPPRESS,  # the old name of `--ensemble`
+    )
+    add_ensemble_argument(parser)
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="OTHER",
+        help="compare with another captioner on the same images, may be repeated: name or directory, the folder of an "
+        "exported one, an ensemble NAME+NAME, or a file of captions",
+    )
+    parser.add_argument(
+        "--page", metavar="FILE", help="with --against: write images with the captions of each captioner as .html"
     )
     add_weights_argument(parser)
     parser.add_argument("data", help="name of a data set of `load_captions`, or a folder of images with captions")
@@ -53,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--max_images", type=positive, help="caption at most this many images")
     add_strict_argument(parser)
+    add_instruction_argument(parser)
     add_model_arguments(parser)
     add_metric_arguments(parser)
 
@@ -75,14 +95,63 @@ def report_left_out(problems: "Sequence[Problem]", strict: bool) -> int:
     return 1 if problems and strict else 0
 
 
+def check_comparison(args: argparse.Namespace) -> None:
+    """Check the arguments of a comparison.
+
+    Raises:
+        ValueError: they do not go together, or name a captioner twice.
+        FileNotFoundError: the folder of a file does not exist.
+    """
+    if args.page is not None and not args.against:
+        raise ValueError("`--page` is about a comparison: give `--against`.")
+    if not args.against:
+        return
+    if args.per_image is not None or args.features is not None:
+        raise ValueError("`--against` compares captions of images: leave out `--per_image` and `--features`.")
+    names = [SEPARATOR.join(args.model), *args.against]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"`--against` is {twice!r}, which is compared already.")
+    for name in names:
+        if not Path(name).exists():
+            check_model_and_device(name.split(SEPARATOR))
+    if args.page is not None:
+        require_writable_folder(Path(args.page).parent)
+
+
+def compare(args: argparse.Namespace, rows: Any, settings: Any, options: dict[str, Any]) -> int:
+    """Compare the captioner with others, and write the files that were asked for."""
+    from hf_captioners.captioning.comparison import Comparison, system_of, without_trained
+    from hf_captioners.output_files import as_json, write_text
+
+    first = SEPARATOR.join(args.model)
+    rows, known = without_trained([first, *args.against], rows)
+    names = ("device", "dtype", "trust_remote_code", "packed_weights")
+    loading = {name: getattr(args, name) for name in names}
+    systems = [
+        system_of(source, rows, args.batch_size, options, args.seed, weights=weights, **loading)
+        for source, weights in [(first, args.weights), *((source, None) for source in args.against)]
+    ]
+    for system in systems:
+        system.training = known[system.name]
+    comparison = Comparison(systems, settings)
+    figures = as_json(comparison.as_dict())
+    print(figures if args.format == "json" else comparison.table())
+    if args.output:
+        write_text(Path(args.output), figures + "\n")
+    if args.page:
+        write_text(Path(args.page), comparison.page(rows))
+    return 0
+
+
 def run(args: argparse.Namespace) -> int:
     """Caption and score; 1 if the data set has images without references, or with `--strict` unreadable ones."""
-    args.model = [args.model, *args.more_models]
+    args.model = models_of_ensemble([args.model, *args.more_models], args.ensemble)
+    check_comparison(args)
     options = data_options_of(args)
     is_held_out = args.split == HELD_OUT
     check_path("data_dir", args.data_dir, folder=True)
     check_path("features", args.features)
-    check_model_and_device(args.model, args.device)
+    check_model_and_device(None if args.against else args.model, args.device)
     settings = metric_settings(args)
 
     from hf_captioners.captioning.data_set import caption_data_set, load_split
@@ -103,9 +172,15 @@ def run(args: argparse.Namespace) -> int:
     if args.max_images is not None and args.max_images < len(rows):
         print(f"only the first {args.max_images:,} of {len(rows):,} images", file=sys.stderr)
         rows = rows.select(range(args.max_images))
+    if args.against:
+        status = compare(args, rows, settings, captioning)
+        return max(status, report_left_out(unusable_images(problems), args.strict))
     pipeline = load_packed_model(args)
     generation = with_typed_seed(pipeline, options_of_evaluation(pipeline, captioning), args.seed)
     scores = score_matched(caption_data_set(pipeline, rows, args.batch_size, **generation), settings)
     scores.metrics.update({name: value for name, value in generation.items() if name == "seed"})
+    if getattr(pipeline, "instructed", None) is not None:
+        scores.metrics["instruction"] = pipeline.instructed.settings(args.instruction)["instruction"]
+        scores.metrics["unverified"] = pipeline.is_unverified
     status = report(scores, args)
     return max(status, report_left_out(unusable_images(problems), args.strict))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_captioners.metrics.caption_tokenizers import TOKENIZERS
 from hf_captioners.metrics.meteor import STAGES
 from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS
 from hf_captioners.output_files import as_json, require_writable_folder, write_text
@@ -44,7 +45,11 @@ def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
         help="add cider_d_shuffled: the same captions against the references of the next image",
     )
     parser.add_argument(
-        "--tokenizer", choices=("ptb", "none"), default="ptb", help="none: words are separated by blanks already"
+        "--tokenizer",
+        choices=TOKENIZERS,
+        default="ptb",
+        help="none: words are separated by blanks already; characters: Chinese, Japanese, Thai; unicode: words of "
+        "Korean, Arabic, Hindi, German; default: ptb (English)",
     )
     parser.add_argument("--document_frequency", help="file for CIDEr; default: counted in the references")
     parser.add_argument("--meteor_stages", nargs="+", choices=STAGES, metavar="STAGE", help="for example: exact stem")

@@ -6,6 +6,7 @@ import sys
 from .caption import (
     add_model_arguments,
     add_pixel_argument,
+    add_prompt_arguments,
     add_reading_argument,
     choose_typed_backend,
     generation_options,
@@ -45,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="until a request is answered; default: 60"
     )
-    parser.add_argument("--prompt", default="", help="text that every caption begins with, from which it goes on")
+    add_prompt_arguments(parser)
     add_pixel_argument(parser)
     add_reading_argument(parser)
     add_model_arguments(parser)

@@ -27,10 +27,20 @@ import pyarrow
 from datasets import Features
 from datasets.features.features import generate_from_arrow_type
 
+from hf_captioners.image_names import FolderNames
 from hf_captioners.metrics.caption_tables import Numbered
 from hf_captioners.names import did_you_mean, listed
 
-from .folder_tables import CAPTION_COLUMNS, FILE_COLUMNS, SPLIT_NAMES, SPLIT_ORDER, FolderTable, find_tables
+from .folder_tables import (
+    CAPTION_COLUMNS,
+    FILE_COLUMNS,
+    IMAGE_FOLDERS,
+    SPLIT_NAMES,
+    SPLIT_ORDER,
+    FolderTable,
+    find_image,
+    find_tables,
+)
 from .images import list_images
 from .reader import Annotations, CaptionReader, SourceCard
 from .report import DataReport, ProblemKind, first_lines
@@ -38,7 +48,6 @@ from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow, storab
 
 NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
 LONGEST_NAME = 255  # bytes of each part of a path, as in most file systems
-IMAGE_FOLDERS = ("", "images", "Images")
 FIRST_ROWS = 1000  # in which named columns are looked for; rows of JSON may have different columns
 
 
@@ -81,7 +90,7 @@ class CaptionFolder(CaptionReader):
         """Read the tables, collect the captions of each image, and sort by split."""
         splits: dict[str, list[CaptionRow]] = {}
         for table in self.tables(report):
-            named: set[str] = set()
+            named: set[Path] = set()
             for row in self._images_of(table, report, named):
                 splits.setdefault(table.split or _split_of(row), []).append(row)
             self._report_unnamed(table, named, report)
@@ -91,30 +100,36 @@ class CaptionFolder(CaptionReader):
         ordered = {split: splits[split] for split in sorted(splits, key=_split_rank)}
         return Annotations(ordered, extra_features([row for rows in ordered.values() for row in rows], report))
 
-    def _images_of(self, table: FolderTable, report: DataReport, named: set[str]) -> list[CaptionRow]:
+    def _images_of(self, table: FolderTable, report: DataReport, named: set[Path]) -> list[CaptionRow]:
         """Return one row per image of a table, in the order in which images are first named."""
-        images: dict[str, CaptionRow] = {}
+        images: dict[Path, CaptionRow] = {}
         ids: dict[str, CaptionRow] = {}
+        places = [FolderNames(self._base(table.folder) / place) for place in self._places()]
         for line, record in self._rows_of(table, report):
             try:
                 file_column, caption_columns = self._columns(record)
             except ValueError as error:
                 report.add(ProblemKind.MALFORMED_ROW, table.path, line, str(error))
                 continue
-            name = str(record[file_column] or "").strip()
-            if fault := self._name_fault(name, file_column, table) or _split_fault(record.get(SPLIT)):
+            written = str(record[file_column] or "")
+            if fault := self._name_fault(written.strip(), file_column, table) or _split_fault(record.get(SPLIT)):
                 report.add(ProblemKind.MALFORMED_ROW, table.path, line, fault)
                 continue
-            named.add(name)
+            name, path = find_image(places, written)
+            if not path.is_file() and (near := next(filter(None, (one.near(written) for one in places)), None)):
+                message = f"there is no file {path}. Did you mean {near!r}? Upper and lower case differ"
+                report.add(ProblemKind.MISSING_IMAGE, table.path, line, message)
+                continue
+            named.add(path)
             captions = _captions_of(record, caption_columns, table.path, line, report)
-            row = self._row(name, captions, record, {file_column, *caption_columns}, table, line)
-            known = images.get(name) or ids.get(row.image_id)
+            row = self._row(name, path, captions, record, {file_column, *caption_columns}, table, line)
+            known = images.get(path) or ids.get(row.image_id)
             if known is None:
-                images[name] = ids[row.image_id] = row
-            elif known is images.get(name) and _one_a_row(record, caption_columns):
+                images[path] = ids[row.image_id] = row
+            elif known is images.get(path) and _one_a_row(record, caption_columns):
                 known.captions += captions
             else:
-                what = f"the image {name!r}" if name in images else f"the image_id {row.image_id!r}"
+                what = f"the image {name!r}" if path in images else f"the image_id {row.image_id!r}"
                 report.add(ProblemKind.DUPLICATE, table.path, line, f"{what} is in line {known.line} already")
         return [row for row in images.values() if row.captions]
 
@@ -138,15 +153,21 @@ class CaptionFolder(CaptionReader):
         return None
 
     def _row(
-        self, name: str, captions: list[str], record: dict[str, Any], used: set[str], table: FolderTable, line: int
+        self,
+        name: str,
+        path: Path,
+        captions: list[str],
+        record: dict[str, Any],
+        used: set[str],
+        table: FolderTable,
+        line: int,
     ) -> CaptionRow:
         image_id = record.get(IMAGE_ID)
         extra = {key: value for key, value in record.items() if key not in used and key not in NOT_EXTRA}
         extra = {"file_name": name, SPLIT: record.get(SPLIT), **extra}
         extra = {key: storable(value) for key, value in extra.items()}
-        image = str(self._image(table.folder, name))
         image_id = f"{table.prefix}{name}" if image_id is None else str(image_id)
-        return CaptionRow(image_id, image, captions, str(table.path), line, extra)
+        return CaptionRow(image_id, str(path), captions, str(table.path), line, extra)
 
     def _name_fault(self, name: str, column: str, table: FolderTable) -> str | None:
         """Return why an image name is not used: it is no name, or leads out of the folder."""
@@ -155,7 +176,7 @@ class CaptionFolder(CaptionReader):
         parts = PurePath(name).parts
         if "\0" in name or not parts or max(len(os.fsencode(part)) for part in parts) > LONGEST_NAME:
             return f"the column {column!r} is {name[:80]!r}, which is no name of a file"
-        if not self._inside(self._candidates(table.folder, name)[0], table.folder):
+        if not self._inside(self._base(table.folder) / name, table.folder):
             return (
                 f"the column {column!r} is {name[:80]!r}, a file outside of {self.folder}. Move the images into the "
                 "folder, or name their own folder with image_dir='...'"
@@ -175,13 +196,12 @@ class CaptionFolder(CaptionReader):
             )
         return files[0], captions
 
-    def _image(self, folder: Path, name: str) -> Path:
-        candidates = [path for path in self._candidates(folder, name) if self._inside(path, folder)]
-        return next((path for path in candidates if path.is_file()), candidates[0])
+    def _base(self, folder: Path) -> Path:
+        """Return the folder that the names in a table are relative to."""
+        return folder if self.image_dir is None else folder / self.image_dir
 
-    def _candidates(self, folder: Path, name: str) -> list[Path]:
-        places = IMAGE_FOLDERS if self.image_dir is None else (self.image_dir,)
-        return [folder / place / name for place in places]
+    def _places(self) -> Sequence[str]:
+        return IMAGE_FOLDERS if self.image_dir is None else ("",)
 
     def _inside(self, path: Path, folder: Path) -> bool:
         """Return whether a path is in the folder of the data set or in `image_dir`; links are not followed."""
@@ -189,11 +209,9 @@ class CaptionFolder(CaptionReader):
         absolute = os.path.abspath(path)
         return any(absolute.startswith(os.path.join(os.path.abspath(place), "")) for place in places)
 
-    def _report_unnamed(self, table: FolderTable, named: set[str], report: DataReport) -> None:
-        places = [table.folder] if self.image_dir is None else [table.folder / self.image_dir]
-        known = {self._image(table.folder, name) for name in named if name}
-        for image in (path for place in places for path in list_images(place)):
-            if image not in known:
+    def _report_unnamed(self, table: FolderTable, named: set[Path], report: DataReport) -> None:
+        for image in list_images(self._base(table.folder)):
+            if image not in named:
                 report.add(ProblemKind.IMAGE_WITHOUT_CAPTION, image, None, f"{table.path.name} does not name it")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hf_captioners.image_names import FolderNames
 from hf_captioners.metrics.caption_tables import TABLE_KINDS, Numbered, table_rows
 from hf_captioners.names import did_you_mean
-from hf_captioners.output_files import read_text_inside
+from hf_captioners.output_files import read_text_inside, unquoted_name
 
 from .images import list_images
 from .report import DataReport, ProblemKind
@@ -17,6 +18,7 @@ from .report import DataReport, ProblemKind
 # Usual names of columns, in the order in which they are looked for.
 FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "path", "image_path")
 CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sentence")
+IMAGE_FOLDERS = ("", "images", "Images")  # of the images, relative to the folder of the table
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
@@ -149,3 +151,17 @@ def _is_there(path: Path) -> bool:
 def _inside(folder: Path, root: Path) -> str:
     relative = folder.relative_to(root).as_posix()
     return "" if relative == "." else f"{relative}/"
+
+
+def find_image(places: Sequence[FolderNames], written: str) -> tuple[str, Path]:
+    """Return the name of the image that a table means, and its path, which may not exist.
+
+    Args:
+        places: the folders in which it may be, in their order.
+        written: the name in the table.
+    """
+    for names in places:
+        if (found := names.find(written)) is not None:
+            return found, names.folder / found
+    name = unquoted_name(written.strip())
+    return name, places[0].folder / name

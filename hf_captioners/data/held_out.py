@@ -8,6 +8,7 @@ from pathlib import Path
 
 from datasets import Dataset
 
+from hf_captioners.image_names import ImageNames
 from hf_captioners.names import did_you_mean
 from hf_captioners.output_files import MAX_TABLE_BYTES, read_text_inside, write_text
 
@@ -66,10 +67,12 @@ class HeldOut:
             ValueError: an image is not among the rows.
         """
         places = {name: place for place, name in enumerate(rows["image_id"])}
-        missing = [name for name in self.image_ids if name not in places]
+        names = ImageNames(places)
+        images = [names.find(name) for name in self.image_ids]
+        missing = [name for name, image in zip(self.image_ids, images, strict=True) if image is None]
         if missing:
             raise ValueError(
                 f"{len(missing):,} of {len(self.image_ids):,} held-out images are not in this data set, first "
                 f"{missing[0]!r}.{did_you_mean(missing[0], places)} Pass the folder that the captioner was trained on."
             )
-        return rows.select([places[name] for name in self.image_ids])
+        return rows.select([places[image] for image in images if image is not None])

@@ -11,7 +11,7 @@ import torch
 from filelock import BaseFileLock, Timeout
 from safetensors.numpy import save_file
 
-from hf_captioners.output_files import atomic_file, explain_write_errors, lock_of
+from hf_captioners.output_files import atomic_file, explain_write_errors, lock_of, require_no_links_out
 
 from .feature_store import SHARD_PATTERN, StoreDescription
 from .region_source import Regions
@@ -36,6 +36,7 @@ class FeatureStoreWriter:
 
     Raises:
         ValueError: the existing store has a different description.
+        UnsafeFileError: a link in the store leads out of it.
         BlockingIOError: a different process is this writer.
 
     Attributes:
@@ -74,6 +75,7 @@ class FeatureStoreWriter:
 
     def _resume(self) -> None:
         """Read which images the store has already."""
+        require_no_links_out(self.folder)
         if (self.folder / "store.json").is_file():
             found = StoreDescription.read(self.folder)
             if found != self.description:

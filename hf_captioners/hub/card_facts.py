@@ -134,6 +134,7 @@ class TrainingFacts:
         versions: versions of libraries.
         started_from: names of the pretrained models.
         adapter: what kind of adapter was trained, in words; None: the captioner itself was trained.
+        changed_data: changes of the data while the run was interrupted, as sentences.
         converted_from: file of the authors' program that the weights were converted from.
         vocabulary: which tokens were kept, if the vocabulary was trimmed, in words.
         licence: licence of the weights.
@@ -153,6 +154,7 @@ class TrainingFacts:
     versions: dict[str, str] = field(default_factory=dict)
     started_from: list[str] = field(default_factory=list)
     adapter: str | None = None
+    changed_data: list[str] = field(default_factory=list)
     converted_from: str | None = None
     vocabulary: str | None = None
     licence: str | None = None

@@ -17,7 +17,7 @@ from huggingface_hub.utils import HFValidationError, validate_repo_id
 
 from hf_captioners.inert_text import code_span, inert_text, one_line
 from hf_captioners.metrics.registry import hub_names, score_titles
-from hf_captioners.output_files import atomic_file, read_bytes_inside
+from hf_captioners.output_files import change_file, read_bytes_inside
 
 from .bundling import NOTICE
 from .card_facts import (
@@ -93,9 +93,20 @@ def write_card(
         ValueError: the existing card or `card_facts.json` cannot be read.
     """
     path = Path(place or directory, CARD)
-    text = merge_cards(read_text(path), make_card(directory, repo_id), str(path))
-    with atomic_file(path, "wb") as file:  # bytes: line endings of a person's text are kept
-        file.write(text.encode("utf-8"))
+    merge_into_card(path, make_card(directory, repo_id))
+
+
+def merge_into_card(path: Path, card: str) -> None:
+    """Write a rendered card into `README.md`; text that a person wrote is kept, with its line endings.
+
+    Raises:
+        ValueError: the existing card cannot be read.
+    """
+
+    def merged(content: bytes | None) -> bytes:
+        return merge_cards(None if content is None else content.decode("utf-8"), card, str(path)).encode("utf-8")
+
+    change_file(path, merged)
 
 
 def read_text(path: Path) -> str | None:

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
-from hf_captioners.output_files import unquoted_name
+from hf_captioners.image_names import ImageNames, path_form
+from hf_captioners.output_files import require_link_inside, unquoted_name
 
 from .caption_tables import FirstFault, read_json, table_rows
 
@@ -55,18 +56,20 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
 
     Raises:
         FileNotFoundError: there is no such file, or no table in the folder.
+        UnsafeFileError: the table of the folder is a symbolic link that leads out of it, or no plain file.
         ValueError: the file is empty, in an unknown format, or a row lacks an image or a caption; the message
             names the row.
     """
     file = _table_of(Path(path))
     if _ending(file) not in _ENDINGS:
         raise ValueError(f"{file} ends in {_ending(file)!r}, expected one of {', '.join(_ENDINGS)}.")
-    table = CaptionTable({}, {})
+    table, images = CaptionTable({}, {}), dict[str, str]()
     for place, row in _rows(file):
         if place == IMAGES:
             table.file_names.update(row)
             continue
-        image = unquoted_name(str(_value(row, _IMAGE_KEYS, "the image", file, place)))
+        written = unquoted_name(str(_value(row, _IMAGE_KEYS, "the image", file, place)))
+        image = images.setdefault(path_form(written), written)  # `./a.png` is `a.png`
         table.captions.setdefault(image, []).extend(_captions(row, file, place))
         for name in (row[key] for key in _NAME_KEYS if isinstance(row.get(key), str)):
             table.file_names.setdefault(image, name)
@@ -91,10 +94,12 @@ def match_captions(predictions: CaptionTable, references: CaptionTable) -> Match
             f"{predictions.captions[several[0]]}. Keep one caption per image."
         )
     wanted = _by_any_name(references)
+    names = ImageNames(wanted)
     found: dict[str, str] = {}
     extra: list[str] = []
     for image, captions in predictions.captions.items():
-        name = wanted.get(image) or wanted.get(PurePath(predictions.file_names.get(image, image)).name)
+        short = PurePath(predictions.file_names.get(image, image)).name
+        name = next((wanted[one] for one in (names.find(image), names.find(short)) if one is not None), None)
         if name is None:
             extra.append(image)
         elif name in found:
@@ -133,9 +138,10 @@ def _some(names: Iterable[str]) -> str:
 
 def _table_of(path: Path) -> Path:
     if path.is_dir():
-        tables = [path / name for name in _TABLES if (path / name).is_file()]
+        tables = [one for one in (path / name for name in _TABLES) if one.exists() and not one.is_dir()]
         if not tables:
             raise FileNotFoundError(f"The folder {path} has none of {', '.join(_TABLES)}. Pass the file itself.")
+        require_link_inside(tables[0], path, advice="If that is right, pass that file itself.")
         return tables[0]
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {path}.")

@@ -7,17 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from .caption_tokenizers import caption_tokenizer, require_blanks, require_tokenizer
 from .chair import Chair
 from .document_frequency import DocumentFrequency
 from .input_checks import check_pairs
 from .meteor import Meteor
 from .meteor_tables import MeteorTables
-from .ptb_tokenizer import PTBTokenizer
 from .registry import DEFAULT_METRICS, SHUFFLED_CONTROL, Metric, MetricFunction, Score, find_metrics
 from .spice import OriginalSpice
-
-TOKENIZERS = ("ptb", "none")
-"""The names of the tokenizers."""
 
 
 def compute_caption_metrics(
@@ -39,7 +36,8 @@ def compute_caption_metrics(
         metrics: names of `METRICS`, `module:function` of a metric of one's own (modules of the current folder are
             found), or functions. `cider` is CIDEr-D, as in papers and in coco-caption.
         tokenizer: `"ptb"` for the tokenizer of the COCO evaluation (English); `"none"` if the captions are already
-            words separated by blanks. For other languages, tokenise the captions first and pass `"none"`.
+            words separated by blanks; `"characters"` for languages without blanks (Chinese, Japanese, Thai);
+            `"unicode"` for words by the rules of Unicode (Korean, Arabic, Hindi, German).
         document_frequency: the document frequencies of the CIDEr metrics. By default they are counted in
             `references`.
         meteor: the scorer of `meteor`, to select stages or tables.
@@ -55,7 +53,8 @@ def compute_caption_metrics(
 
     Raises:
         TypeError: a caption is not a string, or a string was passed where a list is expected.
-        ValueError: lengths differ, a list is empty, a metric or tokenizer is unknown, or `spice` is missing.
+        ValueError: lengths differ, a list is empty, a metric or tokenizer is unknown, `spice` is missing, or the
+            tokenizer is `"ptb"` and the references have no blanks between words.
         FileNotFoundError: METEOR's tables are not installed.
 
     Examples:
@@ -77,9 +76,9 @@ def compute_caption_metrics(
             "together or pass `document_frequency`.",
             stacklevel=2,
         )
-    if tokenizer == "ptb":
-        tokenize = PTBTokenizer()
-        predictions, references = tokenize(predictions), [tokenize(captions) for captions in references]
+    require_blanks([text for captions in references for text in captions], tokenizer)
+    tokenize = caption_tokenizer(tokenizer)
+    predictions, references = tokenize(predictions), [tokenize(captions) for captions in references]
     warn_of_wordless(references)
     resources = {
         "document_frequency": document_frequency,
@@ -131,8 +130,7 @@ def check_choice(metrics: Sequence[str | MetricFunction], tokenizer: str) -> dic
         ValueError: a name is unknown.
     """
     found = find_metrics(metrics)
-    if tokenizer not in TOKENIZERS:
-        raise ValueError(f"`tokenizer` is {tokenizer!r}, expected one of {', '.join(map(repr, TOKENIZERS))}.")
+    require_tokenizer(tokenizer)
     return found
 
 

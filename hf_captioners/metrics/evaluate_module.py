@@ -33,7 +33,8 @@ _ARGUMENTS = """
 Args:
     predictions: one caption per image.
     references: the reference captions of each image.
-    tokenizer: "ptb" for the tokenizer of the COCO evaluation, "none" for captions whose words are separated by blanks.
+    tokenizer: "ptb" for the tokenizer of the COCO evaluation, "none" for captions whose words are separated by blanks,
+        "characters" for languages without blanks, "unicode" for words by the rules of Unicode.
 """
 
 _EXAMPLE = """

@@ -51,3 +51,16 @@ class IntegerMap:
             still = (next_found >= 0) & (self.keys[next_found] != keys[wrong])
             wrong, slots = wrong[still], slots[still]
         return found
+
+
+def distinct(values: Integers) -> Integers:
+    """Return each value once, ascending; for millions of them faster than `numpy.unique`, which hashes them."""
+    ordered = np.sort(values)
+    return ordered[np.concatenate([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])]
+
+
+def occur_in(keys: Integers, wanted: Integers) -> NDArray[np.bool_]:
+    """Return which of `wanted` are among `keys`, which are ascending."""
+    if not len(keys):
+        return np.zeros(len(wanted), dtype=bool)
+    return keys[np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)] == wanted

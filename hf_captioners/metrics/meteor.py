@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .meteor_alignment import Match, align, count_chunks
+from .integer_map import Integers, occur_in
+from .meteor_alignment import HYPOTHESIS_LENGTH, REFERENCE_LENGTH, STAGE, Matches, align, count_chunks
 from .meteor_normalizer import MeteorNormalizer
 from .meteor_tables import FUNCTION_WORDS, MeteorTables
 from .paraphrases import PhraseMatch
@@ -22,6 +23,7 @@ STAGES = ("exact", "stem", "synonym", "paraphrase")
 _ALPHA, _BETA, _GAMMA, _DELTA = 0.85, 0.20, 0.60, 0.75
 _STAGE_WEIGHTS = np.array([1.0, 0.6, 0.8, 0.6])
 _N_STATISTICS = 23
+_CELLS = 1 << 18  # pairs of words that are compared at once
 # Used without tables: single capitals and the most common titles keep their full stop.
 _PREFIXES = frozenset([*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", "Mr", "Mrs", "Ms", "Dr", "St", "Prof", "vs", "e.g", "i.e"])
 
@@ -104,75 +106,115 @@ class Meteor:
         return tuple(normal.split(" ")) if normal else ()
 
     def _pair_statistics(self, captions: list[tuple[str, ...]], pairs: list[tuple[int, int]]) -> Statistics:
-        phrase_matches: list[list[PhraseMatch]] = [[]] * len(pairs)
+        if not pairs:
+            return np.empty((0, _N_STATISTICS))
+        distinct, places = np.unique(np.array(pairs, dtype=np.int64), axis=0, return_inverse=True)
+        phrases: list[list[PhraseMatch]] = [[]] * len(distinct)
         if "paraphrase" in self.stages and self._tables is not None:
-            phrase_matches = list(self._tables.paraphrases.match(captions, pairs))
-        known: dict[tuple[int, int], Statistics] = {}
-        rows = np.empty((len(pairs), _N_STATISTICS))
-        for row, (pair, phrases) in enumerate(zip(pairs, phrase_matches, strict=True)):
-            if pair not in known:
-                hypothesis, reference = captions[pair[0]], captions[pair[1]]
-                matches = self._matches(hypothesis, reference, phrases)
-                known[pair] = _statistics(hypothesis, reference, align(matches, len(reference), len(hypothesis)))
-            rows[row] = known[pair]
-        return rows
-
-    def _matches(
-        self, hypothesis: tuple[str, ...], reference: tuple[str, ...], phrases: list[PhraseMatch]
-    ) -> list[Match]:
-        matches = _equal(0, hypothesis, reference, hypothesis, reference)
-        if hypothesis == reference:
-            return matches
-        if "stem" in self.stages:
-            stems = [stem(word) for word in hypothesis], [stem(word) for word in reference]
-            matches += _equal(1, *stems, hypothesis, reference)
-        if "synonym" in self.stages and self._tables is not None:
-            find = self._tables.synonyms.find
-            mine = [(place, find(word)) for place, word in enumerate(hypothesis)]
-            mine = [(place, numbers) for place, numbers in mine if numbers]
-            for there, word in enumerate(reference):
-                if theirs := find(word):
-                    matches += [
-                        Match(2, there, 1, here, 1)
-                        for here, numbers in mine
-                        if hypothesis[here] != word and not theirs.isdisjoint(numbers)
-                    ]
-        return matches + [Match(3, *phrase) for phrase in phrases]
+            phrases = list(self._tables.paraphrases.match(captions, list(map(tuple, distinct.tolist()))))
+        words = _Words(captions, self.stages, self._tables)
+        cells = np.cumsum(words.lengths[distinct].prod(axis=1))
+        parts, start = [], 0
+        while start < len(distinct):
+            done = cells[start - 1] if start else 0
+            stop = max(start + 1, int(np.searchsorted(cells, done + _CELLS, side="right")))
+            parts.append(_statistics(words, distinct[start:stop], phrases[start:stop]))
+            start = stop
+        return np.concatenate(parts)[places.ravel()]
 
 
-def _equal(
-    stage: int,
-    hypothesis_keys: Sequence[str],
-    reference_keys: Sequence[str],
-    hypothesis: Sequence[str],
-    reference: Sequence[str],
-) -> list[Match]:
-    """Match words with equal keys. After the first stage, equal words are left out: they are matched already."""
-    places: dict[str, list[int]] = {}
-    for place, key in enumerate(hypothesis_keys):
-        places.setdefault(key, []).append(place)
-    return [
-        Match(stage, there, 1, here, 1)
-        for there, key in enumerate(reference_keys)
-        for here in places.get(key, ())
-        if stage == 0 or hypothesis[here] != reference[there]
-    ]
+class _Words:
+    """The words of captions as numbers, and which of them match.
+
+    Args:
+        captions: the words of each caption.
+        stages: the matching stages.
+        tables: the synonyms; None: no stage reads them.
+    """
+
+    def __init__(
+        self, captions: Sequence[tuple[str, ...]], stages: Sequence[str], tables: MeteorTables | None
+    ) -> None:
+        numbers: dict[str, int] = {}
+        flat = [numbers.setdefault(word, len(numbers)) for caption in captions for word in caption]
+        self.words = np.array(flat, dtype=np.int64)
+        self.lengths = np.array([len(caption) for caption in captions], dtype=np.int64)
+        self.firsts = np.cumsum(self.lengths) - self.lengths
+        is_function = np.array([word in FUNCTION_WORDS for word in numbers], dtype=np.int64)[self.words]
+        self.function_words = np.concatenate([[0], np.cumsum(is_function)])
+        """Number of function words before a word of all captions."""
+        stems: dict[str, int] = {}
+        self.stems = np.array([stems.setdefault(stem(word), len(stems)) for word in numbers], dtype=np.int64)
+        self.compared = stages
+        self.synonyms = np.empty(0, dtype=np.int64)  # number of one word x number of words + number of the other
+        if "synonym" in stages and tables is not None:
+            self.synonyms = _synonyms(list(numbers), tables)
+
+    def matches(self, pairs: Integers, phrases: Sequence[Sequence[PhraseMatch]]) -> Matches:
+        """Return all possible matches of pairs of captions.
+
+        Args:
+            pairs: `[pairs, 2]` hypothesis and reference as positions in the captions.
+            phrases: the paraphrases of each pair.
+        """
+        heights, widths = self.lengths[pairs[:, 1]], self.lengths[pairs[:, 0]]
+        sizes = heights * widths
+        pair = np.repeat(np.arange(len(pairs)), sizes)
+        there, here = np.divmod(np.arange(len(pair)) - np.repeat(np.cumsum(sizes) - sizes, sizes), widths[pair])
+        theirs = self.words[self.firsts[pairs[:, 1]][pair] + there]
+        mine = self.words[self.firsts[pairs[:, 0]][pair] + here]
+        equal = theirs == mine
+        differs = ~equal & self._differ(pairs)[pair]  # equal words are matched already
+        stages = [equal]
+        if "stem" in self.compared:
+            stages.append(differs & (self.stems[theirs] == self.stems[mine]))
+        if "synonym" in self.compared:
+            stages.append(differs & occur_in(self.synonyms, theirs * len(self.stems) + mine))
+        found, spans = [], []
+        for stage, matched in enumerate(stages):
+            rows = np.flatnonzero(matched)
+            one = np.ones(len(rows), dtype=np.int64)
+            found.append(pair[rows])
+            spans.append(np.stack([stage * one, there[rows], one, here[rows], one], axis=1))
+        differ = self._differ(pairs)
+        rest = [(number, 3, *match) for number, some in enumerate(phrases) if differ[number] for match in some]
+        of_phrases = np.array(rest, dtype=np.int64).reshape(-1, 6)
+        pair = np.concatenate([*found, of_phrases[:, 0]])
+        order = np.argsort(pair, kind="stable")
+        return Matches(pair[order], np.concatenate([*spans, of_phrases[:, 1:]])[order])
+
+    def _differ(self, pairs: Integers) -> NDArray[np.bool_]:
+        """Return which pairs are of two captions; captions are distinct."""
+        return pairs[:, 0] != pairs[:, 1]
 
 
-def _statistics(hypothesis: Sequence[str], reference: Sequence[str], matches: Sequence[Match]) -> Statistics:
-    row = np.zeros(_N_STATISTICS)
-    row[0], row[1] = len(hypothesis), len(reference)
-    row[2] = sum(word in FUNCTION_WORDS for word in hypothesis)
-    row[3] = sum(word in FUNCTION_WORDS for word in reference)
-    for stage, there, n_there, here, n_here in matches:
-        function_here = sum(word in FUNCTION_WORDS for word in hypothesis[here : here + n_here])
-        function_there = sum(word in FUNCTION_WORDS for word in reference[there : there + n_there])
-        counts = (n_here - function_here, n_there - function_there, function_here, function_there)
-        row[4 + 4 * stage : 8 + 4 * stage] += counts
-        row[21] += n_here
-        row[22] += n_there
-    row[20] = count_chunks(matches)
-    return row
+def _synonyms(words: Sequence[str], tables: MeteorTables) -> Integers:
+    """Return the pairs of words that share a synset, ascending, see `_Words.synonyms`."""
+    words_of: dict[int, list[int]] = {}
+    for number, word in enumerate(words):
+        for synset in tables.synonyms.find(word):
+            words_of.setdefault(synset, []).append(number)
+    pairs = {one * len(words) + other for group in words_of.values() for one in group for other in group}
+    return np.array(sorted(pairs), dtype=np.int64)
+
+
+def _statistics(words: _Words, pairs: Integers, phrases: Sequence[Sequence[PhraseMatch]]) -> Statistics:
+    """Return the statistics of pairs of captions, see `MeteorResult`."""
+    lengths, firsts, functions = words.lengths[pairs], words.firsts[pairs], words.function_words
+    chosen = align(words.matches(pairs, phrases), lengths[:, 1], lengths[:, 0])
+    rows = np.zeros((len(pairs), _N_STATISTICS))
+    rows[:, 0:2] = lengths
+    rows[:, 2:4] = functions[firsts + lengths] - functions[firsts]
+    for side, length in ((0, HYPOTHESIS_LENGTH), (1, REFERENCE_LENGTH)):
+        sizes = chosen.spans[:, length]
+        start = firsts[chosen.pairs, side] + chosen.spans[:, length - 1]
+        function = functions[start + sizes] - functions[start]
+        stage = 4 + 4 * chosen.spans[:, STAGE] + side
+        np.add.at(rows, (chosen.pairs, stage), sizes - function)
+        np.add.at(rows, (chosen.pairs, stage + 2), function)
+        np.add.at(rows[:, 21 + side], chosen.pairs, sizes)
+    rows[:, 20] = count_chunks(chosen, len(pairs))
+    return rows
 
 
 def _scores(statistics: Statistics) -> NDArray[np.float64]:

@@ -1,148 +1,190 @@
-"""METEOR's alignment of a hypothesis with a reference.
+"""METEOR's alignment of hypotheses with references.
 
-A beam search maximises the weight of the matches, then minimises the number of chunks, then the distances.
+A beam search maximises the weight of the matches, then minimises the number of chunks, then the distances. It takes
+all pairs of captions through the words of their references in step, as rows of one array.
 
 Source: Denkowski and Lavie 2014, section 2.1, with the details of the METEOR 1.5 program.
 """
 
-from collections.abc import Iterable, Sequence
-from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .integer_map import Integers
+
 _BEAM = 40
+_BITS = 62  # words of a hypothesis in one integer of a path
+# Columns of a match.
+STAGE, REFERENCE_START, REFERENCE_LENGTH, HYPOTHESIS_START, HYPOTHESIS_LENGTH = range(5)
+# Columns of a path, a partial alignment. `_USED` is the first of the columns with the matched words of the hypothesis.
+_PAIR, _HYPOTHESIS_WEIGHT, _REFERENCE_WEIGHT, _CHUNKS, _DISTANCE, _HYPOTHESIS_END, _REFERENCE_END, _LAST, _USED = (
+    range(9)
+)
 
 
-class Match(NamedTuple):
-    """A span of the reference that matches a span of the hypothesis."""
+class Matches(NamedTuple):
+    """Matches of spans of words in pairs of captions.
 
-    stage: int  # 0 exact, 1 stem, 2 synonym, 3 paraphrase
-    reference_start: int
-    reference_length: int
-    hypothesis_start: int
-    hypothesis_length: int
+    Attributes:
+        pairs: `[matches]` the pair of each match, ascending.
+        spans: `[matches, 5]` stage (0 exact, 1 stem, 2 synonym, 3 paraphrase), first word and number of words in the
+            reference, first word and number of words in the hypothesis.
+    """
 
-
-class _Path(NamedTuple):
-    """A partial alignment. Paths are compared by their first three fields; smaller is better."""
-
-    lightness: int  # negative weight
-    chunks: int
-    distance: int
-    hypothesis_weight: int
-    reference_weight: int
-    hypothesis_end: int  # end of the open chunk in the hypothesis, -1 if none is open
-    reference_end: int  # the reference is processed up to this position
-    used: int  # matched words of the hypothesis, as bits
-    last: "tuple[Match, tuple | None] | None"  # the matches so far, as a linked list
+    pairs: Integers
+    spans: Integers
 
 
-_standing = itemgetter(0, 1, 2)
-
-
-def align(matches: Iterable[Match], n_reference: int, n_hypothesis: int) -> list[Match]:
+def align(matches: Matches, reference_lengths: Integers, hypothesis_lengths: Integers) -> Matches:
     """Choose matches that do not overlap.
 
     Args:
-        matches: all possible matches, ordered by stage.
-        n_reference: number of words of the reference.
-        n_hypothesis: number of words of the hypothesis.
+        matches: all possible matches, those of a pair ordered by stage.
+        reference_lengths: `[pairs]` number of words of the reference.
+        hypothesis_lengths: `[pairs]` number of words of the hypothesis.
 
     Returns:
-        The chosen matches in the order of the reference.
+        The chosen matches, those of a pair in the order of the reference.
     """
-    starting: list[list[Match]] = [[] for _ in range(n_reference)]
-    covered_reference, covered_hypothesis = [0] * n_reference, [0] * n_hypothesis
-    for match in matches:
-        starting[match.reference_start].append(match)
-        for place in range(match.reference_start, match.reference_start + match.reference_length):
-            covered_reference[place] += 1
-        for place in range(match.hypothesis_start, match.hypothesis_start + match.hypothesis_length):
-            covered_hypothesis[place] += 1
-    fixed = [
-        here[0] if len(here) == 1 and _alone(here[0], covered_reference, covered_hypothesis) else None
-        for here in starting
-    ]
-    return _search(starting, fixed)
+    if not len(matches.pairs):
+        return matches
+    order = np.lexsort((matches.spans[:, REFERENCE_START], matches.pairs))
+    search = _Search(Matches(matches.pairs[order], matches.spans[order]), reference_lengths, hypothesis_lengths)
+    return search.run()
 
 
-def _alone(match: Match, covered_reference: Sequence[int], covered_hypothesis: Sequence[int]) -> bool:
-    _, there, n_there, here, n_here = match
-    return max(covered_reference[there : there + n_there]) == 1 and max(covered_hypothesis[here : here + n_here]) == 1
+class _Search:
+    """The beam search.
+
+    Args:
+        matches: see `align`, those of a pair ordered by their first word in the reference.
+        reference_lengths: see `align`.
+        hypothesis_lengths: see `align`.
+    """
+
+    def __init__(self, matches: Matches, reference_lengths: Integers, hypothesis_lengths: Integers) -> None:
+        self.matches, self.reference_lengths = matches, reference_lengths
+        pairs, spans = matches
+        stage, start, size, hypothesis_start, hypothesis_size = spans.T
+        self.width = int(reference_lengths.max())  # a place is a pair and a word of its reference
+        place = pairs * self.width + start
+        self.counts = np.bincount(place, minlength=len(reference_lengths) * self.width)
+        self.firsts = np.cumsum(self.counts) - self.counts
+        alone = _alone(pairs, start, size, self.width)
+        alone &= _alone(pairs, hypothesis_start, hypothesis_size, int(hypothesis_lengths.max()))
+        # A match that shares no word with another is taken without a choice.
+        self.fixed = np.zeros(len(self.counts), dtype=bool)
+        self.fixed[place[alone & (self.counts[place] == 1)]] = True
+        self.distances = np.abs(start - hypothesis_start)
+        # Weights are integers, truncated after every addition: a single word that matches by stem adds nothing.
+        self.hypothesis_weights = np.where(stage == 0, hypothesis_size, hypothesis_size // 2)
+        self.reference_weights = np.where(stage == 0, size, size // 2)
+        self.bits = _bits(hypothesis_start, hypothesis_size, int(hypothesis_lengths.max()))
+        self.taken: list[tuple[Integers, Integers]] = []  # matches, and the numbers of those taken before them
+
+    def run(self) -> Matches:
+        paths = np.zeros((len(self.reference_lengths), _USED + self.bits.shape[1]), dtype=np.int64)
+        paths[:, _PAIR] = np.arange(len(paths))
+        paths[:, [_HYPOTHESIS_END, _LAST]] = -1
+        finished = []
+        for place in range(self.width):
+            paths = _best(paths, _BEAM)
+            ended = self.reference_lengths[paths[:, _PAIR]] <= place
+            finished.append(paths[ended])
+            paths = self._extend(paths[~ended], place)
+        # As in the original, open chunks are counted only after the beam is cut, which decides ties.
+        paths = _best(np.concatenate([*finished, paths]), _BEAM)
+        paths[:, _CHUNKS] += paths[:, _HYPOTHESIS_END] >= 0
+        return self._followed(_best(paths, 1)[:, _LAST])
+
+    def _extend(self, paths: Integers, place: int) -> Integers:
+        """Extend each path by every match of a word of the reference that is still possible, and by skipping it."""
+        here = paths[:, _PAIR] * self.width + place
+        inside = paths[:, _REFERENCE_END] > place  # of a phrase that is taken
+        fixed = self.fixed[here] & ~inside
+        options = np.where(inside, 0, self.counts[here])
+        children = options + ~fixed  # the last one skips the word
+        path = np.repeat(np.arange(len(paths)), children)
+        first = np.cumsum(children) - children
+        option = np.arange(len(path)) - first[path]
+        takes = option < options[path]
+        match = np.where(takes, self.firsts[here][path] + option, 0)
+        possible = ~takes | ~(paths[path, _USED:] & self.bits[match]).any(axis=1)
+        # The original program adds the distance to the remaining path, not to the copy that takes the match.
+        distance = np.where(takes & possible, self.distances[match], 0)
+        summed = np.cumsum(distance) - distance
+        grown = paths[path]
+        grown[:, _DISTANCE] += np.where(fixed[path], distance, summed - summed[first[path]])
+        skips = ~takes & ~inside[path]
+        grown[:, _CHUNKS] += skips & (grown[:, _HYPOTHESIS_END] >= 0)
+        grown[skips, _HYPOTHESIS_END] = -1
+        self._take(grown, np.flatnonzero(takes & possible), match)
+        return grown[possible]
+
+    def _take(self, paths: Integers, rows: Integers, match: Integers) -> None:
+        """Add a match to some paths, in place."""
+        match, own = match[rows], paths[rows]
+        _, start, size, hypothesis_start, hypothesis_size = self.matches.spans[match].T
+        numbers = np.arange(len(rows)) + sum(len(earlier) for earlier, _ in self.taken)
+        self.taken.append((match, own[:, _LAST].copy()))
+        own[:, _CHUNKS] += (own[:, _HYPOTHESIS_END] >= 0) & (hypothesis_start != own[:, _HYPOTHESIS_END])
+        own[:, _HYPOTHESIS_WEIGHT] += self.hypothesis_weights[match]
+        own[:, _REFERENCE_WEIGHT] += self.reference_weights[match]
+        own[:, _HYPOTHESIS_END] = hypothesis_start + hypothesis_size
+        own[:, _REFERENCE_END] = start + size
+        own[:, _USED:] |= self.bits[match]
+        own[:, _LAST] = numbers
+        paths[rows] = own
+
+    def _followed(self, last: Integers) -> Matches:
+        """Return the matches of paths, given their last ones."""
+        match, before = (np.concatenate(parts) for parts in zip(*self.taken, strict=True))
+        chosen = []
+        while len(last := last[last >= 0]):
+            chosen.append(match[last])
+            last = before[last]
+        rows = np.sort(np.concatenate(chosen))  # matches are ordered by pair and reference
+        return Matches(self.matches.pairs[rows], self.matches.spans[rows])
 
 
-def _search(starting: list[list[Match]], fixed: list[Match | None]) -> list[Match]:
-    taken = sum(_bits(match) for match in fixed if match)  # fixed matches share no word
-    taken_reference = sum(_reference_bits(match) for match in fixed if match)
-    paths = [_Path(0, 0, 0, 0, 0, -1, 0, taken, None)]
-    for place, options in enumerate(starting):
-        if len(paths) > 1:
-            paths = sorted(paths, key=_standing)[:_BEAM]
-        sure = fixed[place]
-        grown: list[_Path] = []
-        for path in paths:
-            if path.reference_end > place:
-                grown.append(path)
-            elif sure:
-                grown.append(_take(path, sure, abs(sure.reference_start - sure.hypothesis_start)))
-            else:
-                grown += _branch(path, options, taken_reference)
-        paths = grown
-    # As in the original, open chunks are counted only after the beam is cut, which decides ties.
-    paths = sorted(paths, key=_standing)[:_BEAM]
-    finished = [path._replace(chunks=path.chunks + 1) if path.hypothesis_end >= 0 else path for path in paths]
-    chosen, link = [], min(finished, key=_standing).last
-    while link is not None:
-        match, link = link
-        chosen.append(match)
-    return chosen[::-1]
+def _alone(pairs: Integers, starts: Integers, sizes: Integers, width: int) -> NDArray[np.bool_]:
+    """Return which spans share no word with another span of their pair."""
+    first = np.cumsum(sizes) - sizes
+    words = np.arange(sizes.sum()) + np.repeat(pairs * width + starts - first, sizes)
+    shared = np.bincount(words)[words] > 1
+    return ~np.logical_or.reduceat(shared, first)
 
 
-def _branch(path: _Path, options: list[Match], taken_reference: int) -> list[_Path]:
-    """Extend a path by each match that is still possible, and by skipping the word."""
-    grown = []
-    for match in options:
-        if not path.used & _bits(match) and not taken_reference & _reference_bits(match):
-            grown.append(_take(path, match, 0))
-            # The original program adds the distance to the remaining path, not to the copy that takes the match.
-            distance = path.distance + abs(match.reference_start - match.hypothesis_start)
-            path = path._replace(distance=distance)
-    if path.hypothesis_end >= 0:
-        path = path._replace(chunks=path.chunks + 1, hypothesis_end=-1)
-    grown.append(path)
-    return grown
+def _bits(starts: Integers, sizes: Integers, width: int) -> Integers:
+    """Return spans of words as bits, `_BITS` in an integer."""
+    words = np.arange(-(-width // _BITS) * _BITS)
+    inside = (words >= starts[:, None]) & (words < (starts + sizes)[:, None])
+    return inside.reshape(len(starts), -1, _BITS) @ (1 << np.arange(_BITS))
 
 
-def _take(path: _Path, match: Match, distance: int) -> _Path:
-    # Weights are integers, truncated after every addition: a single word that matches by stem adds nothing.
-    share = 1.0 if match.stage == 0 else 0.5
-    hypothesis_weight = int(path.hypothesis_weight + match.hypothesis_length * share)
-    reference_weight = int(path.reference_weight + match.reference_length * share)
-    jumps = path.hypothesis_end >= 0 and match.hypothesis_start != path.hypothesis_end
-    return _Path(
-        -(hypothesis_weight + reference_weight),
-        path.chunks + jumps,
-        path.distance + distance,
-        hypothesis_weight,
-        reference_weight,
-        match.hypothesis_start + match.hypothesis_length,
-        match.reference_start + match.reference_length,
-        path.used | _bits(match),
-        (match, path.last),
-    )
+def _best(paths: Integers, most: int) -> Integers:
+    """Order the paths of each pair by weight, chunks and distance, and keep the first ones."""
+    weight = paths[:, _HYPOTHESIS_WEIGHT] + paths[:, _REFERENCE_WEIGHT]
+    key = paths[:, _PAIR]
+    for part in (weight.max(initial=0) - weight, paths[:, _CHUNKS], paths[:, _DISTANCE]):
+        key = key * (part.max(initial=0) + 1) + part
+    paths = paths[np.argsort(key, kind="stable")]
+    pairs = paths[:, _PAIR]
+    rank = np.arange(len(pairs)) - np.searchsorted(pairs, pairs)
+    return paths[rank < most]
 
 
-def _bits(match: Match) -> int:
-    return ((1 << match.hypothesis_length) - 1) << match.hypothesis_start
+def count_chunks(matches: Matches, pairs: int) -> Integers:
+    """Return `[pairs]` the number of runs of matches without a gap in the reference or a jump in the hypothesis.
 
-
-def _reference_bits(match: Match) -> int:
-    return ((1 << match.reference_length) - 1) << match.reference_start
-
-
-def count_chunks(matches: Sequence[Match]) -> int:
-    """Return the number of runs of matches without a gap in the reference or a jump in the hypothesis."""
-    chunks, ends = 0, (-1, -1)
-    for match in matches:
-        chunks += (match.reference_start, match.hypothesis_start) != ends
-        ends = (match.reference_start + match.reference_length, match.hypothesis_start + match.hypothesis_length)
-    return chunks
+    Args:
+        matches: chosen matches, see `align`.
+        pairs: the number of pairs.
+    """
+    spans = matches.spans
+    starts = spans[:, [REFERENCE_START, HYPOTHESIS_START]]
+    ends = starts + spans[:, [REFERENCE_LENGTH, HYPOTHESIS_LENGTH]]
+    begins = np.ones(len(spans), dtype=bool)
+    begins[1:] = (matches.pairs[1:] != matches.pairs[:-1]) | (starts[1:] != ends[:-1]).any(axis=1)
+    return np.bincount(matches.pairs[begins], minlength=pairs)

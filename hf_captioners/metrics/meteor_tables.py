@@ -82,7 +82,7 @@ class MeteorTables:
     Args:
         path: the folder `meteor` of pycocoevalcap, with `meteor-1.5.jar` and `data/paraphrase-en.gz`. By default the
             folder of the installed package.
-        cache_dir: the folder for the index of the paraphrases (67 MB, built once in about half a minute). By default
+        cache_dir: the folder for the index of the paraphrases (67 MB, built once in about ten seconds). By default
             `hf_captioners` in the Hugging Face cache folder.
 
     Raises:

@@ -5,17 +5,20 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from .integer_map import Integers
+from .integer_map import Integers, distinct, occur_in
+
+if TYPE_CHECKING:
+    import pyarrow
 
 _MAX_PHRASE = 7  # words
 _WORD_BITS = 24
-_CHUNK = 1 << 17  # entries per read
+_LINES = 3  # of an entry: probability, phrase, paraphrase
+_CHUNK = 1 << 23  # bytes per read
 _MAX_COMPARED = 1 << 20  # pairs of phrases per look-up
 
 
@@ -124,9 +127,9 @@ class ParaphraseIndex:
 
 
 def _contains(keys: Integers, wanted: Integers) -> np.ndarray:
-    distinct, places = np.unique(wanted, return_inverse=True)
-    at = np.minimum(np.searchsorted(keys, distinct), len(keys) - 1)
-    return (keys[at] == distinct)[places]
+    """Return which of many integers, most of them repeated, are among the keys of a large sorted file."""
+    once = distinct(wanted)
+    return occur_in(once[occur_in(keys, once)], wanted)
 
 
 def build(table: Path, folder: Path) -> None:
@@ -143,12 +146,12 @@ def build(table: Path, folder: Path) -> None:
         (scratch / "words.txt").write_text("\n".join(words), encoding="utf-8")
         numbers = np.empty(len(phrases), dtype=np.int64)
         first = 0
-        for level, (keys, places) in enumerate(_levels(words, phrases)):
+        for level, (keys, places) in enumerate(_levels(phrases)):
             np.save(scratch / f"level_{level}.npy", keys)
             whole = places >= 0
             numbers[whole] = places[whole] + first
             first += len(keys)
-        np.save(scratch / "pairs.npy", np.unique(numbers[pairs[0]] << 32 | numbers[pairs[1]]))
+        np.save(scratch / "pairs.npy", distinct(numbers[pairs[0]] << 32 | numbers[pairs[1]]))
         _publish(scratch, folder)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -162,41 +165,61 @@ def _publish(scratch: Path, folder: Path) -> None:
             raise
 
 
-def _read(table: Path) -> tuple[dict[str, int], dict[str, int], tuple[Integers, Integers]]:
+def _read(table: Path) -> tuple[list[str], Integers, tuple[Integers, Integers]]:
+    """Read the table.
+
+    Returns:
+        All words; `[phrases, 8]` the words of each phrase as positions in them, then -1; and for each entry the
+        positions of the phrase and of its paraphrase.
+    """
+    import pyarrow
+    import pyarrow.compute
+
+    columns = list(_columns(table))
+    entries = sum(len(phrases) for phrases, _ in columns)
+    encoded = pyarrow.chunked_array([part for side in zip(*columns, strict=True) for part in side])
+    encoded = encoded.dictionary_encode().combine_chunks()
+    pairs = encoded.indices.to_numpy()
+    text = pyarrow.compute.utf8_rtrim(encoded.dictionary.cast(pyarrow.large_string()), characters="\n")
+    split = pyarrow.compute.split_pattern(text, " ")
+    words = split.flatten().dictionary_encode()
+    lengths = np.diff(split.offsets.to_numpy())
+    phrases = np.full((len(lengths), _MAX_PHRASE + 1), -1, dtype=np.int64)
+    phrase = np.repeat(np.arange(len(lengths)), lengths)
+    place = np.arange(len(phrase)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    phrases[phrase, place] = words.indices.to_numpy()
+    return words.dictionary.to_pylist(), phrases, (pairs[:entries], pairs[entries:])
+
+
+def _columns(table: Path) -> "Iterator[tuple[pyarrow.Array, pyarrow.Array]]":
+    """Yield the phrases and the paraphrases of some entries, as lines with their ends."""
+    import pyarrow
     from tqdm.auto import tqdm  # needed only when the index is built
 
-    words: dict[str, int] = {}
-    phrases: dict[str, int] = {}
-    left: list[Integers] = []
-    right: list[Integers] = []
+    rest = b""
     with (
-        gzip.open(table, "rt", encoding="utf-8", newline="\n") as lines,
+        gzip.open(table, "rb") as file,
         tqdm(desc="Indexing METEOR's paraphrases (once)", unit=" entries", unit_scale=True, disable=None) as progress,
     ):
-        while chunk := list(islice(lines, 3 * _CHUNK)):
-            entries = [line.rstrip("\n") for line in chunk]
-            for column, into in ((1, left), (2, right)):
-                numbers = [phrases.setdefault(phrase, len(phrases)) for phrase in entries[column::3]]
-                into.append(np.array(numbers, dtype=np.int64))
-            progress.update(len(chunk) // 3)
-    for phrase in phrases:
-        for word in phrase.split(" "):
-            words.setdefault(word, len(words))
-    return words, phrases, (np.concatenate(left), np.concatenate(right))
+        while content := file.read(_CHUNK):
+            rest += content
+            ends = np.flatnonzero(np.frombuffer(rest, dtype=np.uint8) == ord("\n")) + 1
+            ends = np.concatenate([[0], ends[: len(ends) // _LINES * _LINES]])
+            buffers = [None, pyarrow.py_buffer(ends.astype(np.int64)), pyarrow.py_buffer(rest)]
+            lines = pyarrow.Array.from_buffers(pyarrow.large_binary(), len(ends) - 1, buffers)
+            yield lines.take(np.arange(1, len(lines), _LINES)), lines.take(np.arange(2, len(lines), _LINES))
+            progress.update(len(lines) // _LINES)
+            rest = rest[ends[-1] :]
+    if rest:
+        raise ValueError(f"{table} ends within an entry, after {rest[:80]!r}.")
 
 
-def _levels(words: dict[str, int], phrases: dict[str, int]) -> Iterator[tuple[Integers, Integers]]:
+def _levels(rows: Integers) -> Iterator[tuple[Integers, Integers]]:
     """Yield the sorted keys of each level (1 to 7 words), and for each phrase its place if it ends there, else -1."""
-    rows = np.full((len(phrases), _MAX_PHRASE + 1), -1, dtype=np.int32)
-    for row, phrase in enumerate(phrases):
-        numbers = [words[word] for word in phrase.split(" ")]
-        rows[row, : len(numbers)] = numbers
     nodes = np.zeros(len(rows), dtype=np.int64)
     for level in range(_MAX_PHRASE):
         open_rows = np.flatnonzero(rows[:, level] >= 0)
-        keys, inverse = np.unique(
-            nodes[open_rows] << _WORD_BITS | rows[open_rows, level].astype(np.int64), return_inverse=True
-        )
+        keys, inverse = np.unique(nodes[open_rows] << _WORD_BITS | rows[open_rows, level], return_inverse=True)
         nodes[open_rows] = inverse
         places = np.full(len(rows), -1, dtype=np.int64)
         ends = open_rows[rows[open_rows, level + 1] < 0]

@@ -123,7 +123,7 @@ METRICS: dict[str, Metric] = {
         "CHAIR: objects in captions that are not in the image; lower is better",
         titles={"chair_i": "CHAIRi (hallucinated objects)", "chair_s": "CHAIRs (captions with hallucinated objects)"},
     ),
-    "spice": Metric(".spice:score_spice", "SPICE 1.0, original program", titles={"spice": "SPICE"}),
+    "spice": Metric(".spice:score_spice", "SPICE 1.0, English, original program", titles={"spice": "SPICE"}),
 }
 """The metrics by name."""
 

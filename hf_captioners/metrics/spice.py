@@ -196,7 +196,7 @@ def score_spice(
         raise ValueError(
             "The metric `spice` needs the original Java program: pass spice=OriginalSpice('.../spice-1.0.jar')."
         )
-    result, variant = spice.score(predictions, references), "SPICE 1.0, original program"
+    result, variant = spice.score(predictions, references), "SPICE 1.0, English, original program"
     yield Score("spice", result.corpus, variant, result.per_image.tolist())
     for category, figure in result.categories.items():
         if category != "All":

@@ -1,8 +1,8 @@
 """The `image-captioning` pipeline: captions of images, without a prompt.
 
-It supports the captioners of this library and those of transformers (BLIP, GIT, vision-encoder-decoder). Checkpoints
-contain a copy of this file and of `image_reading.py`, so `pipeline(model=directory, trust_remote_code=True)` works
-without this library.
+It supports the captioners of this library and those of transformers, see `TRANSFORMERS_CAPTIONERS`. Checkpoints
+contain a copy of the files of this folder and of `image_reading.py`, so `pipeline(model=directory,
+trust_remote_code=True)` works without this library.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import logging
 import os
 import re
 import secrets
@@ -26,13 +27,30 @@ from transformers.pipelines.base import pad_collate_fn
 
 from hf_captioners.processing.image_reading import download_image, read_image
 
+from .instructed_checks import require_consistent
+from .instructed_inputs import (
+    CHAT_FAMILIES,
+    NO_TOKEN,
+    PROMPTS,
+    CaptionRequest,
+    EncodedRequests,
+    InstructedInputs,
+    UnfinishedThoughtError,
+    chat_template_of,
+    generating_config,
+)
+
+logger = logging.getLogger(__name__)
 TASK = "image-captioning"
 # The task inside a checkpoint has a different name than the registered task: transformers prefers the checkpoint's
 # entry, so `pipeline("image-captioning", model)` would require `trust_remote_code` even with this library installed.
 TASK_IN_CHECKPOINT = "captioning"
+# Captioners of transformers that read an image alone, and begin captions with a token of their own.
+IMAGE_CAPTIONERS = ("blip", "git", "vision-encoder-decoder")
 # Captioners of transformers whose inputs this pipeline makes as their own processors do; other models need inputs or
 # prompts that it does not know.
-TRANSFORMERS_CAPTIONERS = ("blip", "git", "vision-encoder-decoder")
+TRANSFORMERS_CAPTIONERS = (*IMAGE_CAPTIONERS, *PROMPTS, *CHAT_FAMILIES)
+MAX_INSTRUCTED_TOKENS = 256  # new tokens of a caption by an instruction, which may ask for a paragraph
 # Files that are part of checkpoints find each other by relative names.
 LIBRARY_IMPORT = re.compile(r"^from hf_captioners\.processing\.", re.MULTILINE)
 
@@ -46,16 +64,20 @@ class ImageCaptioningPipeline(Pipeline):
     captioner(["photo.jpg", "other.png"], batch_size=2)  # one list per image
     captioner("photo.jpg", num_beams=3, num_return_sequences=3, return_scores=True)
     captioner("photo.jpg", prompt="a photo of")
+    captioner("photo.jpg", instruction="What is in the foreground?")  # of models that follow instructions
     captioner([["photo.jpg", "other.png"], ["photo.jpg"]])  # two studies: one caption per study
     ```
 
     Arguments of a call. `pipeline()` takes them as defaults:
         prompt: text that the captions begin with.
+        instruction: what the model is asked, which is no part of captions; default: that of its family.
         timeout: seconds for the whole download of an image; default 60.
         max_bytes: largest download of an image; default 64 MiB.
         return_scores: add `score`, the sum of the log-probabilities of the generated tokens, with the end token and
             without the prompt, before temperature and other processing of logits.
         return_token_scores: add `tokens` and `token_scores`, their log-probabilities.
+        return_ended: of models that follow instructions, add `ended`: False if the caption has no end token, because
+            `max_new_tokens` were generated.
         seed: where captions are sampled, a batch of the same images gets the same captions with the same seed. None:
             the random numbers are those of torch.
         generate_kwargs: options of `generate()` as a dictionary; each may also be passed by name.
@@ -67,16 +89,17 @@ class ImageCaptioningPipeline(Pipeline):
 
     An image is a path, an `http(s)` URL, base64 text, a PIL image, or an array or tensor `[H, W, C]`. Several images
     are a list, an array `[B, H, W, C]`, a generator, a `KeyDataset`, or a `datasets.Dataset` with a column `image`.
-    An item may be `{"image": ..., "prompt": ...}`. Captioners of this library also read regions, `{"features": ...,
-    "boxes": ...}`, and studies of several views: a list within a list, `{"images": [...], "prompt": ...}`, or a data
-    set with a column `images`.
+    An item may be `{"image": ..., "prompt": ..., "instruction": ...}`. Captioners of this library also read
+    regions, `{"features": ..., "boxes": ...}`, and studies of several views: a list within a list,
+    `{"images": [...], "prompt": ...}`, or a data set with a column `images`.
 
     A call returns a list of dictionaries for one image: one per returned sequence, best first for beam search. It
     returns a list of such lists for a list, and an iterator over them for a generator or data set.
 
     Raises:
-        ValueError: the model cannot generate or is not supported, a tokenizer or an image processor is missing, or the
-            prompts of a batch differ in length and the model does not support that.
+        ValueError: the model cannot generate or is not supported, a tokenizer or an image processor is missing, the
+            prompts of a batch differ in length and the model does not support that, or a model is given an instruction
+            that reads none.
     """
 
     model: Any
@@ -103,20 +126,37 @@ class ImageCaptioningPipeline(Pipeline):
     ) -> None:
         if not model.can_generate():
             raise ValueError(f"{type(model).__name__} cannot generate text; expected a captioner.")
-        if not (hasattr(model.config, "encoder_inputs") or model.config.model_type in TRANSFORMERS_CAPTIONERS):
+        is_own = hasattr(model.config, "encoder_inputs")
+        # Code of a checkpoint may call itself as a family does.
+        is_compared = is_own or (model.config.model_type in TRANSFORMERS_CAPTIONERS and not has_own_code(model))
+        if not is_compared and chat_template_of(processor) is None:
             raise ValueError(
                 f"The captioner is a model of the type {model.config.model_type!r}, for which this pipeline is not "
-                "supported. Supported: captioners of hf_captioners, and of transformers "
-                f"{', '.join(TRANSFORMERS_CAPTIONERS)}."
+                "supported. Supported: captioners of hf_captioners, of transformers "
+                f"{', '.join(TRANSFORMERS_CAPTIONERS)}, and other models with a chat template."
             )
         if processor is not None:  # the base class takes tokenizer and image processor from it
             tokenizer = image_processor = None
+        self.instructed: InstructedInputs | None = None
+        if not is_own and not (is_compared and model.config.model_type in IMAGE_CAPTIONERS):
+            if processor is None:
+                raise ValueError(f"A {type(model).__name__} needs its whole processor; pass `processor=`.")
+            self.instructed = InstructedInputs(processor, model, None if is_compared else {})
+            if self.instructed.takes_instruction:
+                self._default_generation_config = GenerationConfig(max_new_tokens=MAX_INSTRUCTED_TOKENS)
         super().__init__(
             model=model, processor=processor, tokenizer=tokenizer, image_processor=image_processor, **kwargs
         )
         for name in ("tokenizer", "image_processor"):
             if getattr(self, name) is None:
                 raise ValueError(f"The model has no {name}; pass `{name}=` or `processor=`.")
+        self.is_unverified = not is_compared
+        if self.instructed is not None and not is_compared:
+            require_consistent(model, self.instructed)
+            logger.warning(
+                f"{model.name_or_path} is a {model.config.model_type}, which was not compared with transformers: its "
+                "captions are unverified. It passed the checks of docs/other_models.md."
+            )
         self.pack_weights(packed_weights)
 
     def pack_weights(self, weights: str | None = None, drop_plain: bool = False) -> None:
@@ -149,18 +189,22 @@ class ImageCaptioningPipeline(Pipeline):
     def _sanitize_parameters(
         self,
         prompt: str | None = None,
+        instruction: str | None = None,
         timeout: float | None = None,
         max_bytes: float | None = None,
         return_scores: bool | None = None,
         return_token_scores: bool | None = None,
+        return_ended: bool | None = None,
         seed: int | None = None,
         generate_kwargs: dict[str, Any] | None = None,
         **options: Any,
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
         if twice := sorted((generate_kwargs or {}).keys() & options.keys()):
             raise ValueError(f"{twice} were passed both in `generate_kwargs` and by name; pass each once.")
-        reading = {"prompt": prompt, "timeout": timeout, "max_bytes": max_bytes}
+        self.require_instruction_read(instruction)
+        reading = {"prompt": prompt, "instruction": instruction, "timeout": timeout, "max_bytes": max_bytes}
         scoring = {"return_scores": return_scores, "return_token_scores": return_token_scores}
+        scoring["return_ended"] = return_ended
         reading = {name: value for name, value in reading.items() if value is not None}
         scoring = {name: value for name, value in scoring.items() if value is not None}
         drawing = {} if seed is None else {"seed": seed}
@@ -184,6 +228,7 @@ class ImageCaptioningPipeline(Pipeline):
         self,
         inputs: Any,
         prompt: str | None = None,
+        instruction: str | None = None,
         timeout: float | None = None,
         max_bytes: float | None = None,
     ) -> dict[str, Any]:
@@ -193,6 +238,8 @@ class ImageCaptioningPipeline(Pipeline):
         else:
             item = {"images" if isinstance(inputs, (list, tuple)) else "image": inputs}
         prompt = item.get("prompt", prompt)
+        instruction = item.get("instruction", instruction)
+        self.require_instruction_read(instruction)
         declared = self.processor.input_columns if self._is_native else {}
         # Not tensors yet: `_forward` pads the inputs of a batch together.
         given = {name: item[name] for name in declared if name in item}
@@ -206,6 +253,9 @@ class ImageCaptioningPipeline(Pipeline):
             return {"regions": Wrapped(regions), "prompt": prompt or "", "declared": {}}
         else:
             image = fetch(item["image"], timeout, max_bytes)
+            if self.instructed is not None:
+                request = CaptionRequest(read_image(image), instruction, prompt or "")
+                return {"requests": Wrapped(request), "prompt": prompt or "", "declared": {}}
             if self._is_native:
                 encoded = self.processor(images=image, return_tensors="pt")
             else:
@@ -227,24 +277,69 @@ class ImageCaptioningPipeline(Pipeline):
         """
         return self.preprocess(image, **self._preprocess_params | self._sanitize_parameters(**options)[0])
 
+    def require_instruction_read(self, instruction: str | None) -> None:
+        """Check that a captioner which is given an instruction reads one.
+
+        Raises:
+            ValueError: it does not.
+        """
+        if self.instructed is not None:
+            self.instructed.require_instruction_read(instruction)
+        elif instruction is not None:
+            raise ValueError(
+                f"`instruction` is {instruction!r}, and a {self.model.config.model_type} captioner reads images "
+                "without an instruction. Leave it out; `prompt` is the beginning of captions."
+            )
+
+    def join_prepared(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Encode items of models that follow instructions as one batch, which other processes can do.
+
+        Args:
+            items: results of `prepare`.
+
+        Returns:
+            Items of `caption_prepared` with one or more images each; the same items for other captioners.
+
+        Raises:
+            ValueError: the processor refuses an image; processors raise errors of further types.
+        """
+        if self.instructed is None or not items:
+            return items
+        return [
+            {"encoded": Wrapped(encoded), "prompt": encoded.beginnings, "declared": [{}] * len(encoded.beginnings)}
+            for encoded in self._encoded(self.instructed, [item["requests"].value for item in items])
+        ]
+
+    def _encoded(self, instructed: InstructedInputs, requests: list[CaptionRequest]) -> list[EncodedRequests]:
+        encoded = [instructed.encode(run) for run in instructed.runs(requests)]
+        return [one._replace(tensors=in_dtype(one.tensors, self.dtype)) for one in encoded]
+
     def caption_prepared(self, items: list[dict[str, Any]], **options: Any) -> list[list[dict[str, Any]]]:
         """Caption images that are prepared, as one batch.
 
         Args:
-            items: one or more results of `prepare`.
+            items: one or more results of `prepare`, or the result of `join_prepared`.
             **options: arguments of a call.
 
         Returns:
-            The records of each image.
+            The records of each image; `[{"error": reason}]` of one for which the model reached no caption.
         """
         _, forward, scoring = self._sanitize_parameters(**options)
         features = self.feature_extractor or self.image_processor
+        if len(items) > 1 and "encoded" in items[0]:
+            return [records for item in items for records in self.caption_prepared([item], **options)]
         batch = items[0] if len(items) == 1 else pad_collate_fn(self.tokenizer, features)(items)
         output = self.forward(batch, **self._forward_params | forward)
         return [
-            self.postprocess({name: values[place : place + 1] for name, values in output.items()}, **scoring)
-            for place in range(len(items))
+            self._records({name: values[place : place + 1] for name, values in output.items()}, **scoring)
+            for place in range(len(output["sequences"]))
         ]
+
+    def _records(self, outputs: dict[str, Any], **scoring: Any) -> list[dict[str, Any]]:
+        try:
+            return self.postprocess(outputs, **scoring)
+        except UnfinishedThoughtError as error:
+            return [{"error": str(error)}]
 
     def _encode_views(self, views: list[Any]) -> Any:
         """Encode a study as `views` `[1, V, C, H, W]`; unlike `pixel_values`, a batch pads `views` to one V."""
@@ -262,11 +357,21 @@ class ImageCaptioningPipeline(Pipeline):
         input_tensors: dict[str, Any],
         return_scores: bool = False,
         return_token_scores: bool = False,
+        return_ended: bool = False,
         seed: int | None = None,
         **generate_kwargs: Any,
     ) -> Any:
+        if "requests" in input_tensors and self.instructed is not None:
+            scores: dict[str, Any] = {"return_scores": return_scores, "return_token_scores": return_token_scores}
+            waiting = input_tensors["requests"]
+            requests = [request.value for request in (waiting if isinstance(waiting, list) else [waiting])]
+            items = self.join_prepared([{"requests": Wrapped(request)} for request in requests])
+            return joined_outputs([self._forward(item, seed=seed, **scores, **generate_kwargs) for item in items])
         prompts, declared = input_tensors.pop("prompt"), input_tensors.pop("declared")
         prompts, declared = ([prompts], [declared]) if isinstance(prompts, str) else (prompts, declared)
+        batch: EncodedRequests | None = input_tensors.pop("encoded").value if "encoded" in input_tensors else None
+        if batch is not None:
+            input_tensors.update(self._ensure_tensor_on_device(batch.tensors, self.device))
         if "regions" in input_tensors:
             regions = input_tensors.pop("regions")
             entries = [entry.value for entry in (regions if isinstance(regions, list) else [regions])]
@@ -284,11 +389,20 @@ class ImageCaptioningPipeline(Pipeline):
         if getattr(self.model, "returns_model_logprobs", False) and not assisted:
             record |= {"output_logits": False, "return_cache": False}
         options = self._prepare_generate_kwargs(generate_kwargs, **record)
-        prompt_inputs = self._ensure_tensor_on_device(self._encode_prompts(prompts), self.device)
+        prompt_inputs = {} if batch is not None else self._encode_prompts(prompts)
+        prompt_inputs = self._ensure_tensor_on_device(prompt_inputs, self.device)
         with seeded(seed, {**input_tensors, **prompt_inputs}):
             output = self.model.generate(**input_tensors, **prompt_inputs, **options)
-        by_image = (len(prompts), -1, output.sequences.shape[-1])
-        result = {"sequences": output.sequences.view(by_image)}  # [B, n, L]
+        sequences = output.sequences
+        if batch is not None and self.instructed is not None:
+            sequences = self.instructed.without_prompt(sequences, input_tensors)
+        by_image = (len(prompts), -1, sequences.shape[-1])
+        result: dict[str, Any] = {"sequences": sequences.view(by_image)}  # [B, n, L]
+        if batch is not None:
+            ends = torch.tensor(self._end_ids(options), device=sequences.device, dtype=sequences.dtype)
+            result["beginnings"] = batch.beginnings
+            first = 1 if self.model.config.is_encoder_decoder else 0  # a decoder may start with an end token
+            result["ended"] = torch.isin(result["sequences"][:, :, first:], ends).any(-1)  # [B, n]
         if scored:
             generated, logprobs = token_logprobs(output)
             after_end = _after_end(generated, self._end_ids(options))
@@ -323,7 +437,7 @@ class ImageCaptioningPipeline(Pipeline):
 
     def _end_ids(self, options: dict[str, Any]) -> list[int]:
         """Return the ids of the end tokens of this call."""
-        config = options.get("generation_config") or self.model.generation_config
+        config = options.get("generation_config") or generating_config(self.model)
         ends = options.get("eos_token_id", config.eos_token_id)
         if is_blip(self.model):  # fixed in BLIP's `generate`
             _, ends = special_ids(self.model, self.tokenizer)
@@ -334,14 +448,22 @@ class ImageCaptioningPipeline(Pipeline):
         model_outputs: Any,
         return_scores: bool = False,
         return_token_scores: bool = False,
+        return_ended: bool = False,
     ) -> list[dict[str, Any]]:
         """Decode the sequences `[1, n, L]` of one image into n records."""
         sequences = model_outputs["sequences"][0]
-        if self._is_native:
+        if self.instructed is not None:
+            beginnings = model_outputs["beginnings"]  # a batch of transformers' pipeline is taken apart to one text
+            beginning = beginnings if isinstance(beginnings, str) else beginnings[0]
+            texts = [self.instructed.decode(row, beginning) for row in sequences]
+        elif self._is_native:
             texts = self.processor.post_process_image_text_to_text(sequences)
         else:
             texts = [self.tokenizer.decode(row, skip_special_tokens=True).strip() for row in sequences]
         records: list[dict[str, Any]] = [{"generated_text": text} for text in texts]
+        if return_ended and "ended" in model_outputs:
+            for record, ended in zip(records, model_outputs["ended"][0].tolist(), strict=True):
+                record["ended"] = ended
         if "token_logprobs" not in model_outputs:
             return records
         for record, row, logprobs in zip(records, sequences, model_outputs["token_logprobs"][0], strict=True):
@@ -374,6 +496,25 @@ class Wrapped:
         self.value = value
 
 
+def joined_outputs(outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Join results of `_forward` of several batches; shorter rows of tokens are padded on the left."""
+    if len(outputs) == 1:
+        return outputs[0]
+    joined: dict[str, Any] = {}
+    for name, first in outputs[0].items():
+        values = [output[name] for output in outputs]
+        if isinstance(first, list):
+            joined[name] = [value for rows in values for value in rows]
+            continue
+        longest, filling = (
+            max(value.shape[-1] for value in values),
+            torch.nan if first.is_floating_point() else NO_TOKEN,
+        )
+        padded = [torch.nn.functional.pad(value, (longest - value.shape[-1], 0), value=filling) for value in values]
+        joined[name] = torch.cat(padded)
+    return joined
+
+
 def in_dtype(batch: Any, dtype: torch.dtype) -> dict[str, Any]:
     """Return a batch with floating-point tensors in `dtype`; boxes stay in float32, see `RegionFeatures`."""
     return {
@@ -390,6 +531,11 @@ def is_native_processor(processor: Any) -> bool:
 def is_blip(model: Any) -> bool:
     """Return whether a model is transformers' BLIP, whose `generate` has its own rules for special tokens."""
     return bool(model.config.model_type == "blip")
+
+
+def has_own_code(model: Any) -> bool:
+    """Return whether the code of a model is that of a checkpoint."""
+    return type(model).__module__.startswith("transformers_modules.")
 
 
 def special_ids(model: Any, tokenizer: Any) -> tuple[int | None, int | None]:
@@ -519,7 +665,7 @@ def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
         directory: directory with config.json.
     """
     source, folder = Path(__file__), Path(directory)
-    for file in (source, Path(inspect.getfile(read_image))):
+    for file in map(Path, map(inspect.getfile, (bundle_pipeline, InstructedInputs, require_consistent, read_image))):
         if file.resolve() != (folder / file.name).resolve():
             code = LIBRARY_IMPORT.sub("from .", file.read_text(encoding="utf-8"))
             (folder / file.name).write_text(code, encoding="utf-8")

@@ -62,7 +62,7 @@ def typed_evaluation(arguments: Mapping[str, Any], models: Sequence[str]) -> lis
     first, *others = models
     typed = [first, dataset]
     for model in others:
-        typed += ["--model", model]
+        typed += ["--ensemble", model]
     for name, value in {**defaults, **arguments}.items():
         if name in EVALUATION_NAMES and value is not None:
             typed += [f"--{EVALUATION_NAMES[name]}", *as_arguments(name, value)[1:]]

@@ -99,8 +99,9 @@ def find_recipes(
     if not wanted:
         there = sorted({f"{one.published.paper} --table {one.published.table}" for one in known if one.published})
         asked = paper if table is None else f"{paper} --table {table}"
+        named = [f"{name} {value}" for name, value in (("table", table), ("row", row)) if value is not None]
         raise ValueError(
-            f"{folder} has no recipe of {paper}, table {table}, row {row}. Available: {listed(there, 10)}."
+            f"{folder} has no recipe of {', '.join([paper, *named])}. Available: {listed(there, 10)}."
             f"{did_you_mean(asked, [*there, *(one.partition(' ')[0] for one in there)])}"
         )
     return wanted

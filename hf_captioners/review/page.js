@@ -1,7 +1,7 @@
 "use strict";
 // Texts of captions and names are set as text only, never as HTML.
 const part = (id) => document.getElementById(id);
-const state = { images: 0, kept: new Set(), number: 0, agreed: false };
+const state = { images: 0, kept: new Set(), number: 0, agreed: false, shown: [] };
 
 async function asked(path, options) {
   const answer = await fetch(path, options);
@@ -33,6 +33,7 @@ async function show(number) {
   part("name").textContent = body.name;
   part("image").alt = body.name;
   part("captions").value = body.captions.join("\n");
+  state.shown = body.source === "kept" ? body.captions : []; // of the table, which another program may change
   const sources = { kept: "kept already", table: "from the table of captions", "text file": "from the text file", none: "none yet" };
   part("source").textContent = `(${sources[body.source]})`;
   part("captions").focus();
@@ -63,9 +64,10 @@ async function keep() {
   const { status, body } = await asked(`captions/${number}`, {
     method: "POST",
     headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ captions, agreed: state.agreed }),
+    body: JSON.stringify({ captions, agreed: state.agreed, shown: state.shown }),
   });
   if (status === 409) {
+    if (body.changed) state.changed = body.changed;
     part("question").textContent = body.ask;
     part("ask").returnValue = "no";
     return part("ask").showModal();
@@ -77,7 +79,10 @@ async function keep() {
 }
 
 part("ask").addEventListener("close", () => {
+  const changed = state.changed;
+  state.changed = undefined;
   if (part("ask").returnValue !== "yes") return say("Nothing was written.");
+  if (changed) state.shown = changed;
   state.agreed = true;
   return keep();
 });

@@ -10,7 +10,7 @@ from typing import Any
 
 from hf_captioners.processing.image_reading import read_image
 
-from .table import ReviewTable
+from .table import ChangedCaptionsError, ReviewTable
 
 ADDRESS = "127.0.0.1"
 LONGEST_SIDE = 1280  # pixels of the images that are sent
@@ -144,9 +144,16 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
             agreed = agreed or asked.get("agreed") is True
             if not agreed:
                 return JSONResponse({"ask": question(table)}, 409, HEADERS)
-            table.keep(number, asked.get("captions"))  # type: ignore[arg-type]
+            shown = asked.get("shown") if isinstance(asked.get("shown"), list) else None
+            table.keep(number, asked.get("captions"), shown)  # type: ignore[arg-type]
+        except ChangedCaptionsError as error:
+            there = "; ".join(error.captions) or "none any more"
+            ask = f"{table.path} was changed meanwhile, and has other captions of this image: {there}. Replace them?"
+            return JSONResponse({"ask": ask, "changed": error.captions}, 409, HEADERS)
         except (ValueError, RecursionError) as error:
             return fault(400, str(error))
+        except BlockingIOError as error:
+            return fault(423, str(error))
         except OSError as error:
             return fault(507, f"{table.path} cannot be written: {error}")
         return JSONResponse({"kept": len(table.rows())}, headers=HEADERS)
@@ -180,6 +187,7 @@ def serve(table: ReviewTable, port: int = 0) -> None:
 
     Raises:
         ImportError: starlette or uvicorn is not installed.
+        BlockingIOError: another program writes the table, such as a second page of this folder.
         OSError: the port is in use.
     """
     try:
@@ -187,7 +195,7 @@ def serve(table: ReviewTable, port: int = 0) -> None:
     except ImportError as error:
         raise ImportError("The page needs starlette and uvicorn: pip install 'hf-captioners[app]'.") from error
 
-    with socket.create_server((ADDRESS, port)) as listener:
+    with table.only_writer(patience=0), socket.create_server((ADDRESS, port)) as listener:
         host, token = f"{ADDRESS}:{listener.getsockname()[1]}", secrets.token_urlsafe(24)
         app = review_app(table, host, token)
         print(f"Open http://{host}/{token}/ in your browser. Ctrl+C ends it.", flush=True)  # noqa: T201

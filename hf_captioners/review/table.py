@@ -2,35 +2,56 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
 from hf_captioners.captioning.sidecars import sidecar_of
-from hf_captioners.data.folder_tables import CAPTION_COLUMNS, FILE_COLUMNS, find_tables
+from hf_captioners.data.folder_tables import (
+    CAPTION_COLUMNS,
+    FILE_COLUMNS,
+    IMAGE_FOLDERS,
+    find_image,
+    find_tables,
+)
 from hf_captioners.data.images import READ_SUFFIXES, list_images
 from hf_captioners.data.schema import CAPTIONS, storable
+from hf_captioners.image_names import FolderNames
 from hf_captioners.metrics.caption_tables import FirstFault, table_rows
 from hf_captioners.output_files import (
     MAX_TABLE_BYTES,
-    atomic_file,
+    change_file,
+    only_writer_of,
+    read_bytes_inside,
     read_text_inside,
     require_link_inside,
     require_plain,
     require_safe_target,
     require_writable_folder,
-    unquoted_name,
+    writer_lock_of,
 )
 
 TABLE = "metadata.jsonl"
 MOST_CAPTIONS, LONGEST_CAPTION = 20, 2_000
 
 
+class ChangedCaptionsError(Exception):
+    """The captions of an image were changed by another program since they were shown.
+
+    Args:
+        captions: those of the table.
+    """
+
+    def __init__(self, captions: Sequence[str]) -> None:
+        super().__init__("The captions of this image were changed meanwhile.")
+        self.captions = list(captions)
+
+
 class ReviewTable:
     """The images of a folder, the captions proposed for them, and those that a person keeps.
 
-    The file is read again before each change and replaced atomically, so that another program may change it in
-    between. Lines of other images, other columns and lines that cannot be read stay as they are.
+    The file is read again before each change and replaced atomically, under a lock, so that another program may change
+    it in between. Lines of other images, other columns and lines that cannot be read stay as they are.
 
     Args:
         folder: a folder with images, also in folders below it.
@@ -72,6 +93,9 @@ class ReviewTable:
                 require_plain(text, text.stat().st_mode)
         require_writable_folder(self.folder)
         self.names = [image.relative_to(self.folder).as_posix() for image in self.images]
+        self._by_path = dict(zip(self.images, self.names, strict=True))
+        self._lock = writer_lock_of(self.path)
+        self._places = [FolderNames(self.folder / place) for place in IMAGE_FOLDERS]
         self.proposed = self._read_captions(Path(captions)) if captions is not None else {}
 
     def _require_no_other_table(self) -> None:
@@ -88,14 +112,15 @@ class ReviewTable:
 
     def _read_captions(self, path: Path) -> dict[str, list[str]]:
         """Return the captions of a table by the names of images in the folder."""
-        places = {image.resolve(): name for image, name in zip(self.images, self.names, strict=True)}
+        images = {image.resolve(): name for image, name in zip(self.images, self.names, strict=True)}
+        folders = [FolderNames(folder) for folder in ("", self.folder, path.parent)]
         found: dict[str, list[str]] = {}
         for _, row in table_rows(path, FirstFault()):
             file = next((row[column] for column in FILE_COLUMNS if isinstance(row.get(column), str)), None)
             if file is None:
                 continue
-            candidates = (Path(unquoted_name(file)), self.folder / unquoted_name(file), path.parent / file)
-            name = next((places[place.resolve()] for place in candidates if place.resolve() in places), None)
+            candidates = (find_image([names], file)[1].resolve() for names in folders)
+            name = next((images[image] for image in candidates if image in images), None)
             if name is not None:
                 found.setdefault(name, []).extend(captions_of(row))
         if not found:
@@ -131,39 +156,61 @@ class ReviewTable:
                 return lines, "text file"
         return [], "none"
 
-    def keep(self, number: int, captions: Sequence[Any]) -> None:
+    def only_writer(self, patience: float = 5.0) -> AbstractContextManager[None]:
+        """Lock the table against other programs, for a page that is open or for one change.
+
+        Args:
+            patience: seconds to wait for another program.
+
+        Raises:
+            BlockingIOError: another program holds it.
+        """
+        advice = "It may be a page of `hf-captioners review` that is open: end it first (Ctrl+C)."
+        return only_writer_of(self.path, self._lock, patience, advice)
+
+    def keep(self, number: int, captions: Sequence[Any], shown: Sequence[str] | None = None) -> None:
         """Write the captions of an image.
 
-        A row of the image that is there keeps its other columns, and its form: a list, or a caption a row.
+        A row of the image that is there keeps its other columns, and its form: a list, or a caption a row. Of several
+        rows each keeps its own columns, in their order.
 
         Args:
             number: index of the image.
             captions: at least one.
+            shown: the kept captions that a person saw. None: those of the table are replaced whatever they are.
 
         Raises:
-            ValueError: there is no caption, or one is not a line of text.
+            ChangedCaptionsError: the table has other captions than those that were shown.
+            ValueError: there is no caption, or one is not a line of text; or the row has a number that is too large.
+            BlockingIOError: another program writes the table.
             OSError: the table cannot be written.
         """
         texts, name = checked_captions(captions), self.names[number]
-        lines, written = [], False
-        for line, record, of_image in self._lines():
-            if of_image != name:
-                lines.append(line)
-            elif not written:
-                lines += changed_rows(record, texts)
-                written = True
-        if not written:
-            lines.append(json_line({"file_name": name, CAPTIONS: texts}))
-        with atomic_file(self.path, "wb") as file:  # bytes, since lines that cannot be read are kept
-            file.write(("\n".join(lines) + "\n").encode("utf-8", "surrogateescape"))
+
+        def changed(content: bytes | None) -> bytes:
+            rows = [] if content is None else list(self._rows_in(content))
+            records = [record for _, record, of_image in rows if of_image == name]
+            there = [caption for record in records for caption in captions_of(record)]
+            if shown is not None and there not in (list(shown), texts):
+                raise ChangedCaptionsError(there)
+            new = iter(changed_rows(records, texts))
+            lines = [line for line, _, of_image in rows for line in ([line] if of_image != name else next(new))]
+            if not records:
+                lines.append(json_line({"file_name": name, CAPTIONS: texts}))
+            # Bytes, since lines that cannot be read are kept.
+            return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
+
+        with self.only_writer():
+            change_file(self.path, changed, self.folder)
 
     def _lines(self) -> Iterator[tuple[str, dict[str, Any], str | None]]:
         """Yield the lines of the table with their records, and the image of each that is one of the folder's."""
         require_safe_target(self.path)
-        if not self.path.exists():
-            return
-        known = set(self.names)
-        text = read_text_inside(self.path, limit=MAX_TABLE_BYTES, errors="surrogateescape")
+        if self.path.exists():
+            yield from self._rows_in(read_bytes_inside(self.path, self.folder, MAX_TABLE_BYTES))
+
+    def _rows_in(self, content: bytes) -> Iterator[tuple[str, dict[str, Any], str | None]]:
+        text = content.decode("utf-8-sig", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
         for line in (line for line in text.split("\n") if line.strip()):
             record: Any = None
             with suppress(ValueError, RecursionError):
@@ -172,8 +219,7 @@ class ReviewTable:
                 yield line, {}, None
                 continue
             file = next((record[column] for column in FILE_COLUMNS if isinstance(record.get(column), str)), "")
-            name = next((name for name in (file, f"images/{file}", f"Images/{file}") if name in known), None)
-            yield line, record, name
+            yield line, record, self._by_path.get(find_image(self._places, file)[1])
 
 
 def captions_of(record: dict[str, Any]) -> list[str]:
@@ -182,17 +228,45 @@ def captions_of(record: dict[str, Any]) -> list[str]:
     return [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str) and text.strip()]
 
 
-def changed_rows(record: dict[str, Any], captions: Sequence[str]) -> list[str]:
-    """Return the lines of a row with other captions: one with a list, or one for each caption."""
-    column = next((column for column in CAPTION_COLUMNS if column in record), CAPTIONS)
-    is_text = isinstance(record.get(column), str)
-    values = list(captions) if is_text else [list(captions)]
-    return [json_line({**record, column: value}) for value in values]
+def changed_rows(records: Sequence[dict[str, Any]], captions: Sequence[str]) -> list[list[str]]:
+    """Return the lines of the rows of one image with other captions.
+
+    A row with a list has all of them. Rows with one caption each have one each, and the last of them as many as are
+    left; rows without a caption are gone.
+
+    Args:
+        records: the rows, in their order.
+        captions: the captions.
+
+    Returns:
+        For each row the lines in its place.
+
+    Raises:
+        ValueError: a row has a number that JSON cannot express.
+    """
+    lines: list[list[str]] = []
+    left: list[Any] = list(captions)
+    for place, record in enumerate(records):
+        column = next((column for column in CAPTION_COLUMNS if column in record), CAPTIONS)
+        if not isinstance(record.get(column), str):
+            values, left = [left] if left else [], []
+        else:
+            count = 1 if place + 1 < len(records) else len(left)
+            values, left = left[:count], left[count:]
+        lines.append([json_line({**record, column: value}) for value in values])
+    return lines
 
 
 def json_line(record: dict[str, Any]) -> str:
-    """Return a row as JSON; one with the name of a file that is not UTF-8 in ASCII."""
-    text = json.dumps(record, ensure_ascii=False)
+    """Return a row as JSON; one with the name of a file that is not UTF-8 in ASCII.
+
+    Raises:
+        ValueError: it has a number that JSON cannot express.
+    """
+    try:
+        text = json.dumps(record, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise ValueError(f"The row of this image has a number that is too large or none: {record!r:.200}.") from error
     return text if storable(text) == text else json.dumps(record)
 
 

@@ -47,7 +47,7 @@ class RequestBatches:
     def __init__(self, captioner: CaptionBatches, batch_size: int = 16) -> None:
         require_batch_size(batch_size)
         self.captioner, self.batch_size = captioner, batch_size
-        self.prepare = captioner.preparation()
+        self.prepare = captioner.preparation(joins=False)
         self.reading = ThreadPoolExecutor(READING_THREADS, "read-images")
         self.captioning = ThreadPoolExecutor(1, "caption-images")
         self.waiting: asyncio.Queue[WaitingImage] = asyncio.Queue()

@@ -1,5 +1,6 @@
 """Training arguments: those of transformers' `Seq2SeqTrainingArguments`, and those of captioning."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -8,6 +9,7 @@ import torch
 from transformers import Seq2SeqTrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from hf_captioners.metrics.caption_tokenizers import TOKENIZERS
 from hf_captioners.metrics.registry import DEFAULT_METRICS, METRICS, find_metrics, metric_of
 from hf_captioners.names import did_you_mean
 
@@ -46,6 +48,7 @@ def require_best_metric(name: str, metrics: Sequence[Any]) -> None:
         )
 
 
+LANGUAGE_CODE = re.compile(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*")
 FEATURE_DTYPES = ("float16", "float32")
 
 # Arguments of transformers that evaluation by captions does not use, and what to set instead.
@@ -97,6 +100,10 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         generation_max_new_tokens: maximum caption length in evaluation, in tokens (published: 20).
         eval_metrics: names of the metrics of evaluations, or `module:function` of one's own, see
             `compute_caption_metrics`.
+        caption_tokenizer: tokenizer of the metrics of evaluations and of rewards, see `compute_caption_metrics`. A new
+            vocabulary of words follows it: words between blanks (`"ptb"`, `"none"`), words by the rules of Unicode
+            (`"unicode"`), or characters (`"characters"`).
+        language: language of the captions, a code such as `de`, for the card and the results.
         evaluate_loss: also report the loss on the evaluation captions (`eval_loss`).
         save_captions: write the captions of each evaluation to `OUTPUT_DIR/captions/`.
         diagnostic_examples: number of evaluation images to show with their captions in TensorBoard, trackio or
@@ -197,6 +204,17 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             f"{' '.join(DEFAULT_METRICS)}."
         },
     )
+    caption_tokenizer: str = field(
+        default="ptb",
+        metadata={
+            "help": "Words of metrics, rewards and new vocabularies: ptb (English), none (words between blanks), "
+            "characters (Chinese, Japanese, Thai), unicode (Korean, Arabic, Hindi, German).",
+            "choices": TOKENIZERS,
+        },
+    )
+    language: str | None = field(
+        default=None, metadata={"help": "Language of the captions for the card and the results: a code such as de."}
+    )
     evaluate_loss: bool = field(default=True, metadata={"help": "Also report the loss in evaluation."})
     save_captions: bool = field(
         default=True, metadata={"help": "Write the captions of each evaluation to OUTPUT_DIR/captions."}
@@ -271,6 +289,12 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     def _check_metrics(self) -> None:
         """Check the names of metrics, and whether that of the best model is computed."""
         find_metrics(self.eval_metrics)
+        if self.caption_tokenizer not in TOKENIZERS:
+            raise ValueError(
+                f"`caption_tokenizer` is {self.caption_tokenizer!r}, expected one of {', '.join(TOKENIZERS)}."
+            )
+        if self.language is not None and not LANGUAGE_CODE.fullmatch(self.language):
+            raise ValueError(f"`language` is {self.language!r}, expected a code such as de, zh or pt-BR.")
         if self.eval_strategy not in (IntervalStrategy.NO, "no"):
             require_best_metric(str(self.metric_for_best_model), self.eval_metrics)
 

@@ -19,9 +19,8 @@ from transformers.utils import logging
 from hf_captioners._version import __version__
 from hf_captioners.data.schema import REGIONS
 from hf_captioners.hub.card_facts import DataFacts, EvaluationFacts, PublishedFacts, SampleFacts, TrainingFacts
-from hf_captioners.hub.card_merging import merge_cards
-from hf_captioners.hub.cards import CARD, make_card, read_text
-from hf_captioners.output_files import atomic_file, write_text
+from hf_captioners.hub.cards import CARD, make_card, merge_into_card
+from hf_captioners.output_files import atomic_file
 from hf_captioners.processing.image_reading import read_image
 
 from .adapters import describe_adapter
@@ -77,6 +76,7 @@ class CardWriter(TrainerCallback):
         evaluations: evaluations by step and name (`eval`).
         samples: by file name of a small copy of an evaluation image, its data set and row.
         reproduces: the published row that the run reproduces, with the measured metrics.
+        changed_data: changes of the data while the run was interrupted, as sentences.
         shows_images: whether the card shows its sample images; a push without them leaves this False.
     """
 
@@ -85,6 +85,7 @@ class CardWriter(TrainerCallback):
         self.evaluations: dict[int, dict[str, EvaluationFacts]] = {}
         self.samples: dict[str, tuple[CaptionedImages, int]] = {}
         self.reproduces: PublishedFacts | None = None
+        self.changed_data: list[str] = []
         self.shows_images = False
         self._began: float | None = None
         self._seconds: float | None = None
@@ -180,8 +181,7 @@ class CardWriter(TrainerCallback):
                 self._write_samples(place)
             card = make_card(directory, trainer.public_name, self.shows_images)
             for place in places:
-                path = place / CARD
-                write_text(path, merge_cards(read_text(path), card, str(path)))
+                merge_into_card(place / CARD, card)
         except Exception as error:
             logger.warning(f"The card in {directory} was not written: {type(error).__name__}: {error}")
             return None
@@ -205,6 +205,7 @@ class CardWriter(TrainerCallback):
             data=training_data_facts(trainer.train_dataset),
             evaluations=kept,
             reproduces=self.reproduces,
+            language=args.language,
             arguments=reported,
             other_arguments=other,
             log=training_log(state.log_history),
@@ -215,6 +216,7 @@ class CardWriter(TrainerCallback):
             versions=versions(),
             started_from=started_from(trainer.base_model.config),
             adapter=describe_adapter(trainer.model),
+            changed_data=self.changed_data,
         )
 
 

@@ -14,6 +14,7 @@ from hf_captioners.data.schema import IMAGE, IMAGES, REGIONS, image_column
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.pipelines.image_captioning import is_native_processor, special_ids
 from hf_captioners.processing.image_reading import read_image
+from hf_captioners.processing.vocabulary import composed
 
 from .streams import SKIPPED
 
@@ -121,7 +122,7 @@ class ForeignEncoder:
     def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
         """Return `labels` `[B, T]` and, where the model shifts them, `input_ids` and `attention_mask` `[B, T]`."""
         kept = None if self.max_tokens is None else self.max_tokens - 1
-        rows = self.tokenizer(list(captions), add_special_tokens=False)["input_ids"]
+        rows = self.tokenizer(list(map(composed, captions)), add_special_tokens=False)["input_ids"]
         rows = [[*row[:kept], self.end] for row in rows]
         if not self.shifts_inside:
             return {"labels": _pad_tokens(rows, IGNORED_LABEL)}

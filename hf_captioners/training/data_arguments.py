@@ -52,6 +52,7 @@ class DataArguments:
         share_seed: seed of that subset. None: the seed of the run.
         subset: list of captions or images to train on: the `subset.json` of an earlier run.
         train_on_generated: take text files beside images also if a captioner wrote them and nobody changed them.
+        allow_changed_data: resume although images or captions changed since the run began; the card says so.
 
     Attributes:
         left_out: rows that were left out because their image is missing or cannot be read.
@@ -113,6 +114,10 @@ class DataArguments:
     train_on_generated: bool = field(
         default=False,
         metadata={"help": "Train also on text files that a captioner wrote and nobody changed."},
+    )
+    allow_changed_data: bool = field(
+        default=False,
+        metadata={"help": "Resume although images or captions changed since the run began; the card says so."},
     )
 
     def __post_init__(self) -> None:

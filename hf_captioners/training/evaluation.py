@@ -149,13 +149,14 @@ def score_captions(
         captions: one caption per image.
         references: for each image its references; images without any are left out of the metrics.
         metrics, tokenizer: see `compute_caption_metrics`.
-        tokenize: a PTB tokenizer to reuse; default: a new one.
+        tokenize: the tokenizer of this name, to reuse; default: a new one.
 
     Returns:
         Metrics in natural units (CIDEr-D 0.45 is 45 in papers), and the statistics of `caption_statistics`.
 
     Raises:
-        ValueError: no image has a reference, or a metric or the tokenizer is unknown.
+        ValueError: no image has a reference, a metric or the tokenizer is unknown, or the tokenizer is `"ptb"` and the
+            references have no blanks between words.
 
     Example:
 
@@ -166,17 +167,17 @@ def score_captions(
     assert result["bleu_1"] > 0.99 and result.conditions["tokenizer"] == "ptb"
     ```
     """
-    from hf_captioners.metrics import PTBTokenizer, compute_caption_metrics
+    from hf_captioners.metrics import compute_caption_metrics
+    from hf_captioners.metrics.caption_tokenizers import caption_tokenizer, require_blanks
     from hf_captioners.metrics.compute import check_choice
 
     check_choice(metrics, tokenizer)
     known = [row for row, texts in enumerate(references) if texts]
     if not known:
         raise ValueError(f"None of the {len(captions)} evaluation images has a reference caption.")
-    words, reference_words = list(captions), [list(references[row]) for row in known]
-    if tokenizer == "ptb":
-        split = PTBTokenizer() if tokenize is None else tokenize
-        words, reference_words = split(words), [split(texts) for texts in reference_words]
+    require_blanks([text for row in known for text in references[row]], tokenizer)
+    split = caption_tokenizer(tokenizer) if tokenize is None else tokenize
+    words, reference_words = split(captions), [split(references[row]) for row in known]
     # Texts are tokenised once, for the metrics and the statistics.
     result = compute_caption_metrics([words[row] for row in known], reference_words, tuple(metrics), "none")
     scores = {name: value for name, value in result.items() if isinstance(value, float)}

@@ -19,6 +19,7 @@ from hf_captioners.processing.vocabulary import attribute_words
 
 from .arguments import CaptioningTrainingArguments
 from .data_arguments import DataArguments, fit_to_features, load_training_data, with_oracle_attributes
+from .data_record import resumed_data
 from .evaluation import MetricResult
 from .few_images import AUTO, NONE, with_recipe
 from .hub_trainer import ADVICE
@@ -49,7 +50,7 @@ class TestArguments:
         test_split: split to caption. None: no test.
         test_metrics: names of metrics, see `compute_caption_metrics`. None: those of evaluations (`eval_metrics`).
         shuffled_control: add `cider_d_shuffled` to the metrics, see `shuffled_cider_d`.
-        test_tokenizer: `"ptb"`, or `"none"` if words are separated by blanks already.
+        test_tokenizer: tokenizer of the test, see `compute_caption_metrics`. None: `caption_tokenizer`.
 
     Raises:
         ValueError: a metric is unknown.
@@ -69,9 +70,8 @@ class TestArguments:
             "help": "Add cider_d_shuffled to the test: the same captions against the references of the next image."
         },
     )
-    test_tokenizer: Literal["ptb", "none"] = field(
-        default="ptb",
-        metadata={"help": "Tokenizer of the test; none: words are separated by blanks already (radiology reports)."},
+    test_tokenizer: Literal["ptb", "none", "characters", "unicode"] | None = field(
+        default=None, metadata={"help": "Tokenizer of the test; default: that of evaluations, --caption_tokenizer."}
     )
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ def train_captioner(
 
     Raises:
         ValueError: an argument has a wrong value or is not used by the captioner, a checkpoint is of a different type,
-            or images are missing.
+            images are missing, or the data changed since the run began.
         FileExistsError: `output_dir` holds a run, and neither `resume` nor `resume_from_checkpoint` is set.
         BlockingIOError: another run is writing into `output_dir`.
         OSError: a file cannot be read or written.
@@ -172,11 +172,14 @@ def train_captioner(
     if say is None or not is_main:
         say = _say_nothing
     variants = _try_metrics(training_arguments, test)
+    tokenizer = test.test_tokenizer or training_arguments.caption_tokenizer
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
-        checkpoint_to_resume(training_arguments, resume)
+        earlier = checkpoint_to_resume(training_arguments, resume)
         start = _Start(model_arguments, data_arguments, training_arguments, recipe, resume)
         test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
+        rows = {"training": train_rows, "evaluation": validation_rows}
+        changed_data = resumed_data(output, earlier, rows, data_arguments.allow_changed_data, is_main)
         if data_arguments.drawn is not None and is_main:
             data_arguments.drawn.save(output / SUBSET)
         model, processor = start.captioner(train_rows)
@@ -199,6 +202,7 @@ def train_captioner(
             eval_dataset=validation_rows,
             processing_class=processor,
         )
+        trainer.card.changed_data = changed_data
         if test_rows is not None:
             trainer.check_evaluation(test_rows, "test")
         if data_arguments.held_out is not None and is_main:
@@ -207,7 +211,7 @@ def train_captioner(
             narrate(trainer, say, model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
-            written = known_test_metrics(output, test, variants) if result.had_finished else None
+            written = known_test_metrics(output, test, variants, tokenizer) if result.had_finished else None
             result.test_metrics = written or test_captioner(trainer, test_rows, test, reproduces)
     return result
 
@@ -262,7 +266,7 @@ class _Start:
         set_seed(self.training_arguments.seed)
         if self.given is None:
             captions = (caption for captions in _captions_of(train_rows) for caption in captions)
-            return start_captioner(self.model_arguments, captions)
+            return start_captioner(self.model_arguments, captions, self.training_arguments.caption_tokenizer)
         if self.recipe == AUTO and not self.data.streaming:
             self.training_arguments, self.recipe_line = with_recipe(
                 self.training_arguments, AUTO, self._given_model, len(train_rows)
@@ -282,7 +286,7 @@ def _try_metrics(training: CaptioningTrainingArguments, test: TestArguments) -> 
     if not test.test_split:
         return {}
     asked = test.metrics(training.eval_metrics)
-    return compute_caption_metrics(known, references, asked, test.test_tokenizer)["variants"]
+    return compute_caption_metrics(known, references, asked)["variants"]
 
 
 def _captions_of(rows: Dataset | IterableDataset) -> Iterable[list[str]]:
@@ -312,13 +316,16 @@ def _train_and_save(trainer: CaptioningTrainer, checkpoint: str | None) -> Train
     return TrainingResult(trainer, metrics, resumed_from=checkpoint)
 
 
-def known_test_metrics(output: Path, test: TestArguments, scores: Collection[str]) -> MetricResult | None:
+def known_test_metrics(
+    output: Path, test: TestArguments, scores: Collection[str], tokenizer: str
+) -> MetricResult | None:
     """Return the metrics in `test_results.json` of a finished run.
 
     Args:
         output: folder of the run.
         test: the test.
         scores: names of the scores that the test has.
+        tokenizer: its tokenizer.
 
     Returns:
         None: they are missing, older than the final model, or of a different test.
@@ -329,7 +336,7 @@ def known_test_metrics(output: Path, test: TestArguments, scores: Collection[str
     content = json.loads(path.read_text(encoding="utf-8"))
     if not set(scores) <= set(content.get("variants", {})) or (content.get("split"), content.get("tokenizer")) != (
         test.test_split,
-        test.test_tokenizer,
+        tokenizer,
     ):
         return None
     conditions = {name: content[name] for name in CONDITIONS if name in content}
@@ -353,7 +360,8 @@ def test_captioner(
     if reproduces is not None:
         trainer.card.reproduces = reproduces({trainer.args.seed: metrics})
     if trainer.is_world_process_zero():
-        content = {**metrics.conditions, **metrics, "split": test.test_split, "images": len(rows)}
+        language = {"language": trainer.args.language} if trainer.args.language else {}
+        content = {**metrics.conditions, **metrics, **language, "split": test.test_split, "images": len(rows)}
         write_text(Path(str(trainer.args.output_dir), TEST_RESULTS), as_json(content) + "\n")
     trainer.save_model()
     return metrics

@@ -25,7 +25,7 @@ from hf_captioners.modeling.layers_gpt2 import gpt2_config_of
 from hf_captioners.names import did_you_mean, read_named_values
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer
-from hf_captioners.processing.word_tokenizer import build_word_tokenizer
+from hf_captioners.processing.word_tokenizer import RULES, build_word_tokenizer
 
 from .adapters import AdapterArguments, add_adapter, continue_adapter
 
@@ -129,12 +129,15 @@ class ModelArguments(AdapterArguments):
         return [name for name in names if getattr(self, name) != getattr(empty, name)]
 
 
-def start_captioner(start: ModelArguments, captions: Iterable[str] = ()) -> tuple[Any, Any]:
+def start_captioner(
+    start: ModelArguments, captions: Iterable[str] = (), caption_tokenizer: str = "ptb"
+) -> tuple[Any, Any]:
     """Build or load the captioner.
 
     Args:
         start: the model arguments.
         captions: training captions, from which an architecture may build its vocabulary.
+        caption_tokenizer: what a word of such a vocabulary is, see `CaptioningTrainingArguments`.
 
     Returns:
         Model and processor.
@@ -150,7 +153,7 @@ def start_captioner(start: ModelArguments, captions: Iterable[str] = ()) -> tupl
         model, processor = _from_captioner(start)
     else:
         check_parts(start)
-        model, processor = _from_parts(start, captions)
+        model, processor = _from_parts(start, captions, caption_tokenizer)
     for name, value in processor_fields(start, type(processor)).items():
         setattr(processor, name, value)
     return model, processor
@@ -254,7 +257,7 @@ def _from_captioner(start: ModelArguments) -> tuple[Any, Any]:
     return (add_adapter(model, start) if start.use_peft else model), processor
 
 
-def _from_parts(start: ModelArguments, captions: Iterable[str]) -> tuple[Any, Any]:
+def _from_parts(start: ModelArguments, captions: Iterable[str], caption_tokenizer: str) -> tuple[Any, Any]:
     """Build model and processor with the architecture's generation defaults."""
     architecture = get_architecture(start.architecture)
     parts: dict[str, Any] = {}
@@ -262,7 +265,7 @@ def _from_parts(start: ModelArguments, captions: Iterable[str]) -> tuple[Any, An
         parts["language_model"] = _language_model(start)
         tokenizer = _gpt2_tokenizer(start)
     else:
-        tokenizer = _word_tokenizer(start, captions)
+        tokenizer = _word_tokenizer(start, captions, caption_tokenizer)
     if start.vision_model is None:  # a captioner of stored features
         parts["vision_model"], image_processor = None, CaptioningImageProcessor()
     else:
@@ -326,8 +329,9 @@ def require_own_tokenizer(tokenizer: Any, source: str, language_model: str) -> N
         )
 
 
-def _word_tokenizer(start: ModelArguments, captions: Iterable[str]) -> Any:
+def _word_tokenizer(start: ModelArguments, captions: Iterable[str], caption_tokenizer: str) -> Any:
     if start.tokenizer is None:
-        return build_word_tokenizer(captions, at_least=start.min_word_count, size=start.vocabulary_size)
+        rule = caption_tokenizer if caption_tokenizer in RULES else RULES[0]
+        return build_word_tokenizer(captions, start.min_word_count, start.vocabulary_size, rule=rule)
     with reading(start.tokenizer):
         return AutoTokenizer.from_pretrained(start.tokenizer)

@@ -25,7 +25,7 @@ from hf_captioners.data.schema import REGIONS
 from hf_captioners.features.agreement import require_own_features
 from hf_captioners.features.cache import FeatureCache, can_cache
 from hf_captioners.loading import require_supported_model
-from hf_captioners.metrics import PTBTokenizer
+from hf_captioners.metrics.caption_tokenizers import caption_tokenizer
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.pipelines.image_captioning import is_native_processor
 from hf_captioners.processing.image_reading import read_image
@@ -83,7 +83,7 @@ class CaptioningTrainer(HubTrainer):
         optimizers: an optimizer and a schedule instead of those of the arguments.
 
     Attributes:
-        ptb_tokenizer: the tokenizer of all evaluations and rewards of this trainer.
+        tokenize_captions: the tokenizer of all evaluations and rewards of this trainer, `args.caption_tokenizer`.
 
     Raises:
         ValueError: the model is not supported, there is no usable processor, the data sets lack columns, or the model
@@ -149,7 +149,7 @@ class CaptioningTrainer(HubTrainer):
                 "with `peft.PeftModel.from_pretrained(base, adapter, is_trainable=True)`."
             )
         self._is_own = is_own
-        self.ptb_tokenizer = PTBTokenizer()  # shared, because it caches the words that it has split
+        self.tokenize_captions = caption_tokenizer(args.caption_tokenizer)  # shared: it caches split words
         _smooth_inside(model, args.label_smoothing_factor, is_own)
         self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
         self._feature_cache: FeatureCache | None = None
@@ -489,7 +489,7 @@ class CaptioningTrainer(HubTrainer):
             raise ValueError("There is no data set to evaluate on: pass `eval_dataset`.")
         started = time.time()
         images = self._images_of(rows)
-        captions, figures = self._measure(images, self.args.eval_metrics, "ptb", gen_kwargs)
+        captions, figures = self._measure(images, self.args.eval_metrics, None, gen_kwargs)
         if self.args.diagnostic_examples:
             figures |= self._diagnose(images, captions)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
@@ -503,14 +503,14 @@ class CaptioningTrainer(HubTrainer):
         return metrics
 
     def test(
-        self, rows: Dataset, metrics: Sequence[str] | None = None, tokenizer: str = "ptb", **gen_kwargs: Any
+        self, rows: Dataset, metrics: Sequence[str] | None = None, tokenizer: str | None = None, **gen_kwargs: Any
     ) -> MetricResult:
         """Caption a data set with the trained captioner; the card of the next save reports the metrics.
 
         Args:
             rows: captioned images.
             metrics: see `compute_caption_metrics`; default: those of `evaluate`, `args.eval_metrics`.
-            tokenizer: see `compute_caption_metrics`.
+            tokenizer: see `compute_caption_metrics`; default: that of `evaluate`, `args.caption_tokenizer`.
             **gen_kwargs: generation settings.
 
         Returns:
@@ -522,11 +522,13 @@ class CaptioningTrainer(HubTrainer):
         return figures
 
     def _measure(
-        self, images: CaptionedImages, metrics: Sequence[str], tokenizer: str, gen_kwargs: dict[str, Any]
+        self, images: CaptionedImages, metrics: Sequence[str], tokenizer: str | None, gen_kwargs: dict[str, Any]
     ) -> tuple[list[str], MetricResult]:
         """Caption images, and compute everything that `evaluate` and `test` report about the captions."""
         captions = self._caption_images(images, **gen_kwargs)
-        figures = score_captions(captions, images.captions, metrics, tokenizer, self.ptb_tokenizer)
+        own = self.args.caption_tokenizer
+        tokenize = self.tokenize_captions if tokenizer in (None, own) else None
+        figures = score_captions(captions, images.captions, metrics, tokenizer or own, tokenize)
         if self.args.evaluate_loss:
             figures["loss"] = self.caption_loss(images)
             require_finite_loss(figures["loss"], f"The evaluation loss at step {self.state.global_step}", self)

@@ -111,19 +111,27 @@ def test_other_vocabularies_are_refused(case, members, tmp_path):
 
 
 def test_the_command_line_takes_several_models(case, members, tmp_path, capsys):
-    """`caption --model A --model B` and `evaluate A DATA --model B`."""
+    """`caption --model A --ensemble B` and `evaluate A DATA --ensemble B`; a further `--model` is the old name."""
     from PIL import Image
 
     for name, member in zip("ab", members, strict=False):
         member.save_pretrained(tmp_path / name)
         case.make_processor().save_pretrained(tmp_path / name)
     Image.new("RGB", (40, 30), "red").save(tmp_path / "red.png")
-    models = ["--model", str(tmp_path / "a"), "--model", str(tmp_path / "b")]
+    models = ["--model", str(tmp_path / "a"), "--ensemble", str(tmp_path / "b")]
     assert main(["caption", str(tmp_path / "red.png"), *models, "--weights", "2", "1"]) == 0
-    assert capsys.readouterr().out.strip()
+    caption = capsys.readouterr().out
+    assert caption.strip()
+    old = ["--model", str(tmp_path / "a"), "--model", str(tmp_path / "b")]
+    assert main(["caption", str(tmp_path / "red.png"), *old, "--weights", "2", "1"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == caption and f"type --model {tmp_path / 'a'} --ensemble {tmp_path / 'b'}" in printed.err
     assert main(["caption", str(tmp_path / "red.png"), *models, "--weights", "2"]) == 2
     assert "expected 2 positive numbers" in capsys.readouterr().err
     scenes = ["scenes", "--data_options", 'num_images={"train": 2, "validation": 2, "test": 3}', "image_size=32"]
-    typed = ["evaluate", str(tmp_path / "a"), *scenes, "--model", str(tmp_path / "b"), "--metrics", "bleu"]
-    assert main(typed) == 0
-    assert "bleu_4" in capsys.readouterr().out.lower()
+    typed = ["evaluate", str(tmp_path / "a"), *scenes, "--metrics", "bleu"]
+    assert main([*typed, "--ensemble", str(tmp_path / "b")]) == 0
+    table = capsys.readouterr().out
+    assert "bleu_4" in table.lower()
+    assert main([*typed, "--model", str(tmp_path / "b")]) == 0
+    assert capsys.readouterr().out == table

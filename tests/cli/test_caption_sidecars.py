@@ -155,7 +155,7 @@ def kill_at(monkeypatch, moment):
     add, record, write, finish = (
         batches.CaptionFile.add,
         sidecars.record_generated,
-        sidecars.write_text,
+        sidecars.change_file,
         sidecars.SidecarFiles.finish,
     )
 
@@ -173,10 +173,11 @@ def kill_at(monkeypatch, moment):
             raise Killed
 
     def killed_write(*arguments):
-        write(*arguments)
+        written = write(*arguments)
         calls["write"] += 1
         if calls["write"] == 3 and moment == KILLS[3]:
             raise Killed
+        return written
 
     def killed_finish(self):
         if moment == KILLS[4]:
@@ -185,7 +186,7 @@ def kill_at(monkeypatch, moment):
 
     monkeypatch.setattr(batches.CaptionFile, "add", killed_add)
     monkeypatch.setattr(sidecars, "record_generated", killed_record)
-    monkeypatch.setattr(sidecars, "write_text", killed_write)
+    monkeypatch.setattr(sidecars, "change_file", killed_write)
     monkeypatch.setattr(sidecars.SidecarFiles, "finish", killed_finish)
 
 
@@ -226,6 +227,23 @@ def test_a_change_between_kill_and_resumption_is_kept(folder, caption, monkeypat
     (folder / "more" / "4.txt").write_text("mine, too")
     assert caption("--allow_skipped", "--resume", batch_size=3)[0] == 0
     assert texts(folder)["0.txt"] == "corrected" and texts(folder)["more/4.txt"] == "mine, too"
+
+
+@pytest.mark.parametrize("mode", ["--append", "--overwrite"])
+def test_a_text_that_another_program_changes_while_it_is_written_is_kept_and_named(folder, caption, monkeypatch, mode):
+    """Also between the check of a batch and the replacement of the file."""
+    (folder / "0.txt").write_text("old\n")
+    (folder / "1.txt").write_text("old\n")
+    record = sidecars.record_generated
+
+    def record_and_edit(*arguments):
+        record(*arguments)
+        (folder / "1.txt").write_text("by an editor\n")
+
+    monkeypatch.setattr(sidecars, "record_generated", record_and_edit)
+    status, said = caption(mode, "--allow_skipped", "--prefix", "a ")
+    assert status == 0 and "1.txt was changed by another program while this job ran; it is kept." in said
+    assert "Wrote 4 text files" in said and texts(folder)["1.txt"] == "by an editor\n" != texts(folder)["0.txt"]
 
 
 def test_other_settings_are_not_resumed(folder, caption, monkeypatch):

@@ -12,9 +12,9 @@ from PIL import Image
 
 from .misspellings import FAST, LIBRARY, MISSPELT
 
-SECONDS = 1.0  # of CPU
-SECONDS_OF_TORCH = 6.0
-MOST_OF_IMPORT = 1.3  # times the CPU seconds of importing training
+# Times the CPU seconds of importing training.
+MOST_WITHOUT_TORCH = 0.25
+MOST_OF_IMPORT = 1.3
 ROOT = Path(__file__).parents[2]
 
 
@@ -60,7 +60,6 @@ def test_a_mistake_is_told_before_images_are_read(results, number):
     assert len(result["err"]) < 500, result["err"]
     if number < len(FAST):
         assert not result["imported"], result
-        assert result["seconds"] < SECONDS - 0.3, result  # of which the interpreter takes some
     else:
         assert result["images"] == 0, result
 
@@ -80,33 +79,28 @@ def cpu_seconds(place, *command):
     return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["train", "--train_dir", "my_image"], "`my_images`"),
-        (["caption", "photo.jpg", "--modle", "my_captioner"], "`--model`"),
-    ],
-)
-def test_cpu_seconds_of_a_person_s_process(place, arguments, said):
-    done, seconds = cpu_seconds(place, "-m", "hf_captioners.cli", *arguments)
-    assert done.returncode == 2
-    assert said in done.stderr and done.stderr.count("\n") == 1
-    assert seconds < SECONDS
-
-
 def test_a_device_that_is_not_there(place):
     typed = ["caption", "photo.jpg", "--model", "my_captioner", "--device", "cuda:0"]
-    done, seconds = cpu_seconds(place, "-m", "hf_captioners.cli", *typed)
+    done, _ = cpu_seconds(place, "-m", "hf_captioners.cli", *typed)
     if done.returncode == 0:
         pytest.skip("there is a GPU")
     assert done.returncode == 2 and "--device cpu" in done.stderr and done.stderr.count("\n") == 1
-    assert seconds < SECONDS_OF_TORCH
 
 
 @pytest.fixture(scope="module")
 def seconds_of_training(place):
     """CPU seconds of importing the public names of training."""
     return cpu_seconds(place, "-c", "from hf_captioners.training import *")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(0, len(FAST), 12))
+def test_cpu_seconds_without_torch(place, seconds_of_training, number):
+    """A mistake that needs no library takes a small part of importing it."""
+    arguments, said = FAST[number]
+    done, seconds = cpu_seconds(place, "-m", "hf_captioners.cli", *arguments)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+    assert seconds < MOST_WITHOUT_TORCH * seconds_of_training, (seconds, seconds_of_training)
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def toy(tmp_path, monkeypatch):
 def evaluated(output):
     """The command that evaluates the three runs together."""
     runs = [f"{output}/{run}" for run in ("one/all/seed_0", "one/all/seed_1", "two/all/seed_0")]
-    models = f"{runs[0]} scenes --model {runs[1]} --model {runs[2]}"
+    models = f"{runs[0]} scenes --ensemble {runs[1]} --ensemble {runs[2]}"
     options = f"--num_beams 3 --max_new_tokens 20 --metrics cider_d --data_dir here --device cpu --output {output}"
     return f"evaluate {models} {options}/together/all/combined/test_results.json"
 

@@ -147,6 +147,24 @@ def test_a_run_is_resumed_from_a_named_checkpoint(images, parts, tmp_path, capsy
     assert "not complete" in capsys.readouterr().err
 
 
+def test_a_run_is_not_resumed_on_changed_data_unless_that_is_typed(images, parts, tmp_path, capsys):
+    data, output = shutil.copytree(images, tmp_path / "data"), tmp_path / "run"
+    arguments = ["train", "--train_dir", str(data), "--validation_dir", str(images), "--output_dir", str(output)]
+    assert main([*arguments, *parts, "--max_steps", "1"]) == 0
+    files = {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()}
+    rows = (data / "metadata.jsonl").read_text().splitlines(keepends=True)
+    (data / "metadata.jsonl").write_text("".join(rows[:-3]))
+    more = [*arguments, *parts, "--max_steps", "2", "--resume"]
+    capsys.readouterr()
+    assert main(more) == 2
+    said = capsys.readouterr().err
+    assert "10 training images before, 7 now" in said and "--allow_changed_data" in said
+    assert {path.name: path.read_bytes() for path in output.iterdir() if path.is_file()} == files
+    assert main([*more, "--allow_changed_data"]) == 0
+    card = (output / "README.md").read_text()
+    assert "After checkpoint-1 it was resumed on changed data: 10 training images before, 7 now." in card
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [

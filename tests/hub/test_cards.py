@@ -78,6 +78,7 @@ TRAINING = {
     "versions": {"torch": "2.15.0"},
     "started_from": ["distilgpt2"],
     "adapter": "LoRA of rank 4",
+    "changed_data": ["After checkpoint-3 it was resumed on changed data: <b>."],
     "converted_from": "best.pth (SHA-256 00)",
     "vocabulary": "9 of 99 tokens",
     "licence": "apache-2.0",

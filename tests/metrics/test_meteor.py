@@ -3,7 +3,7 @@ import pytest
 
 from hf_captioners.metrics import Meteor, MeteorTables
 from hf_captioners.metrics.meteor import STAGES
-from hf_captioners.metrics.meteor_alignment import Match, align, count_chunks
+from hf_captioners.metrics.meteor_alignment import Matches, align, count_chunks
 
 
 def test_figures_of_the_original(score_sets, tables):
@@ -47,13 +47,37 @@ def test_missing_tables_say_what_to_install(tmp_path):
         MeteorTables(tmp_path)
 
 
+def matches_of(*spans, pairs=None):
+    """Matches of one pair, or of the given ones; a span is stage, start and length in reference and hypothesis."""
+    pairs = [0] * len(spans) if pairs is None else pairs
+    return Matches(np.array(pairs, dtype=np.int64), np.array(spans, dtype=np.int64).reshape(-1, 5))
+
+
 def test_alignment_prefers_few_chunks():
     """`a b a`: the second `a` of the hypothesis follows `b`, so the reference `b a` matches in one chunk."""
-    matches = [Match(0, 0, 1, 1, 1), Match(0, 1, 1, 0, 1), Match(0, 1, 1, 2, 1)]
-    chosen = align(matches, 2, 3)
-    assert chosen == [Match(0, 0, 1, 1, 1), Match(0, 1, 1, 2, 1)]
-    assert count_chunks(chosen) == 1
+    matches = matches_of((0, 0, 1, 1, 1), (0, 1, 1, 0, 1), (0, 1, 1, 2, 1))
+    chosen = align(matches, np.array([2]), np.array([3]))
+    assert chosen.spans.tolist() == [[0, 0, 1, 1, 1], [0, 1, 1, 2, 1]]
+    assert count_chunks(chosen, 1).tolist() == [1]
 
 
 def test_a_gap_in_the_reference_ends_a_chunk():
-    assert count_chunks([Match(0, 0, 1, 0, 1), Match(0, 2, 1, 1, 1)]) == 2
+    spans = [(0, 0, 1, 0, 1), (0, 2, 1, 1, 1), (0, 3, 1, 2, 1)]
+    assert count_chunks(matches_of(*spans), 1).tolist() == [2]
+    assert count_chunks(matches_of(*spans, pairs=[0, 2, 2]), 4).tolist() == [1, 0, 1, 0]
+
+
+def test_pairs_are_aligned_as_if_alone():
+    """Captions of 0 to 150 words of few kinds, so that the beam is full; words of a pair are counted in 62 bits."""
+    generator = np.random.default_rng(0)
+    captions = [" ".join(generator.choice(list("abcde"), size)) for size in (0, 1, 5, 12, 13, 30, 61, 62, 63, 150)]
+    predictions = [caption for caption in captions for _ in captions]
+    references = [[caption] for _ in captions for caption in captions]
+    meteor = Meteor(stages=("exact", "stem"))
+    together = meteor.score(predictions, references)
+    for number, (prediction, reference) in enumerate(zip(predictions, references, strict=True)):
+        alone = meteor.score([prediction], [reference])
+        assert (alone.statistics[0] == together.statistics[number]).all(), (prediction, reference)
+    words = np.array([len(caption.split()) for caption in captions])
+    shares = together.statistics[:, 21].reshape(len(captions), -1)
+    assert (shares.diagonal() == words).all() and (shares <= np.minimum.outer(words, words)).all()

@@ -37,6 +37,8 @@ class CaptionerCase:
     package = "hf_captioners"
     # Configuration of the vision part.
     vision: dict[str, Any] = VISION
+    # Whether the returned weights of cross-attention are those that the captioner computes with, and not copies.
+    returns_used_cross_attentions = True
     # Keys of encoder attention after the regions that are no regions, such as the memory slots of M2.
     encoder_slots = 0
 

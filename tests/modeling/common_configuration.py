@@ -47,6 +47,15 @@ class ConfigurationChecks(CaptionerCase):
         assert config.vocab_size > max(config.bos_token_id, config.eos_token_id, config.pad_token_id)
         assert fields_of(config_class.from_dict(config.to_dict())) == fields_of(config)
 
+    def test_vocabulary_size_can_be_set(self, tmp_path):
+        """As `AutoConfig.from_pretrained(..., vocab_size=...)` and the trainers of other libraries set it."""
+        config = self.make_config()
+        config.save_pretrained(tmp_path)
+        assert AutoConfig.from_pretrained(tmp_path, vocab_size=config.vocab_size + 3).vocab_size == 33
+        config.vocab_size += 5
+        assert config.vocab_size == config.get_text_config().vocab_size == 35
+        assert config.hidden_size > 0
+
     @pytest.mark.parametrize("fields", WRONG_FIELDS, ids=lambda fields: "-".join(map(str, *fields.items())))
     def test_configuration_refuses_wrong_values(self, fields):
         with pytest.raises(ValueError, match=f"`{next(iter(fields))}` is"):

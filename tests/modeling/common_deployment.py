@@ -39,6 +39,38 @@ class AdapterChecks(CaptionerCase):
         options = {**self.inputs(way_in), "num_beams": 2, "max_new_tokens": 5}
         assert torch.equal(again.generate(**options), adapted.generate(**options))
 
+    def test_adapter_inside_the_model(self, model, tmp_path, monkeypatch):
+        """An adapter that transformers adds to the model is saved alone, and loaded into the model."""
+        peft = pytest.importorskip("peft")
+        # transformers asks for a version of PEFT that is not published yet.
+        monkeypatch.setattr("transformers.integrations.peft.MIN_PEFT_VERSION", peft.__version__)
+        inputs = {**self.inputs("regions"), "decoder_input_ids": self.captions(model)}
+        adapted = clone(model)
+        adapted.add_adapter(peft.LoraConfig(target_modules="all-linear", init_lora_weights=False))
+        adapted.save_pretrained(tmp_path)
+        assert {"adapter_config.json", "adapter_model.safetensors"} <= {path.name for path in tmp_path.iterdir()}
+        assert not (tmp_path / "config.json").exists()
+        again = clone(model)
+        again.load_adapter(tmp_path)
+        expected = adapted.eval()(**inputs).logits
+        assert_close(again.eval()(**inputs).logits, expected)
+        assert not torch.allclose(expected, model(**inputs).logits, atol=1e-2)
+
+    def test_linear_maps_read_at_most_three_dimensions(self, model):
+        """As the quantised linear maps of bitsandbytes do, which multiply inputs of four dimensions wrongly."""
+        seen, hooks = {}, []
+        for name, part in model.named_modules():
+            if isinstance(part, torch.nn.Linear):
+                note = lambda part, inputs, name=name: seen.setdefault(name, set()).add(inputs[0].ndim)  # noqa: E731
+                hooks.append(part.register_forward_pre_hook(note))
+        try:
+            model.generate(**self.inputs("pixels"), num_beams=2, max_new_tokens=3)
+            model(**self.inputs("regions"), labels=self.labels(model))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        assert seen and {name: sizes for name, sizes in seen.items() if max(sizes) > 3} == {}
+
 
 class PlacementChecks(CaptionerCase):
     """Check 28 of the common suite, as far as a machine without accelerator can test it."""

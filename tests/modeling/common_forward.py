@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForImageTextToText
 from transformers.utils import ModelOutput
 
 from tests.comparisons import assert_computed_alike
 
-from .common_case import IMAGES, TOKENS, CaptionerCase, assert_close, both_inputs, clone, row
+from .common_case import FEATURE_SIZE, IMAGES, TOKENS, CaptionerCase, assert_close, both_inputs, clone, row
 
 
 class OutputChecks(CaptionerCase):
@@ -93,12 +94,12 @@ class OutputChecks(CaptionerCase):
         encoder = (*outputs.encoder_hidden_states, *(outputs.encoder_attentions or ()))
         encoder = tuple(state for state in encoder if state.requires_grad)  # an encoder may pass regions on unchanged
         decoder = (*outputs.decoder_hidden_states, *(outputs.decoder_attentions or ()))
-        recorded = (*encoder, *decoder)
+        recorded = (*encoder, *decoder, *(outputs.cross_attentions if self.returns_used_cross_attentions else ()))
         for state in recorded:
             state.retain_grad()
         outputs.logits.square().sum().backward()
         assert all(state.grad is not None and state.grad.abs().sum() > 0 for state in recorded)
-        # Cross-attentions are transposed after they are used: they have a gradient function, but receive no gradient.
+        # Those of several steps or attentions are joined after they are used: they receive no gradient.
         assert all(weights.grad_fn is not None for weights in outputs.cross_attentions)
 
     def test_regions_of_images_may_be_computed_before(self, model):
@@ -364,6 +365,29 @@ class AttentionChecks(CaptionerCase):
         attentions = model(**inputs, output_attentions=True).cross_attentions
         assert all(weights is not None for weights in attentions)
 
+    def test_every_part_has_its_own_attention_implementation(self):
+        """Those of a dictionary, when a model is built and when it is changed."""
+        config = self.make_config(vision_config=copy.deepcopy(self.vision), region_feature_size=FEATURE_SIZE)
+        parts = {name: "eager" for name in config.sub_configs if getattr(config, name) is not None}
+        model = AutoModelForImageTextToText.from_config(config, attn_implementation={"": "sdpa", **parts})
+        expected = {"": "sdpa", **parts}
+        for change in (expected, dict.fromkeys(expected, "sdpa") | {"": "eager"}):
+            if change is not expected:
+                model.set_attn_implementation(change)
+            named = {name: getattr(model.config, name)._attn_implementation for name in parts}
+            assert {"": model.config._attn_implementation, **named} == change
+            model(**self.masked_inputs(model, "pixels"))
+
+    @pytest.mark.parametrize("refused", ["flash_attention_2", "foo"])
+    def test_refused_attention_implementation_changes_nothing(self, refused):
+        model = self.make_model(attn_implementation="sdpa")
+        inputs = self.masked_inputs(model, "pixels")
+        expected = model(**inputs).logits
+        with pytest.raises(ValueError, match="Flash Attention 2|is not supported"):
+            model.set_attn_implementation(refused)
+        assert implementations(model) == {"sdpa"}
+        assert_computed_alike(model(**inputs).logits, expected)
+
     def test_attention_maps(self):
         """One distribution over the visible regions for each generated token, several captions per image too."""
         model = self.make_model(attn_implementation="eager")
@@ -385,6 +409,13 @@ class AttentionChecks(CaptionerCase):
         assert_close(half.logits.float(), expected.logits, atol=0.1 * expected.logits.abs().max().item())
         assert half.loss.dtype == torch.float32
         assert_close(half.loss, expected.loss, atol=0.05 * expected.loss.item())
+
+    @both_inputs
+    def test_double_precision_is_close(self, model, way_in):
+        inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
+        expected, double = model(**inputs).logits, clone(model).double()(**inputs).logits
+        assert double.dtype == torch.float64
+        assert_close(double.float(), expected, atol=2e-5 * max(1, expected.abs().max().item()))
 
 
 class EmbeddingChecks(CaptionerCase):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import AutoModelForImageTextToText, DynamicCache
 
 from hf_captioners.modeling.configuration_show_attend_tell import ShowAttendTellConfig
 from hf_captioners.modeling.layers_attention import RecurrentCache
@@ -11,7 +11,7 @@ from hf_captioners.processing.processing_show_attend_tell import ShowAttendTellP
 from tests.comparisons import assert_computed_alike
 
 from .common import CaptionerChecks
-from .common_case import IMAGES, REGIONS, TOKENS, CaptionerCase, assert_close
+from .common_case import FEATURE_SIZE, IMAGES, REGIONS, TOKENS, CaptionerCase, assert_close
 from .word_parts import VOCABULARY, tiny_word_tokenizer
 
 HARD = {"attention_type": "hard", "location_sampling_probability": 1.0}
@@ -30,6 +30,8 @@ OPTIONS = [
 
 class ShowAttendTellCase(CaptionerCase):
     """One LSTM layer as wide as the word embeddings, so that both can share a matrix."""
+
+    returns_used_cross_attentions = False
 
     def make_config(self, **fields):
         sizes = {"vocab_size": VOCABULARY, "embedding_size": 20, "hidden_size": 20, "attention_size": 16}
@@ -111,6 +113,15 @@ class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):
         ]
         with pytest.raises(ValueError, match="cannot be cropped"):
             cache.crop(1)
+
+
+def test_configurations_that_ask_for_gradient_checkpointing():
+    """As old configurations do; an encoder without a vision part has nothing to checkpoint."""
+    case = ShowAttendTellCase()
+    config = case.make_config(vision_config=None, region_feature_size=FEATURE_SIZE)
+    config.gradient_checkpointing = True
+    model = AutoModelForImageTextToText.from_config(config)
+    assert model.is_gradient_checkpointing and model.model.decoder.layers[0].gradient_checkpointing
 
 
 @pytest.mark.parametrize(

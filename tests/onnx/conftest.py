@@ -1,12 +1,13 @@
-"""A tiny exported captioner of images, made once a run."""
+"""A tiny exported captioner of images with 40 positions, made once a run."""
 
 from pathlib import Path
 
 import pytest
 
 from tests.hub.captioner_cases import save_captioner
+from tests.modeling.gpt2_parts import TEXT
 
-NAME = "show_attend_tell"
+NAME = "visualgpt"
 
 
 @pytest.fixture(scope="session")
@@ -15,7 +16,7 @@ def source(once_a_run) -> Path:
     terms = {"license": "cc-by-4.0", "summary": "Weights of somebody.", "notice": "Named by somebody."}
 
     def fill(folder: Path) -> None:
-        _, model = save_captioner(NAME, folder)
+        _, model = save_captioner(NAME, folder, encoder_layers=1, text_config=TEXT | {"n_layer": 1})
         model.config.weights_license = terms
         model.generation_config.update(num_beams=3, max_new_tokens=6, suppress_tokens=[3])
         model.save_pretrained(folder)

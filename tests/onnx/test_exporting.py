@@ -28,7 +28,7 @@ def test_the_folder(exported):
     assert found == ["NOTICE", "README.md", "captioner.json", *graphs, *TRAVELLING, "tokenizer.json"]
     facts = json.loads((exported / "captioner.json").read_text())
     assert facts["generation"] == {"max_new_tokens": 6, "num_beams": 3, "suppress_tokens": [3]}
-    assert facts["tokens"] == {"start": 1, "end": [2], "pad": 0}
+    assert facts["tokens"] == {"start": 28, "end": [27], "pad": 29}
     assert facts["image"]["size"] == {"height": 32, "width": 32} and facts["opset"] == 18
     card = (exported / "README.md").read_text()
     assert 'license: "cc-by-4.0"\n' in card and "Weights of somebody." in card and "See NOTICE." in card

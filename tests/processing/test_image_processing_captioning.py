@@ -252,3 +252,20 @@ def test_errors():
         CaptioningImageProcessor.from_backbone({"input_size": (3, 32, 32), "crop_mode": "border"} | mean)
     with pytest.raises(ValueError, match="interpolation"):
         CaptioningImageProcessor.from_backbone({"input_size": (3, 32, 32), "interpolation": "random"} | mean)
+
+
+@pytest.mark.parametrize("made", [CaptioningImageProcessor, CaptioningImageProcessorFast])
+def test_settings_of_a_later_version_are_kept(made, tmp_path):
+    """A stored file with a setting that this version does not know; a typed one is refused."""
+    later = made(size={"height": 8, "width": 8})
+    later.new_setting = 3
+    later.save_pretrained(tmp_path)
+    for again in (made.from_pretrained(tmp_path), transformers.AutoImageProcessor.from_pretrained(tmp_path)):
+        assert again.new_setting == 3 and again.to_dict()["new_setting"] == 3
+        actual, expected = (one(next(images()), return_tensors="np")["pixel_values"] for one in (again, later))
+        assert_equal(actual, expected)
+    with pytest.raises(TypeError, match=r"has no settings \['new_setting'\]"):
+        made(new_setting=3)
+    for name in ("resize", "backend", "__class__", "__dict__"):
+        with pytest.raises(TypeError, match=f"has no settings .*{name}"):
+            made.from_dict({name: 3})

@@ -242,8 +242,58 @@ class TestCall:
     def test_misspelled_arguments(self, processor):
         with pytest.raises(TypeError, match=r"has no arguments \['text_targets'\]"):
             processor(text_targets="a")
-        with pytest.raises(ValueError, match="padding='max_length'"):
+        for form in ("text_kwargs", "images_kwargs", "common_kwargs"):
+            with pytest.raises(TypeError, match=r"has no arguments \['sizes'\]"):
+                processor(images=IMAGE, **{form: {"sizes": 3}})
+        with pytest.raises(ValueError, match="`max_length`: the tokenizer has no `model_max_length`"):
             processor(text="a", padding="max_length")
+        with pytest.raises(ValueError, match="padding"):
+            processor(text="a", padding="longer")
+
+    def test_forms_of_transformers(self, processor):
+        """One result for options of each modality, of all and flat ones; no option is given twice."""
+        settings, options = {"do_normalize": False}, {"padding": "max_length", "max_length": 5}
+        flat = processor(images=IMAGE, text="a dog", **settings, **options, return_tensors="pt")
+        forms = (
+            {"images_kwargs": settings, "text_kwargs": options, "return_tensors": "pt"},
+            {"images_kwargs": settings, "text_kwargs": options, "common_kwargs": {"return_tensors": "pt"}},
+        )
+        for form in forms:
+            again = processor(images=IMAGE, text="a dog", **form)
+            assert again.keys() == flat.keys() and all(torch.equal(again[name], flat[name]) for name in flat)
+        assert flat["pixel_values"].max() == 0 and flat["decoder_input_ids"].tolist() == [[PAD, PAD, BOS, A, DOG]]
+        with pytest.raises(ValueError, match="passed two times"):
+            processor(text="a", text_kwargs={"padding": False}, padding="max_length", max_length=3)
+
+    def test_padding_to_a_length(self, processor):
+        prompts = processor(text=["a dog", "a"], padding="max_length", max_length=4, return_tensors="pt")
+        assert prompts["decoder_input_ids"].tolist() == [[PAD, BOS, A, DOG], [PAD, PAD, BOS, A]]
+        assert prompts["decoder_attention_mask"].tolist() == [[0, 1, 1, 1], [0, 0, 1, 1]]
+        labels = processor(text_target=["a dog", "a"], padding="max_length", max_length=4)["labels"]
+        assert labels.tolist() == [[A, DOG, EOS, -100], [A, EOS, -100, -100]]
+
+    def test_rows_without_padding(self, processor):
+        encoded = processor(text=["a dog", "a"], text_target=["a", "two dogs"], padding=False)
+        assert encoded.keys() == {"decoder_input_ids", "labels"}
+        assert [row.tolist() for row in encoded["decoder_input_ids"]] == [[BOS, A, DOG], [BOS, A]]
+        assert [row.tolist() for row in encoded["labels"]] == [[A, EOS], [TWO, DOGS, EOS]]
+        same = processor(text=["a dog", "two dogs"], padding=False, return_tensors="pt")
+        assert same["decoder_input_ids"].tolist() == [[BOS, A, DOG], [BOS, TWO, DOGS]]
+        with pytest.raises(ValueError, match="padding=True"):
+            processor(text=["a dog", "a"], padding=False, return_tensors="pt")
+
+    def test_truncation(self, build):
+        processor = build({"model_max_length": 3})
+        long = {"text": "a photo of two dogs", "return_tensors": "pt"}
+        assert processor(**long)["decoder_input_ids"].shape == (1, 6)
+        assert processor(**long, truncation=True)["decoder_input_ids"].tolist() == [[BOS, A, PHOTO]]
+        assert processor(**long, truncation=True, max_length=2)["decoder_input_ids"].tolist() == [[BOS, A]]
+        assert processor(**long, truncation=False, max_length=2)["decoder_input_ids"].shape == (1, 6)
+
+    def test_defaults_of_the_tokenizer(self, build):
+        processor = build({"padding": "max_length", "max_length": 4})
+        assert processor(text="a", return_tensors="pt")["decoder_input_ids"].tolist() == [[PAD, PAD, BOS, A]]
+        assert processor(text="a", padding=True, return_tensors="pt")["decoder_input_ids"].tolist() == [[BOS, A]]
 
     def test_settings_of_the_image_processor_for_one_call(self, processor):
         encoded = processor(images=IMAGE, size={"height": 4, "width": 6}, return_tensors="pt")

@@ -1,5 +1,7 @@
 """Tokenizers of whole words: what is kept, where the special tokens stand, and that AutoTokenizer needs nothing."""
 
+import unicodedata
+
 import pytest
 from transformers import AutoTokenizer
 
@@ -78,3 +80,26 @@ def test_wrong_words(words, layout, message):
 def test_no_word_is_frequent_enough():
     with pytest.raises(ValueError, match="No word occurs 9 times"):
         build_word_tokenizer(CAPTIONS, at_least=9)
+
+
+@pytest.mark.parametrize(
+    ("rule", "caption", "words", "text"),
+    [
+        ("characters", "一只狗，在OK 海滩。", ["一", "只", "狗", "在", "o", "k", " ", "海", "滩"], "一只狗在ok 海滩"),
+        ("characters", "นี่ น้ำ", ["นี่", " ", "น้ำ"], "นี่ น้ำ"),
+        ("unicode", "Ein 3.5-m-Hund läuft!", ["ein", "3.5", "m", "hund", "läuft"], "ein 3.5 m hund läuft"),
+        ("unicode", "كلب، يجري؟", ["كلب", "يجري"], "كلب يجري"),
+    ],
+)
+def test_words_of_other_languages_survive_saving(tmp_path, rule, caption, words, text):
+    tokenizer = build_word_tokenizer([unicodedata.normalize("NFD", caption)], at_least=1, rule=rule)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    ids = loaded(caption, add_special_tokens=False)["input_ids"]
+    assert loaded.convert_ids_to_tokens(ids) == words and loaded.unk_token_id not in ids
+    assert loaded.decode([*ids, loaded.eos_token_id], skip_special_tokens=True) == text
+
+
+def test_an_unknown_rule_of_words_is_refused():
+    with pytest.raises(ValueError, match="expected one of karpathy, unicode, characters"):
+        build_word_tokenizer(CAPTIONS, at_least=1, rule="words")

@@ -6,7 +6,8 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
-from hf_captioners.review.server import MOST_BYTES, review_app
+from hf_captioners.cli import main
+from hf_captioners.review.server import MOST_BYTES, review_app, serve
 from hf_captioners.review.table import ReviewTable
 
 HOST, TOKEN = "127.0.0.1:8123", "secret-token"
@@ -101,9 +102,29 @@ def test_a_request_that_is_too_large_is_refused(client):
 
 
 def test_a_table_that_cannot_be_written_is_told(client, folder, monkeypatch):
-    monkeypatch.setattr("hf_captioners.review.table.atomic_file", _full_disk)
+    monkeypatch.setattr("hf_captioners.output_files.atomic_file", _full_disk)
     answer = client.post(f"/{TOKEN}/captions/0", json=AGREED, headers=ORIGIN)
     assert answer.status_code == 507 and "metadata.jsonl" in answer.json()["error"]
+
+
+def test_captions_that_another_program_changed_are_asked_about(client, folder):
+    client.post(f"/{TOKEN}/captions/0", json=AGREED | {"shown": []}, headers=ORIGIN)
+    (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "captions": ["by an editor"]}\n')
+    again = {"captions": ["a cat"], "shown": ["a dog"]}
+    answer = client.post(f"/{TOKEN}/captions/0", json=again, headers=ORIGIN)
+    assert answer.status_code == 409 and "by an editor. Replace them?" in answer.json()["ask"]
+    assert "by an editor" in (folder / "metadata.jsonl").read_text()
+    again["shown"] = answer.json()["changed"]
+    assert client.post(f"/{TOKEN}/captions/0", json=again, headers=ORIGIN).status_code == 200
+    assert "a cat" in (folder / "metadata.jsonl").read_text()
+
+
+def test_a_second_page_of_a_folder_says_so_and_ends(folder, capsys):
+    with ReviewTable(folder).only_writer():
+        with pytest.raises(BlockingIOError, match=r"metadata\.jsonl\. It may be a page .* that is open: end it"):
+            serve(ReviewTable(folder))
+        assert main(["review", str(folder)]) == 2
+    assert "Open http" not in capsys.readouterr().out
 
 
 def _full_disk(*arguments, **options):

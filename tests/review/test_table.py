@@ -1,6 +1,7 @@
 """The table of kept captions: what is written, and what stays as it was."""
 
 import json
+import multiprocessing
 import os
 
 import pytest
@@ -8,7 +9,7 @@ from PIL import Image
 
 from hf_captioners.data.loading import load_captions
 from hf_captioners.output_files import UnsafeFileError
-from hf_captioners.review.table import ReviewTable
+from hf_captioners.review.table import ChangedCaptionsError, ReviewTable
 
 
 @pytest.fixture
@@ -172,3 +173,70 @@ def test_the_mode_of_the_table_stays(folder):
     (folder / "metadata.jsonl").chmod(0o640)
     table.keep(0, ["two"])
     assert (folder / "metadata.jsonl").stat().st_mode & 0o777 == 0o640 and table.rows() == {"a.png": ["two"]}
+
+
+def keep_all(folder, numbers):
+    table = ReviewTable(folder)
+    for number in numbers:
+        table.keep(number, [f"caption {number}"])
+
+
+def test_two_processes_lose_no_captions(tmp_path):
+    for number in range(60):
+        Image.new("RGB", (2, 2)).save(tmp_path / f"{number:03}.png")
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=keep_all, args=(tmp_path, range(first, 60, 2))) for first in (0, 1)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert ReviewTable(tmp_path).rows() == {f"{number:03}.png": [f"caption {number}"] for number in range(60)}
+
+
+def test_a_row_that_an_editor_adds_between_reading_and_replacing_is_kept(folder, monkeypatch):
+    """An editor takes no lock."""
+    table = ReviewTable(folder)
+    table.keep(2, ["there before"])
+    added = ['{"file_name": "b.png", "captions": ["by an editor"]}\n']
+
+    def add_a_row_and_write(record):
+        if added:
+            with open(folder / "metadata.jsonl", "a") as file:
+                file.write(added.pop())
+        return json.dumps(record)
+
+    monkeypatch.setattr("hf_captioners.review.table.json_line", add_a_row_and_write)
+    table.keep(0, ["mine"])
+    assert table.rows() == {"a.png": ["mine"], "b.png": ["by an editor"], "deep/c.png": ["there before"]}
+
+
+def test_captions_that_changed_since_they_were_shown_are_not_replaced(folder):
+    table = ReviewTable(folder)
+    table.keep(0, ["first"], shown=[])
+    table.keep(0, ["second"], shown=["first"])
+    with pytest.raises(ChangedCaptionsError) as changed:
+        table.keep(0, ["third"], shown=["first"])
+    assert changed.value.captions == ["second"] and table.rows() == {"a.png": ["second"]}
+    table.keep(0, ["second"], shown=["first"])  # the same text
+    table.keep(0, ["third"])
+    assert table.rows() == {"a.png": ["third"]}
+
+
+def test_rows_of_one_image_keep_their_own_columns(folder):
+    rows = [{"file_name": "a.png", "caption": text, "by": name} for text, name in (("one", "Ada"), ("two", "Bob"))]
+    (folder / "metadata.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = ReviewTable(folder)
+    for captions, by in ((["1", "2"], "Ada Bob"), (["1", "2", "3"], "Ada Bob Bob"), (["1"], "Ada")):
+        table.keep(0, captions)
+        found = [json.loads(line) for line in lines_of(folder)]
+        assert [row["caption"] for row in found] == captions and [row["by"] for row in found] == by.split()
+
+
+def test_a_number_that_json_has_not_is_not_written(folder):
+    content = '{"file_name": "a.png", "captions": ["x"], "n": 1e400}\n'
+    (folder / "metadata.jsonl").write_text(content)
+    with pytest.raises(ValueError, match="a number that is too large"):
+        ReviewTable(folder).keep(0, ["y"])
+    ReviewTable(folder).keep(1, ["y"])
+    assert (folder / "metadata.jsonl").read_text().startswith(content)

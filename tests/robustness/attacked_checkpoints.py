@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 from huggingface_hub import ModelCard
+from safetensors import safe_open
 
 from hf_captioners.cli import main
 from hf_captioners.hub.card_facts import CheckpointFacts, DataFacts, EvaluationFacts, SampleFacts, TrainingFacts
@@ -20,6 +21,7 @@ from hf_captioners.reproduce.recipe import RECIPES, Recipe
 
 from .isolated import Attempt
 from .mutators import ODD_VALUES, mutated, mutated_json
+from .watched_files import CANARIES
 
 CODE = "open('executed', 'w')\n\nclass X:\n    pass\n"
 HOSTILE = [
@@ -96,8 +98,11 @@ def attack_checkpoint(material: Any, rng: random.Random, folder: Path) -> Attemp
     """Change a file of a captioner, and caption an image with it as a person does."""
     copy = Path(shutil.copytree(material.captioner, folder / "captioner"))
     path = rng.choice(sorted(path for path in copy.iterdir() if path.suffix in (".json", ".safetensors")))
-    content, how = changed_file(path, rng)
-    path.write_bytes(content)
+    if rng.random() < 0.2:
+        how = name_a_canary(copy, rng)
+    else:
+        content, how = changed_file(path, rng)
+        path.write_bytes(content)
     for name in ("modeling_x.py", "x.py", "tokenization_x.py"):
         (copy / name).write_text(CODE)
 
@@ -110,6 +115,36 @@ def attack_checkpoint(material: Any, rng: random.Random, folder: Path) -> Attemp
         assert captions.getvalue().strip() != "" or "\n" in captions.getvalue()
 
     return Attempt(f"{path.name}: {how}", caption, (str(copy),))
+
+
+FILES_NAMED = (
+    "tokenizer_file",
+    "vocab_file",
+    "merges_file",
+    "name_or_path",
+    "_name_or_path",
+    "checkpoint_path",
+    "file",
+)
+
+
+def name_a_canary(copy: Path, rng: random.Random) -> str:
+    """Name a file outside of a captioner in its configurations, or as a part of its weights."""
+    canary = rng.choice(("../../canaries/secret.bin", str(copy.parents[1] / CANARIES / "secret.txt")))
+    if rng.random() < 0.3:
+        (copy / "model.safetensors").rename(copy / "part.safetensors")
+        with safe_open(copy / "part.safetensors", "np") as weights:
+            places = dict.fromkeys(weights.keys(), "part.safetensors")
+        places[rng.choice(list(places))] = canary
+        (copy / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+        return f"model.safetensors.index.json names {canary}"
+    path = rng.choice([path for path in copy.glob("*.json") if path.name != "tokenizer.json"])
+    value = json.loads(path.read_bytes())
+    value |= dict.fromkeys(FILES_NAMED, canary)
+    for part in [part for part in value.values() if isinstance(part, dict)]:
+        part |= dict.fromkeys(FILES_NAMED[3:], canary)
+    path.write_text(json.dumps(value))
+    return f"{path.name} names {canary}"
 
 
 def changed_file(path: Path, rng: random.Random) -> tuple[bytes, str]:

@@ -17,21 +17,21 @@ from hf_captioners.onnx.onnx_facts import FACTS_FILE, TOKENIZER_FILE
 from .damaged_captioners import GRAPHS, seal
 from .isolated import Attempt
 from .mutators import mutated, mutated_json
+from .watched_files import CANARIES
 
 ODD_SHAPES = (0, 1, -1, 2**31, 2**40)
 
 
 def write_export(material: Any) -> None:
-    """Export the captioner, once in a run."""
-    folder = material.root / "exported"
+    """Export the captioner, once in a run, unless an exported one is there."""
+    folder = material.kept.setdefault("exported", material.root / "exported")
     if not folder.exists():
         export_captioner(material.captioner, folder)
-    material.kept["exported"] = folder
     OnnxCaptioner(folder)(str(material.images / "scene_000.png"))  # imports what captioning imports
 
 
-def changed_graph(content: bytes, rng: random.Random) -> tuple[bytes, str]:
-    """Change a node, an input or a weight of a graph, so that it is still one."""
+def changed_graph(content: bytes, rng: random.Random, canaries: Path) -> tuple[bytes, str]:
+    """Change a node, an input or a weight of a graph, so that it is still one; weights may be in a canary file."""
     model = onnx.load_from_string(content)
     graph = model.graph
     kind = rng.choice(("node removed", "operator", "shape", "output removed", "weight", "renamed", "external data"))
@@ -53,7 +53,9 @@ def changed_graph(content: bytes, rng: random.Random) -> tuple[bytes, str]:
         else:
             tensor.ClearField("raw_data")
             tensor.data_location = onnx.TensorProto.EXTERNAL
-            tensor.external_data.add(key="location", value=rng.choice(("/etc/passwd", "../x", FACTS_FILE, "")))
+            canary = canaries / "secret.bin"
+            places = ("/etc/passwd", "../x", FACTS_FILE, "", str(canary), "../../canaries/secret.bin")
+            tensor.external_data.add(key="location", value=rng.choice(places))
     return model.SerializeToString(), kind
 
 
@@ -66,7 +68,7 @@ def attack_export(material: Any, rng: random.Random, folder: Path) -> Attempt:
         text, how = mutated_json(json.loads(whole), rng)
         path.write_text(text, encoding="utf-8")
     elif path.suffix == ".onnx" and rng.random() < 0.6:
-        content, how = changed_graph(whole, rng)
+        content, how = changed_graph(whole, rng, folder.parent / CANARIES)
         path.write_bytes(content)
     else:
         content, how = mutated(whole, rng)

@@ -10,7 +10,9 @@ from .attacked_checkpoints import attack_configuration, load_model
 from .attacked_downloads import attack_download, serve
 from .attacked_exports import attack_export, write_export
 from .attacked_features import attack_features, write_features
+from .attacked_folders import attack_folder_of_a_stranger, prepare_folders
 from .attacked_images import attack_image, whole_images
+from .attacked_names import attack_edited_data, attack_names, attack_with_two_writers
 from .attacked_pickles import attack_pickle, whole_pickles
 from .attacked_tables import attack_table, whole_tables
 from .isolated import attempt_in_child
@@ -46,6 +48,12 @@ ATTACKS: Mapping[str, AttackClass] = {
     ),
     "exported captioners": AttackClass(partial(attempt_in_child, attack_export), 0.6, write_export),
     "downloads": AttackClass(partial(attempt_in_child, attack_download), 0.3, serve),
+    "links and special files": AttackClass(
+        partial(attempt_in_child, attack_folder_of_a_stranger), 2.0, prepare_folders
+    ),
+    "names of images": AttackClass(partial(attempt_in_child, attack_names), 0.6, prepare_folders),
+    "two writers": AttackClass(partial(attempt_in_child, attack_with_two_writers), 0.4, prepare_folders),
+    "edited data": AttackClass(partial(attempt_in_child, attack_edited_data), 0.6, prepare_folders),
     **{
         f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills if job.kills < 10 else 0.01, prepare_jobs)
         for name, job in JOBS.items()

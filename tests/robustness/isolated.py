@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .outcomes import CPU_SECONDS, FAILED, RESULT, WALL_SECONDS, Outcome, judge, judge_limits
+from .watched_files import disturbed_canary, place_canaries, watch_opens
 
 # Programs that image libraries and others start; stand-ins on PATH record that they were started.
 PROGRAMS = ("gs", "gswin64c", "djpeg", "cjpeg", "convert", "magick", "xv", "display", "identify", "sh", "touch", "id")
@@ -70,6 +71,7 @@ def attempt_in_child(attack: Attack, material: Any, seed: str, folder: Path) -> 
         seed: seed of its random numbers.
         folder: an empty folder, which the attack may fill.
     """
+    place_canaries(folder)
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -115,6 +117,8 @@ def _outcome(said: bytes, status: int, seconds: float, memory: int, folder: Path
         found["reason"] = f"the process ended with {reason} after {seconds:.1f} CPU seconds: {printed}"
     if found["kind"] != FAILED and (excess := judge_limits(seconds, memory, found["decoded"])):
         found |= {"kind": FAILED, "reason": f"{excess}; {found['reason']}"}
+    if disturbed := disturbed_canary(folder):
+        found |= {"kind": FAILED, "reason": f"{disturbed}; {found['reason']}"}
     if (folder / MARKER).exists():
         found |= {"kind": FAILED, "reason": f"the file was executed; {found['reason']}"}
     return Outcome(found["kind"], found["what"], found["reason"], round(seconds, 3), memory)
@@ -142,6 +146,7 @@ def _run_child(attack: Attack, material: Any, seed: str, folder: Path, writing: 
     try:
         attempt = attack(material, random.Random(seed), folder)
         os.write(writing, json.dumps(attempt.what).encode() + b"\n")  # all that is known if the process dies
+        watch_opens(seen, folder, material.root)
         attempt.run()
         kind, reason = RESULT, ""
     except BaseException as error:

@@ -2,12 +2,10 @@
 
 import json
 import resource
-from pathlib import Path
 
 import pytest
 
 from hf_captioners.cli import main
-from tests.hub.captioner_cases import save_captioner
 from tests.variants import slow_unless
 
 from .damaged_captioners import BACKENDS, DAMAGES, ONNX, TORCH, damaged
@@ -26,18 +24,10 @@ FAST = (
 BY_IMAGE = ("image: size", "image: crop", "image: negative", "image: mean of text", "image: unknown filter")
 
 
-@pytest.fixture(scope="session")
-def sound(once_a_run):
+@pytest.fixture
+def sound(source, exported):
     """A captioner with 40 positions and its export, by back-end."""
-
-    def fill(folder: Path) -> None:
-        _, model = save_captioner("visualgpt", folder / TORCH)
-        model.generation_config.update(num_beams=3, max_new_tokens=6)
-        model.save_pretrained(folder / TORCH)
-        assert main(["export", str(folder / TORCH), "--output_dir", str(folder / ONNX)]) == 0
-
-    folder = once_a_run("captioner_to_damage", fill)
-    return {backend: folder / backend for backend in BACKENDS}
+    return {TORCH: source, ONNX: exported}
 
 
 def caption(model, backend, images, output):

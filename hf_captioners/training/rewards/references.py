@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hf_captioners.metrics import DocumentFrequency, PTBTokenizer
+from hf_captioners.metrics import DocumentFrequency
+from hf_captioners.metrics.caption_tokenizers import CaptionTokenizer, caption_tokenizer
 
 END_WORD = "<end>"
-"""Word for the end token; the PTB tokenizer never produces it."""
+"""Word for the end token; no tokenizer of captions produces it."""
 FREQUENCIES = ("per_image", "per_caption")
 LEAST_KNOWN_SHARE = 0.5
 """Smallest share of the words of the training captions that a file of document frequencies must contain."""
@@ -23,10 +24,10 @@ class TrainingReferences:
         captions: for each image its captions. None: nothing is prepared, and references are tokenised when they come.
         count_end: whether n-grams include the end of a caption: `<end>` is appended to every reference, and to every
             completion that has an end token.
-        tokenizer: a PTB tokenizer to reuse; default: a new one.
+        tokenizer: a tokenizer of captions to reuse; default: a new PTB tokenizer.
 
     Attributes:
-        tokenizer: the PTB tokenizer; it remembers the words that it has split.
+        tokenizer: the tokenizer of captions; PTB's remembers the words that it has split.
         words: the tokenised captions of each image.
         with_end: the same, with `<end>` where ends count.
 
@@ -49,7 +50,7 @@ class TrainingReferences:
         self,
         captions: Sequence[Sequence[str]] | None = None,
         count_end: bool = False,
-        tokenizer: PTBTokenizer | None = None,
+        tokenizer: CaptionTokenizer | None = None,
     ) -> None:
         captions = [] if captions is None else captions
         empty = [row for row, texts in enumerate(captions) if not texts]
@@ -59,7 +60,7 @@ class TrainingReferences:
                 f"Leave them out: rows.filter(lambda row: len(row['captions']) > 0)."
             )
         self.count_end = count_end
-        self.tokenizer = PTBTokenizer() if tokenizer is None else tokenizer
+        self.tokenizer = caption_tokenizer("ptb") if tokenizer is None else tokenizer
         self.words = [self.tokenizer(texts) for texts in captions]
         self.with_end = self._ended(self.words)
         # Images with the same captions share a row, which changes no score.

@@ -193,7 +193,7 @@ class SCSTTrainer(CaptioningTrainer):
                 "give each function a `__name__` of its own."
             )
         captions, rows = self._captions_and_rows()
-        prepared = TrainingReferences(captions, bool(self.args.end_token_in_reward), self.ptb_tokenizer)
+        prepared = TrainingReferences(captions, bool(self.args.end_token_in_reward), self.tokenize_captions)
         made = {name_of(function): self._make_reward(function, prepared) for function in functions}
         return RewardSum(made, self.args.reward_weights, rows)
 
@@ -328,7 +328,7 @@ class SCSTTrainer(CaptioningTrainer):
 
         def work() -> RewardBatch:
             completions = self.encoder.decode(sequences)
-            words = self.ptb_tokenizer(completions)  # once, for all rewards and the statistics
+            words = self.tokenize_captions(completions)  # once, for all rewards and the statistics
             figures = self.rewards(completions, row, ended.tolist(), words)
             return RewardBatch(figures, ended, caption_statistics(words))
 

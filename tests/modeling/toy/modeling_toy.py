@@ -153,7 +153,7 @@ class ToyDecoder(ToyPreTrainedModel, TextDecoder):
         masks = (step.causal_mask, step.memory_masks["attribute"], step.memory_masks["region"])
         attributes, regions = step.encoder_outputs.attribute_states, step.encoder_outputs.last_hidden_state
         hidden, self_weights, weights = self.decoder_layers[index](hidden, attributes, regions, masks, step.cache)
-        return hidden, self_weights, None if weights is None else weights[:, 0], None
+        return hidden, self_weights, weights, None
 
     def running_sums(self, index: int, entries: Tensor, cache: Any) -> Tensor:
         """Return the sums of `entries` `[B * K, T, D]` over all tokens up to each one; they are kept in the cache."""

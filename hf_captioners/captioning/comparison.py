@@ -1,0 +1,271 @@
+"""Several captioners on the same images: metrics, paired differences, and the captions side by side."""
+
+import base64
+import io
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import PIL.Image
+from datasets import Dataset
+
+from hf_captioners.data.held_out import FILE as HELD_OUT_FILE
+from hf_captioners.data.held_out import HeldOut
+from hf_captioners.data.schema import IMAGE
+from hf_captioners.metrics import PTBTokenizer, caption_health
+from hf_captioners.metrics.caption_files import CaptionTable, MatchedCaptions, match_captions, read_captions
+from hf_captioners.onnx.onnx_facts import FACTS_FILE
+
+from .batches import load_pipeline
+from .data_set import caption_data_set
+from .generation_options import options_of_evaluation, with_seed
+from .scoring import MetricSettings, compare_scores, keep_images
+
+LEAST_IMAGES = 30  # for a verdict
+TEMPLATE = "comparison_page.html"
+PAGE_IMAGES, PAGE_SIDE = 200, 360  # images of a page, and their longer side
+SEPARATOR = "+"  # between the captioners of an ensemble
+
+
+@dataclass
+class System:
+    """A captioner, or a file of captions, on the images of a data set.
+
+    Args:
+        name: as it was typed.
+        matched: captions and references.
+        training: what is known of the images that it was trained on.
+        facts: seconds and settings, as far as they are known: `cpu_seconds`, `instruction`, `unverified`, `seed`.
+    """
+
+    name: str
+    matched: MatchedCaptions
+    training: str
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+def load_source(source: str, **loading: Any) -> Any:
+    """Load a captioner, the folder of an exported one, or an ensemble `NAME+NAME`.
+
+    Args:
+        source: directory or name.
+        **loading: arguments of `load_pipeline`.
+    """
+    if Path(source, FACTS_FILE).is_file():
+        return load_pipeline(source, backend="onnx")
+    members = [source] if Path(source).exists() else source.split(SEPARATOR)
+    return load_pipeline(members, **loading)
+
+
+def system_of(
+    source: str,
+    rows: Dataset,
+    batch_size: int,
+    options: Mapping[str, Any],
+    seed: int | None = None,
+    **loading: Any,
+) -> System:
+    """Caption a data set with a captioner, or read its captions from a file.
+
+    Args:
+        source: see `load_source`; or a file, see `read_captions`.
+        rows: rows of `load_captions`.
+        batch_size: images per batch.
+        options: arguments of the pipeline. An instruction is given to captioners that read one.
+        seed: see `with_seed`.
+        **loading: arguments of `load_pipeline`.
+
+    Raises:
+        ValueError: a file has no caption of any image.
+    """
+    references = dict(zip(rows["image_id"], rows["captions"], strict=True))
+    if Path(source).is_file():
+        wanted = CaptionTable({image: texts for image, texts in references.items() if texts}, {})
+        return System(source, match_captions(read_captions(source), wanted), "unknown")
+    pipeline = load_source(source, **loading)
+    instructed = getattr(pipeline, "instructed", None)
+    if instructed is None or not instructed.takes_instruction:
+        options = {name: value for name, value in options.items() if name != "instruction"}
+    generation = with_seed(pipeline, options_of_evaluation(pipeline, options), seed)
+    start = os.times()
+    matched = caption_data_set(pipeline, rows, batch_size, **generation)
+    facts: dict[str, Any] = {"cpu_seconds": round(sum(os.times()[:4]) - sum(start[:4]), 2)}
+    facts |= {name: value for name, value in generation.items() if name == "seed"}
+    if instructed is not None:
+        facts["instruction"] = instructed.settings(options.get("instruction"))["instruction"]
+        facts["unverified"] = pipeline.is_unverified
+    return System(source, matched, "unknown", facts)
+
+
+def without_trained(sources: Sequence[str], rows: Dataset) -> tuple[Dataset, dict[str, str]]:
+    """Leave out the images that a captioner is known to be trained on.
+
+    A captioner that `hf-captioners train` trained on a part of this data set names the images that it held out.
+
+    Args:
+        sources: see `system_of`.
+        rows: rows of `load_captions`.
+
+    Returns:
+        The rows that are left, and for each source what is known.
+
+    Raises:
+        ValueError: no image is left.
+    """
+    kept, known = set(rows["image_id"]), {}
+    for source in sources:
+        known[source] = "unknown"
+        for member in [source] if Path(source).exists() else source.split(SEPARATOR):
+            if not Path(member, HELD_OUT_FILE).is_file():
+                continue
+            held_out = set(HeldOut.load(member).image_ids)
+            if held_out & set(rows["image_id"]):
+                known[source] = f"{len(set(rows['image_id']) - held_out):,} images left out"
+                kept &= held_out
+    if not kept:
+        raise ValueError("Each image is one that a captioner was trained on: pass another split or data set.")
+    places = [place for place, image in enumerate(rows["image_id"]) if image in kept]
+    return rows if len(places) == len(rows) else rows.select(places), known
+
+
+class Comparison:
+    """Metrics of several systems on the images that all of them have captioned, and the differences to the first one.
+
+    Args:
+        systems: the first one is compared with each of the others.
+        settings: metrics. None: the default ones.
+
+    Raises:
+        ValueError: there are fewer than two systems, or fewer than two images that all have captioned.
+    """
+
+    def __init__(self, systems: Sequence[System], settings: MetricSettings | None = None) -> None:
+        settings = settings or MetricSettings()
+        shared = set.intersection(*(set(system.matched.images) for system in systems))
+        if len(systems) < 2 or len(shared) < 2:
+            raise ValueError(
+                f"{len(systems)} systems have {len(shared)} images in common, expected two or more of both."
+            )
+        self.systems = systems
+        self.matched = [keep_images(system.matched, shared) for system in systems]
+        self.scores = [settings.compute(matched) for matched in self.matched]
+        self.per_image = [scores["per_image"] for scores in self.scores]
+        self.metrics = list(self.scores[0]["variants"])
+
+    @property
+    def images(self) -> list[str]:
+        """Names of the images."""
+        return self.matched[0].images
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether there are enough images to call a difference significant."""
+        return len(self.images) >= LEAST_IMAGES
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the figures as JSON values."""
+        tokenize = PTBTokenizer()
+        systems = []
+        for system, matched, scores in zip(self.systems, self.matched, self.scores, strict=True):
+            health = caption_health(tokenize(matched.predictions))
+            figures = {name: scores[name] for name in self.metrics}
+            figures |= {"distinct": health["distinct"], "length": health["length"]}
+            systems.append({"name": system.name, **figures, **system.facts, "trained_on": system.training})
+        comparisons = []
+        for system, per_image in list(zip(self.systems, self.per_image, strict=True))[1:]:
+            results = compare_scores(self.per_image[0], per_image)
+            if not self.has_verdict:
+                results = {name: without_verdict(result) for name, result in results.items()}
+            comparisons.append({"of": self.systems[0].name, "against": system.name, "metrics": results})
+        return {
+            "images": len(self.images),
+            "verdict": self.has_verdict,
+            "variants": self.scores[0]["variants"],
+            "tokenizer": self.scores[0]["tokenizer"],
+            "systems": systems,
+            "comparisons": comparisons,
+        }
+
+    def most_different(self) -> list[int]:
+        """Return the places of images, those first whose captions have the most different scores."""
+        name = "cider_d" if "cider_d" in self.per_image[0] else next(iter(self.per_image[0]))
+        columns = [scores[name] for scores in self.per_image]
+        spreads = [max(values) - min(values) for values in zip(*columns, strict=True)]
+        texts = [len({matched.predictions[place] for matched in self.matched}) for place in range(len(spreads))]
+        return sorted(range(len(spreads)), key=lambda place: (-spreads[place], -texts[place]))
+
+    def page(self, rows: Dataset) -> str:
+        """Return an HTML page of images with the captions of each system; it refers to no other file.
+
+        Args:
+            rows: the rows that were captioned.
+        """
+        places = {image: place for place, image in enumerate(rows["image_id"])}
+        name = "cider_d" if "cider_d" in self.per_image[0] else next(iter(self.per_image[0]))
+        order = self.most_different()[:PAGE_IMAGES]
+        sections = []
+        for place in order:
+            image = self.images[place]
+            captions = [
+                {"system": system.name, "text": matched.predictions[place], "score": f"{scores[name][place]:.3f}"}
+                for system, matched, scores in zip(self.systems, self.matched, self.per_image, strict=True)
+            ]
+            picture = data_address(rows[places[image]].get(IMAGE)) if IMAGE in rows.column_names else None
+            references = self.matched[0].references[place]
+            sections.append({"name": image, "image": picture, "captions": captions, "references": references})
+        text = files("hf_captioners.hub_cards").joinpath(TEMPLATE).read_text(encoding="utf-8")
+        template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(text)
+        figures = self.as_dict()
+        return template.render(
+            figures=figures, sections=sections, metrics=self.metrics, metric=name, left=len(self.images) - len(order)
+        )
+
+    def table(self) -> str:
+        """Return the figures as lines of text."""
+        figures = self.as_dict()
+        columns = [*self.metrics, "distinct", "length", "cpu_seconds"]
+        width = max(len(system["name"]) for system in figures["systems"])
+        lines = [f"{figures['images']:,} images, tokenizer {figures['tokenizer']}"]
+        lines.append(" " * width + "".join(f"{name:>12}" for name in columns))
+        for system in figures["systems"]:
+            cells = [f"{system[name]:12.4f}" if name in system else f"{'-':>12}" for name in columns]
+            lines.append(f"{system['name']:<{width}}{''.join(cells)}")
+        width = max(map(len, self.metrics))
+        for comparison in figures["comparisons"]:
+            lines += ["", f"{comparison['of']} against {comparison['against']} (paired bootstrap over images):"]
+            lines += [f"{name:<{width}}  {sentence(result)}" for name, result in comparison["metrics"].items()]
+        if not figures["verdict"]:
+            lines += ["", f"{figures['images']:,} images are too few for a verdict, expected {LEAST_IMAGES} or more."]
+        for system in figures["systems"]:
+            note = system["trained_on"]
+            known = "which of these images it was trained on is not known" if note == "unknown" else note
+            lines.append(f"{system['name']}: {known}" + (", unverified" if system.get("unverified") else ""))
+        return "\n".join(lines)
+
+
+def without_verdict(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a comparison without its p-value and what follows from it."""
+    return {name: result[name] for name in ("difference", "low", "high")}
+
+
+def sentence(result: Mapping[str, Any]) -> str:
+    """Return a comparison as a line of text."""
+    text = f"{result['difference']:+9.4f}  95 % interval {result['low']:+.4f} to {result['high']:+.4f}"
+    if "p_value" not in result:
+        return text
+    return f"{text}, p = {result['p_value']:.4f}: {'significant' if result['significant'] else 'not significant'}"
+
+
+def data_address(image: PIL.Image.Image | None) -> str | None:
+    """Return a small copy of an image as a data URL."""
+    if image is None:
+        return None
+    small = image.convert("RGB")
+    small.thumbnail((PAGE_SIDE, PAGE_SIDE))
+    stream = io.BytesIO()
+    small.save(stream, "JPEG", quality=80)
+    return "data:image/jpeg;base64," + base64.b64encode(stream.getvalue()).decode()
