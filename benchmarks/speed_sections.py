@@ -276,13 +276,14 @@ def exported_decoding(figures: dict) -> list[str]:
 def first_caption(figures: dict) -> list[str]:
     """Return the section on the default captioner without torch."""
     rows, commit = figures["rows"], figures["commit"]
-    start, speed, servers = rows["starts"], rows["speed"], rows["servers"]
+    start, speed, servers = rows["starts"], rows["speed"]["jobs"], rows["servers"]
     lines = [
         "## The first caption",
         "",
         f"The default captioner: `caption` and `serve` of this version on onnxruntime, and those of commit `{commit}` "
         f"on torch with packed float32 weights, in turn ({figures['machine']}, shared with other work). User and "
-        f"system seconds, medians of {figures['rounds']} rounds; loading is left out of the seconds of a photograph. "
+        f"system seconds, medians of {figures['rounds']} rounds ({rows['speed']['rounds']} of the photographs, whose "
+        "seconds leave out loading). "
         f"Small photographs are {figures['images']} of COCO (640 pixels at most), large ones "
         f"{figures['large_images']} of Flickr8k, enlarged to {figures['megapixels']:.0f} megapixels with grain.",
         "",
