@@ -23,7 +23,7 @@ from typing import Any
 import PIL.Image
 import torch
 from decoding_rivals import with_stock_search
-from provenance import processor_name, write_results
+from provenance import processor_with_vectors, write_results
 from timing import cpu_seconds
 from transformers import AutoTokenizer
 
@@ -126,7 +126,7 @@ def main() -> None:
     result = {
         "setting": {"layers": args.layers, "beams": args.beams, "tokens": args.tokens, "vision": "MobileNetV2"},
         "rounds": args.rounds,
-        "machine": f"{processor_name()}, 1 thread",
+        "machine": f"{processor_with_vectors()}, 1 thread",
         "versions": versions,
         "megabytes": {name: round(size, 1) for name, size in sizes.items()},
         "rows": rows,

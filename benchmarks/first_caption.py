@@ -22,14 +22,14 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import PIL.Image
 from earlier_version import KILOBYTE, ROOT, sources
-from provenance import processor_name, records_of, write_results
+from provenance import processor_with_vectors, records_of, write_results
 
 RESULTS = ROOT / "benchmarks" / "results" / "first_caption.json"
 PHOTO = ROOT / "docs" / "photo.jpg"
@@ -122,7 +122,7 @@ def large_photographs(folder: Path, count: int, place: Path) -> list[str]:
     return paths
 
 
-def starts(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> dict[str, Any]:
+def starts(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
     """Measure the seconds and the memory to the first caption, and what is imported."""
     found: dict[str, list[dict[str, Any]]] = {"now": [], "earlier": []}
     for _ in range(args.rounds):
@@ -136,30 +136,35 @@ def starts(now: Version, earlier: Version, args: argparse.Namespace, place: Path
         }
         for name, runs in found.items()
     }
-    return rows | {"ratio": rows["earlier"]["seconds"] / rows["now"]["seconds"]}
+    yield rows | {"ratio": rows["earlier"]["seconds"] / rows["now"]["seconds"]}
 
 
-def speed(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> dict[str, Any]:
-    """Measure the seconds per photograph one by one and in batches, of small and large ones, and the memory."""
+def speed(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
+    """Measure the seconds per photograph one by one and in batches, of small and large ones, and the memory.
+
+    Yields:
+        After each round the medians of those so far.
+    """
     images = [str(path) for path in sorted(args.photographs.iterdir())[:SPEED_IMAGES]]
     large = large_photographs(args.validation_dir, LARGE_IMAGES, place)
     jobs: list[Any] = [(f"batches of {BATCH}", images, BATCH, {}), ("one by one", images, 1, {})]
     jobs += [("large, every pixel", large, BATCH, {})]
     reduced = ("large, reduced", large, BATCH, {"reduced_reading": True})
     found: dict[str, dict[str, list[float]]] = {}
-    for _ in range(args.rounds):
+    for count in range(1, args.rounds + 1):
         for name, result in (("now", now.caption(*jobs, reduced)), ("earlier", earlier.caption(*jobs))):
             for job, one in result.items():
                 row = found.setdefault(job, {})
                 row.setdefault(name, []).append(one["seconds"] / len(one["captions"]))
                 row.setdefault(f"{name}, megabytes", []).append(one["memory"] * KILOBYTE / 1e6)
             print(json.dumps({job: row[name][-1] for job, row in found.items() if name in row}), flush=True)
-    rows = {job: {name: statistics.median(values) for name, values in row.items()} for job, row in found.items()}
-    rows["large, reduced"]["earlier"] = rows["large, every pixel"]["earlier"]
-    return {job: row | {"ratio": row["earlier"] / row["now"]} for job, row in rows.items()}
+        rows = {job: {name: statistics.median(values) for name, values in row.items()} for job, row in found.items()}
+        rows["large, reduced"]["earlier"] = rows["large, every pixel"]["earlier"]
+        ratios = {job: row | {"ratio": row["earlier"] / row["now"]} for job, row in rows.items()}
+        yield {"rounds": count, "jobs": ratios}
 
 
-def servers(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> dict[str, Any]:
+def servers(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
     """Measure the seconds until `serve` answers, and the memory of `serve` and `review` after an image."""
     served = [serve_once(now) for _ in range(args.rounds)]
     folder = place / "reviewed"
@@ -224,7 +229,7 @@ def peak_megabytes(process: int) -> float:
     return int(match[1]) * KILOBYTE / 1e6
 
 
-def equal(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> dict[str, Any]:
+def equal(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
     """Compare the captions of all validation photographs, and their scores."""
     from hf_captioners.metrics import compute_caption_metrics
 
@@ -248,7 +253,7 @@ def equal(now: Version, earlier: Version, args: argparse.Namespace, place: Path)
     ]
     for one in shown:
         one["tie"] = abs(one["log_probabilities"][0] - one["log_probabilities"][1]) < TIE
-    return {"photographs": len(rows), "cider_d": scores, "different": shown}
+    yield {"photographs": len(rows), "cider_d": scores, "different": shown}
 
 
 def log_probabilities(image: str, captions: list[str]) -> list[float]:
@@ -269,7 +274,7 @@ def log_probabilities(image: str, captions: list[str]) -> list[float]:
     return found
 
 
-def reduced(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> dict[str, Any]:
+def reduced(now: Version, earlier: Version, args: argparse.Namespace, place: Path) -> Iterator[dict[str, Any]]:
     """Count the large photographs with another caption if they are read at a reduced size."""
     from hf_captioners.captioning.batches import caption_batches, load_pipeline
 
@@ -293,12 +298,12 @@ def reduced(now: Version, earlier: Version, args: argparse.Namespace, place: Pat
         shutil.rmtree(batch)
         shutil.rmtree(large)
         print(f"{different} of {read} large photographs have another caption", flush=True)
+        yield {"photographs": len(photos), "read": read, "different": different}
         if different >= limit:
             break
-    return {"photographs": len(photos), "read": read, "different": different}
 
 
-MEASURES: dict[str, Callable[[Version, Version, argparse.Namespace, Path], dict[str, Any]]] = {
+MEASURES: dict[str, Callable[[Version, Version, argparse.Namespace, Path], Iterator[dict[str, Any]]]] = {
     "starts": starts,
     "servers": servers,
     "speed": speed,
@@ -320,6 +325,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     args = parser.parse_args()
     rows = json.loads(args.output.read_text())["rows"] if args.output.exists() else {}
+    setting = {"commit": args.commit, "rounds": args.rounds, "machine": f"{processor_with_vectors()}, 1 thread"}
+    setting |= {"images": SPEED_IMAGES, "large_images": LARGE_IMAGES, "megapixels": LARGE_SIDE**2 / 1e6}
     with tempfile.TemporaryDirectory() as folder:
         now = Version(sources("HEAD", Path(folder, "now")), {"backend": "onnx"})
         earlier = Version(sources(args.commit, Path(folder, "earlier")), {}, args.packages)
@@ -328,7 +335,11 @@ def main() -> None:
             place.mkdir()
             rows[name] = MEASURES[name](now, earlier, args, place)
             print(json.dumps({name: rows[name]}), flush=True)
-            setting = {"commit": args.commit, "rounds": args.rounds, "machine": f"{processor_name()}, 1 thread"}
+            setting = {
+                "commit": args.commit,
+                "rounds": args.rounds,
+                "machine": f"{processor_with_vectors()}, 1 thread",
+            }
             setting |= {"images": SPEED_IMAGES, "large_images": LARGE_IMAGES, "megapixels": LARGE_SIDE**2 / 1e6}
             write_results(args.output, setting | {"rows": rows}, records_of(args.output))
 

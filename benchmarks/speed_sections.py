@@ -242,6 +242,10 @@ def trimmed_vocabulary(figures: dict) -> list[str]:
 def exported_decoding(figures: dict) -> list[str]:
     """Return the section on the time from photograph to caption, and what to use when."""
     setting, versions = figures["setting"], figures["versions"]
+    packed, exported = (
+        next(row for row in figures["rows"] if row["what"] == what)
+        for what in ("this library, packed weights, float32", "onnxruntime, float32")
+    )
     sizes = " and ".join(f"{size:.0f} MB with {name} weights" for name, size in figures["megabytes"].items())
     return [
         "## From photograph to caption: torch and onnxruntime",
@@ -255,12 +259,16 @@ def exported_decoding(figures: dict) -> list[str]:
         *columns("", "CPU seconds", "speed relative to stock `generate()`"),
         *(f"| {row['what']} | {row['seconds']:.2f} | {row['speedup']:.2f} x |" for row in figures["rows"]),
         "",
-        "What to use when: with a GPU, or to train, torch. On a CPU where torch is installed, "
-        "[packed weights](speed.md#packed-weights), which need no export; on this machine, which did other work too, "
-        "those of 8 bits were faster. Where torch is too large, in a browser or on a small server, an exported "
-        "captioner; with 8-bit weights if it must be small and fast, after you have measured its captions. `python "
-        "benchmarks/exported_decoding.py` repeats the "
-        "measurement.",
+        f"In each of {figures['rounds']} rounds every decoder ran once; medians (packed float32 weights: "
+        f"{packed['least']:.2f} to {packed['most']:.2f} s, onnxruntime: {exported['least']:.2f} to "
+        f"{exported['most']:.2f} s).",
+        "",
+        "What to use when: with a GPU, or to train, torch. On a CPU, an exported captioner: onnxruntime was "
+        f"{packed['seconds'] / exported['seconds']:.1f} times as fast as [packed weights](speed.md#packed-weights), "
+        "starts sooner and needs less memory; with 8-bit weights if it must be small and fast, after you have "
+        "measured its captions. Packed weights, which need no export, for what an exported captioner does not do: "
+        "other searches and options of `generate()`, ensembles, sampling in training. How much faster they are "
+        "depends on the processor. `python benchmarks/exported_decoding.py` repeats the measurement.",
         "",
     ]
 
@@ -268,13 +276,14 @@ def exported_decoding(figures: dict) -> list[str]:
 def first_caption(figures: dict) -> list[str]:
     """Return the section on the default captioner without torch."""
     rows, commit = figures["rows"], figures["commit"]
-    start, speed, servers = rows["starts"], rows["speed"], rows["servers"]
+    start, speed, servers = rows["starts"], rows["speed"]["jobs"], rows["servers"]
     lines = [
         "## The first caption",
         "",
         f"The default captioner: `caption` and `serve` of this version on onnxruntime, and those of commit `{commit}` "
         f"on torch with packed float32 weights, in turn ({figures['machine']}, shared with other work). User and "
-        f"system seconds, medians of {figures['rounds']} rounds; loading is left out of the seconds of a photograph. "
+        f"system seconds, medians of {figures['rounds']} rounds ({rows['speed']['rounds']} of the photographs, whose "
+        "seconds leave out loading). "
         f"Small photographs are {figures['images']} of COCO (640 pixels at most), large ones "
         f"{figures['large_images']} of Flickr8k, enlarged to {figures['megapixels']:.0f} megapixels with grain.",
         "",

@@ -50,6 +50,14 @@ class OnnxPipeline:
         """The tokenizer, called as one of transformers is."""
         return ExportedTokenizer(self.captioner.tokenizer)
 
+    def require_instruction_read(self, instruction: str | None) -> None:
+        """Raise a `ValueError` if there is an instruction: an exported captioner reads images without one."""
+        if instruction is not None:
+            raise ValueError(
+                f"`instruction` is {instruction!r}, and an exported captioner reads images without an instruction. "
+                "Leave it out; `prompt` is the beginning of captions."
+            )
+
     def prepare(self, image: Any, **options: Any) -> dict[str, Any]:
         """Return the pixel values of an image that `read_image` has read; `options` have no effect here.
 

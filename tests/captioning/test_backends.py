@@ -69,7 +69,9 @@ def test_a_job_is_not_resumed_with_the_other_library(no_gpu, tmp_path, capsys):
     assert json.loads(output.read_text())["caption"] == CAPTION
 
 
-def test_options_that_an_exported_captioner_does_not_have(capsys):
+def test_options_that_an_exported_captioner_does_not_have(no_gpu, capsys):
+    assert main(["caption", str(PHOTO), "--instruction", "Describe it."]) == 2
+    assert "`--instruction` is 'Describe it.', and an exported captioner reads images" in capsys.readouterr().err
     for typed, said in (
         (
             "num_beam=3",
