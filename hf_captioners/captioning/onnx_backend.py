@@ -68,17 +68,6 @@ class OnnxPipeline:
             raise ValueError("an exported captioner reads no studies of several views")
         return {"pixel_values": prepare_image(image, self.numbers)}
 
-    def require_instruction_read(self, instruction: str) -> None:
-        """Refuse an instruction.
-
-        Raises:
-            ValueError: an exported captioner reads images without one.
-        """
-        raise ValueError(
-            f"`instruction` is {instruction!r}, and an exported captioner reads images without an instruction. Leave it "
-            "out; `prompt` is the beginning of captions."
-        )
-
     def caption_prepared(self, items: list[dict[str, Any]], **options: Any) -> list[list[dict[str, Any]]]:
         """Return the records of prepared images, see `OnnxCaptioner`; a `seed` is that of all batches."""
         if options.get("seed") is not None:
