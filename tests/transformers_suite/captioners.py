@@ -31,6 +31,7 @@ from tests.modeling.common_case import FEATURE_SIZE, IMAGES, REGIONS, TOKENS, WA
 
 PHOTO = Path(__file__).resolve().parents[2] / "docs" / "photo.jpg"
 GRID = 4  # regions of a tiny image
+GRIDS = {"image_transformer": 1 + 4 + 16}
 WITHOUT_ENCODER_ATTENTION = ("show_attend_tell",)
 
 
@@ -52,7 +53,7 @@ class CaptionerTester:
     def __init__(self, name: str, way_in: str) -> None:
         self.case, self.way_in = case_of(name), way_in
         config = self.get_config()
-        regions = GRID if way_in == "pixels" else REGIONS
+        regions = GRIDS.get(name, GRID) if way_in == "pixels" else REGIONS
         self.encoder_seq_length, self.key_length = regions, regions + self.case.encoder_slots
         self.hidden_size = config.hidden_size
         self.num_hidden_layers = 2
@@ -87,6 +88,7 @@ class ModelSuite(ModelTesterMixin, GenerationTesterMixin, TrainingTesterMixin):
         row = ARCHITECTURES[self.architecture]
         self.all_model_classes = (row.load("Model"), row.load("ForConditionalGeneration"))
         self.has_attentions = self.architecture not in WITHOUT_ENCODER_ATTENTION
+        self.test_all_params_have_gradient = self.way_in == "regions"  # regions do not depend on the pooler of a ViT
         fields = {"region_feature_size": FEATURE_SIZE} if self.way_in == "pixels" else {}
         self.config_tester = ConfigTester(self, row.load("Config"), common_properties=["hidden_size"], **fields)
 
@@ -134,7 +136,8 @@ class ProcessorSuite(ProcessorTesterMixin):
     def prepare_processor_dict(cls) -> dict[str, Any]:
         """Return what a processor is built with beside its parts."""
         processor = case_of(cls.architecture).make_processor()
-        return {"declared_inputs": processor.declared_inputs} if processor.declared_inputs else {}
+        settings = {name: getattr(processor, name) for name in ("declared_inputs", "requires_region_boxes")}
+        return {name: value for name, value in settings.items() if value}
 
 
 class CaptioningImageProcessingTester(ImageProcessingTester):
