@@ -12,6 +12,8 @@ OLDEST := .venv-oldest
 OLDEST_PY := $(subst $(VENV),$(OLDEST),$(PY))
 NEWEST := .venv-newest
 NEWEST_PY := $(subst $(VENV),$(NEWEST),$(PY))
+SUITE := .venv-transformers
+SUITE_PY := $(subst $(VENV),$(SUITE),$(PY))
 BARE := .venv-bare
 BARE_PY := $(subst $(VENV),$(BARE),$(PY))
 TRANSFORMERS ?= transformers
@@ -34,7 +36,7 @@ export HF_HUB_OFFLINE ?= 1
 # Without compiled files, each of the many processes of the tests compiles what it imports, torch and transformers too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test test-all test-oldest test-newest test-extras test-without-torch attack quality style bench reference-models clean
+.PHONY: help demo docs test test-all test-oldest test-newest test-extras test-transformers test-without-torch attack quality style bench reference-models clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -75,6 +77,15 @@ test-newest:  ## run the fast tests on the newest versions: TRANSFORMERS=git+htt
 	$(NEWEST_PY) -m uv pip install --quiet --python $(NEWEST_PY) --upgrade -e ".[test]" "$(TRANSFORMERS)"
 	$(NEWEST_PY) -c "import transformers; print('transformers', transformers.__version__)"
 	$(NEWEST_PY) $(PYTEST)
+
+# The tests have a configuration of their own: theirs are unittest classes with subtests, and ours are not collected.
+test-transformers:  ## run transformers' own common tests on all captioners; ARGS="-k visualgpt", TRANSFORMERS=transformers==5.24.0
+	test -x $(SUITE_PY) || $(PYTHON) -m venv $(SUITE)
+	$(SUITE_PY) -m pip install --quiet --disable-pip-version-check uv
+	$(SUITE_PY) -m uv pip install --quiet --python $(SUITE_PY) --upgrade -e ".[test]" "$(TRANSFORMERS)" "parameterized>=0.9" "psutil>=7"
+	$(SUITE_PY) -m tests.transformers_suite.distribution $(SUITE)/suite
+	PYTHONPATH=$(SUITE)/suite $(SUITE_PY) $(PYTEST) -c tests/transformers_suite/pytest.ini --rootdir . \
+		--confcutdir tests/transformers_suite tests/transformers_suite/captioners.py $(ARGS)
 
 test-extras: $(EXTRAS:%=test-extra-%) test-without-torch  ## run the tests of each extra in an environment of its own, .venv-extra-NAME
 

@@ -19,17 +19,11 @@ def at_least_float32(values: Tensor) -> Tensor:
 
 
 class FoldedRows(NamedTuple):
-    """Attention weights of K * T queries per image in the form of text rows, whose gradients `retain_grad()` keeps.
+    """Attention weights of K * T queries per image in the form of text rows, whose gradients `retain_grad()` keeps."""
 
-    Args:
-        images: B.
-        length: T.
-        levels: N memories on the head axis that the weights have an axis for; None: no axis.
-    """
-
-    images: int
-    length: int
-    levels: int | None = None
+    images: int  # B
+    length: int  # T
+    levels: int | None = None  # N on the head axis, for which the weights have an axis of their own; None: no axis
 
     def unfold(self, weights: Tensor) -> Tensor:
         """Reshape `[B, N * H, K * T, R]` to `[B * K, N, H, T, R]`."""
@@ -157,20 +151,16 @@ class MultiHeadAttention(nn.Module):
         return keys, values, visible_slots(mask, self.memory_slots)
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, **options: Any
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Any, rows: FoldedRows | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return attended values `[B, T, H, d_v]` and weights `[B, H, T, R]` (None except in eager attention).
-
-        Args:
-            **options: further options of `eager_attention_forward`.
-        """
+        """Return attended values `[B, T, H, d_v]` and weights `[B, H, T, R]` (None except in eager attention)."""
         function: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
         dropout = self.dropout if self.training else 0.0
         # Where nothing is hidden, transformers makes no causal mask for sdpa: the function is told instead.
         is_causal = self.is_causal and mask is None and query.shape[2] > 1
-        options |= {"scaling": self.scaling, "dropout": dropout, "is_causal": is_causal}
+        options = {"scaling": self.scaling, "dropout": dropout, "is_causal": is_causal, "rows": rows}
         return function(self, query, key, value, mask, **options)
 
     def forward(self, queries: Tensor, memory: Tensor, mask: Any = None) -> tuple[Tensor, Tensor | None]:
@@ -195,26 +185,6 @@ def visible_slots(mask: Any, count: int) -> Any:
         )
     visible = mask.new_ones(1) if mask.dtype == torch.bool else mask.new_zeros(1)
     return torch.cat((mask, visible.expand(*mask.shape[:-1], count)), dim=-1)
-
-
-def rows_of_images(values: Tensor, rows: int) -> Tensor:
-    """Repeat what images have for their text rows, `[B, ...]` to `[B * K, ...]`.
-
-    Unlike `repeat_interleave`, K may be free in a program that is exported to ONNX.
-    """
-    return values[:, None].expand(-1, rows // values.shape[0], *values.shape[1:]).flatten(0, 1)
-
-
-def mean_of_visible(states: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean over visible regions, `[B, R, D]` to `[B, D]`.
-
-    Args:
-        mask: `[B, R]`, True = visible; None: all are.
-    """
-    if mask is None:
-        return states.mean(1)
-    visible = mask[..., None].to(states.dtype)
-    return (states * visible).sum(1) / visible.sum(1)
 
 
 class BeamFoldingCrossAttention(MultiHeadAttention):
@@ -276,8 +246,7 @@ class BeamFoldingCrossAttention(MultiHeadAttention):
         query = self.split_heads(self.q_proj(folded)).repeat(1, num_levels, 1, 1)  # [B, N * H, K * T, d_k]
         attended, weights = self.attend(query, key, value, mask, rows=rows)  # [B, K * T, N * H, d_v]
         joined = attended.unflatten(2, (num_levels, self.num_heads)).flatten(3).flatten(1, 2)  # [B, K * T * N, H * d]
-        output = self.o_proj(joined)  # [B, K * T * N, D]
-        return output.reshape(*queries.shape[:2], num_levels, -1), weights  # [B * K, T, N, D]
+        return self.o_proj(joined).reshape(*queries.shape[:2], num_levels, -1), weights  # [B * K, T, N, D]
 
 
 class AttentionOnAttention(nn.Module):

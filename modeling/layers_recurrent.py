@@ -19,10 +19,8 @@ from .layers_attention import (
     RecurrentCache,
     Residual,
     create_region_mask,
-    mean_of_visible,
-    rows_of_images,
 )
-from .layers_regions import UnbiasedLayerNorm
+from .layers_regions import UnbiasedLayerNorm, mean_of_visible, rows_of_images
 from .modeling_captioning import (
     CaptioningDecoderOutput,
     CaptioningEncoder,

@@ -1,4 +1,4 @@
-"""Projection of region features, and the norms around it."""
+"""Projection of region features, the norms around it, their mean, and what images have for their captions."""
 
 from collections.abc import Callable
 
@@ -89,3 +89,23 @@ class RegionProjection(nn.Module):
         if isinstance(self.norm, RegionBatchNorm):
             return self.norm(projected, mask)
         return projected if self.norm is None else self.norm(projected)
+
+
+def rows_of_images(values: Tensor, rows: int) -> Tensor:
+    """Repeat what images have for their text rows, `[B, ...]` to `[B * K, ...]`.
+
+    Unlike `repeat_interleave`, K may be free in a program that is exported to ONNX.
+    """
+    return values[:, None].expand(-1, rows // values.shape[0], *values.shape[1:]).flatten(0, 1)
+
+
+def mean_of_visible(states: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the mean over visible regions, `[B, R, D]` to `[B, D]`.
+
+    Args:
+        mask: `[B, R]`, True = visible; None: all are.
+    """
+    if mask is None:
+        return states.mean(1)
+    visible = mask[..., None].to(states.dtype)
+    return (states * visible).sum(1) / visible.sum(1)

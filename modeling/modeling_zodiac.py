@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from .configuration_zodiac import ZodiacConfig
 from .inputs_captioning import RegionFeatures
-from .layers_attention import BeamFoldingCrossAttention, FeedForward, FoldedRows, Residual, rows_of_images
+from .layers_attention import BeamFoldingCrossAttention, FeedForward, FoldedRows, Residual
 from .layers_intensity import (
     IntensityAttention,
     IntensityForConditionalGeneration,
@@ -20,7 +20,7 @@ from .layers_intensity import (
     visible_entries,
     without_common_padding,
 )
-from .layers_regions import RegionProjection, UnbiasedLayerNorm
+from .layers_regions import RegionProjection, UnbiasedLayerNorm, rows_of_images
 from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,

@@ -8,6 +8,7 @@ import pytest
 
 from hf_captioners.architectures import ARCHITECTURES
 from tests.hub.captioner_cases import case_of
+from tests.transformers_suite.not_applicable import NOT_APPLICABLE
 
 from .common import CaptionerChecks
 
@@ -47,10 +48,16 @@ def test_every_common_test_is_mentioned():
 
 def test_skipped_checks_have_their_reason():
     """The architectures of each row are those whose tests are skipped."""
-    section = TEXT.partition("## Skipped checks")[2]
+    section = TEXT.partition("## Skipped checks")[2].partition("\n## ")[0]
     flex, assisted = (
         set(re.findall(r"`(\w+)`", line.split("|")[2])) for line in section.splitlines() if line.startswith("| `")
     )
     models = {name: case_of(name).make_model() for name in ARCHITECTURES}
     assert {name for name, model in models.items() if not model._supports_flex_attn} == flex
     assert {name for name, model in models.items() if model._is_stateful} == assisted
+
+
+@pytest.mark.parametrize("entry", NOT_APPLICABLE, ids=lambda entry: f"{entry.test}-{entry.suites[0]}")
+def test_tests_of_transformers_that_do_not_apply_are_documented(entry):
+    names = ", ".join(f"`{name}`" for name in sorted(set(entry.architectures or ()))) or "all"
+    assert f"| `{entry.test}` | {', '.join(entry.suites)} | {names} | {entry.reason} |" in TEXT

@@ -18,10 +18,9 @@ from hf_captioners.modeling.layers_attention import (
     MultiHeadAttention,
     RecurrentCache,
     Residual,
-    mean_of_visible,
 )
 from hf_captioners.modeling.layers_recurrent import PreparedDotAttention
-from hf_captioners.modeling.layers_regions import UnbiasedLayerNorm
+from hf_captioners.modeling.layers_regions import UnbiasedLayerNorm, mean_of_visible
 from hf_captioners.modeling.layers_transformer import CachedSelfAttention, LevelGates, meshed_sum, sinusoids
 from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalGeneration
 
