@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -145,6 +145,8 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
         generation = config.with_name(GENERATION_CONFIG_NAME)
         if generation.is_file():  # transformers generates with other settings if it cannot be read
             require_sound_generation(generation)
+        for index in sorted(config.parent.glob("*.index.json")):
+            require_sound_index(index)
     try:
         yield
     except ImportError:
@@ -224,6 +226,21 @@ def require_sound_generation(path: Path) -> None:
     for name, value in content.items():
         if value is not None and (expected := expected_of_generation(name, value)):
             raise ValueError(f"{path} is damaged: `{name}` is {value!r:.60}, expected {expected}. {COPY_AGAIN}")
+
+
+def require_sound_index(path: Path) -> None:
+    """Check that the index of weights in several files names files beside it only.
+
+    Raises:
+        ValueError: it is damaged, or names a file elsewhere.
+    """
+    content = _read_json(path)
+    names = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(names, dict):
+        raise ValueError(f"{path} is damaged: it has no object `weight_map`. {COPY_AGAIN}")
+    for name in set(map(str, names.values())):
+        if PurePath(name).name != name or name == "..":
+            raise ValueError(f"{path} names the file {name!r:.80}, expected one beside it. {COPY_AGAIN}")
 
 
 def expected_of_generation(name: str, value: Any) -> str | None:
