@@ -46,7 +46,8 @@ WHOLE_NUMBERS = {
     **dict.fromkeys(("max_new_tokens", "min_length", "min_new_tokens", "no_repeat_ngram_size", "top_k"), 0),
 }
 MOST = {"num_beams": 1000, "num_return_sequences": 1000}  # of these numbers; others may be large where they are unused
-OTHER_NUMBERS = ("temperature", "top_p", "length_penalty", "repetition_penalty")
+OTHER_NUMBERS = ("temperature", "length_penalty", "repetition_penalty")
+SHARES = ("top_p", "min_p", "typical_p")
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 # In messages of transformers about whole checkpoints of other models.
 OTHER_TYPES = ("configuration class", "model_type", "trust_remote_code")
@@ -252,6 +253,8 @@ def expected_of_generation(name: str, value: Any) -> str | None:
     if name in TOKEN_IDS:
         ids = value if isinstance(value, list) and value else [value]
         return None if all(type(one) is int and 0 <= one < 2**31 for one in ids) else "a token id or a list of them"
+    if name in SHARES:
+        return None if type(value) in (int, float) and 0 <= value <= 1 else "a number from 0 to 1"
     sound = name not in OTHER_NUMBERS or (type(value) in (int, float) and math.isfinite(value))
     return None if sound else "a number"
 
