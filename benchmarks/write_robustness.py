@@ -21,12 +21,17 @@ image where there is one). Everything else counts as failed:
 - more than 10 CPU seconds, or more than 300 MB of memory plus 4 times the size of a decoded image within the limit of
   pixels;
 - a program that is started, code that is run, or a connection to another machine;
-- a wrong result: readers that disagree, numbers that are not finite, files outside of the output folder;
+- a file outside of the folders that were given that is opened for writing, replaced or removed, and one that is read,
+  but for those of Python and a short list (`tests/robustness/watched_files.py`, which also lays out canary files for
+  readers in C, whose opens Python does not see);
+- a wrong result: readers that disagree, numbers that are not finite, captions that one of two writers loses;
 - a resumed job that writes other files than an undisturbed one. Files are compared byte by byte; weights must be equal
   within 1e-6.
 
 `tests/robustness/outcomes.py` defines these limits. Every attack runs in a process that is forked from one that has
-loaded the library.
+loaded the library. Folders of strangers have links, pipes, sockets and devices under the names that commands read and
+write; images have odd names in several forms; tables have several writers; data change while a run is interrupted.
+`tests/robustness/test_attacks.py` plants faults and shows that these attacks find them.
 
 """
 TAIL = """

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import torch
@@ -47,7 +47,8 @@ WHOLE_NUMBERS = {
     **dict.fromkeys(("max_new_tokens", "min_length", "min_new_tokens", "no_repeat_ngram_size", "top_k"), 0),
 }
 MOST = {"num_beams": 1000, "num_return_sequences": 1000}  # of these numbers; others may be large where they are unused
-OTHER_NUMBERS = ("temperature", "top_p", "length_penalty", "repetition_penalty")
+OTHER_NUMBERS = ("temperature", "length_penalty", "repetition_penalty")
+SHARES = ("top_p", "min_p", "typical_p")
 TOKEN_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 # In messages of transformers about whole checkpoints of other models.
 OTHER_TYPES = ("configuration class", "model_type", "trust_remote_code")
@@ -146,6 +147,8 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
         generation = config.with_name(GENERATION_CONFIG_NAME)
         if generation.is_file():  # transformers generates with other settings if it cannot be read
             require_sound_generation(generation)
+        for index in sorted(config.parent.glob("*.index.json")):
+            require_sound_index(index)
     try:
         yield
     except ImportError:
@@ -227,6 +230,21 @@ def require_sound_generation(path: Path) -> None:
             raise ValueError(f"{path} is damaged: `{name}` is {value!r:.60}, expected {expected}. {COPY_AGAIN}")
 
 
+def require_sound_index(path: Path) -> None:
+    """Check that the index of weights in several files names files beside it only.
+
+    Raises:
+        ValueError: it is damaged, or names a file elsewhere.
+    """
+    content = _read_json(path)
+    names = content.get("weight_map") if isinstance(content, dict) else None
+    if not isinstance(names, dict):
+        raise ValueError(f"{path} is damaged: it has no object `weight_map`. {COPY_AGAIN}")
+    for name in set(map(str, names.values())):
+        if PurePath(name).name != name or name == "..":
+            raise ValueError(f"{path} names the file {name!r:.80}, expected one beside it. {COPY_AGAIN}")
+
+
 def expected_of_generation(name: str, value: Any) -> str | None:
     """Return what was expected of a value of a generation configuration that is wrong; None if it is sound."""
     if name in WHOLE_NUMBERS:
@@ -236,6 +254,8 @@ def expected_of_generation(name: str, value: Any) -> str | None:
     if name in TOKEN_IDS:
         ids = value if isinstance(value, list) and value else [value]
         return None if all(type(one) is int and 0 <= one < 2**31 for one in ids) else "a token id or a list of them"
+    if name in SHARES:
+        return None if type(value) in (int, float) and 0 <= value <= 1 else "a number from 0 to 1"
     sound = name not in OTHER_NUMBERS or (type(value) in (int, float) and math.isfinite(value))
     return None if sound else "a number"
 

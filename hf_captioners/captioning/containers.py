@@ -80,6 +80,8 @@ class TarShard:
             ) from error
         for member in members:
             name = path_form(f"/{member.name}")[1:]  # `..` leads nowhere
+            if member.size < 0:
+                raise ValueError(f"{path} is damaged: {name} is stated to have {member.size} bytes. Copy it again.")
             if name in self.members:
                 raise ValueError(f"{path} has two images named {name}. Rename one of them, or pack the file again.")
             self.members[name] = (member.offset_data, member.size)
@@ -209,12 +211,14 @@ def image_of_value(value: Any, path: Path, place: str) -> bytes | str:
     """Return the bytes or the path in a cell of a column of images; a relative path begins at the table's folder.
 
     Raises:
-        ValueError: it has neither.
+        ValueError: it has neither, or a value of another type.
     """
     if isinstance(value, dict):
         value = value.get("path") if value.get("bytes") is None else value["bytes"]
     if value is None:
         raise ValueError(f"The row {place} of {path} has no image.")
+    if not isinstance(value, (bytes, str)):
+        raise ValueError(f"The row {place} of {path} has {value!r:.60} as its image, expected bytes or a path.")
     return os.path.join(path.parent, value) if isinstance(value, str) else value
 
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from datasets import Dataset
 
-from hf_captioners.output_files import write_text
+from hf_captioners.output_files import MAX_TABLE_BYTES, read_text_inside, write_text
 
 from .references import PER_CAPTION
 from .schema import CAPTIONS, IMAGE_ID
@@ -56,9 +56,13 @@ class CaptionSubset:
         """Read a subset that `save` wrote.
 
         Raises:
-            ValueError: the file has a different structure.
+            ValueError: the file is no JSON, or has a different structure.
+            UnsafeFileError: it is no plain file, or too large.
         """
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        try:
+            content = json.loads(read_text_inside(path, limit=MAX_TABLE_BYTES, follow_links=True))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path} is no JSON of a subset: {error}.") from error
         if not isinstance(content, dict) or set(content) != {"unit", "share", "seed", "method", "ids"}:
             raise ValueError(f"{path} is not a subset: expected unit, share, seed, method and ids.")
         return cls(**{**content, "ids": tuple(content["ids"])})

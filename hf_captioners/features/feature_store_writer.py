@@ -11,7 +11,13 @@ import torch
 from filelock import BaseFileLock, Timeout
 from safetensors.numpy import save_file
 
-from hf_captioners.output_files import atomic_file, explain_write_errors, lock_of, require_no_links_out
+from hf_captioners.output_files import (
+    atomic_file,
+    explain_write_errors,
+    lock_of,
+    require_no_links_out,
+    require_safe_target,
+)
 
 from .feature_store import SHARD_PATTERN, StoreDescription
 from .region_source import Regions
@@ -75,6 +81,7 @@ class FeatureStoreWriter:
 
     def _resume(self) -> None:
         """Read which images the store has already."""
+        require_safe_target(self.folder / "store.json")
         require_no_links_out(self.folder)
         if (self.folder / "store.json").is_file():
             found = StoreDescription.read(self.folder)

@@ -9,6 +9,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from hf_captioners.loading import require_sound_index
+from hf_captioners.output_files import require_link_inside, require_plain
+
 from .bundling import NOTICE
 from .card_facts import FACTS_FILE
 
@@ -53,6 +56,7 @@ def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = T
 
     Raises:
         FileNotFoundError: a required file is missing.
+        UnsafeFileError: a file other than weights is a symbolic link that leads out of the directory.
         ValueError: weights are truncated or pickled, or the base captioner of an adapter is a local directory.
     """
     folder = Path(directory)
@@ -73,7 +77,11 @@ def checkpoint_files(directory: str | os.PathLike[str], with_processor: bool = T
         )
     index = [folder / INDEX] if weights and weights[0].name not in (WEIGHTS, ADAPTER_WEIGHTS) else []
     described = [folder / name for name in DESCRIPTIONS if (folder / name).is_file()]
-    return sorted({*described, *index, *weights, *code_files(folder)})
+    texts = {*described, *index, *code_files(folder)}
+    for path in texts:  # weights may be links to anywhere
+        require_link_inside(path, folder, advice="Copy the file into the folder, if that is right.")
+        require_plain(path, path.stat().st_mode)
+    return sorted({*texts, *weights})
 
 
 def code_files(folder: Path) -> set[Path]:
@@ -137,6 +145,7 @@ def _weights(folder: Path, is_adapter: bool) -> list[Path]:
     if single.is_file():
         return [single]
     if not is_adapter and (folder / INDEX).is_file():
+        require_sound_index(folder / INDEX)
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         shards = [folder / name for name in sorted(set(index["weight_map"].values()))]
         missing = [shard.name for shard in shards if not shard.is_file()]

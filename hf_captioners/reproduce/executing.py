@@ -139,7 +139,7 @@ def _execute(run: Run, arguments: list[str], launcher: list[str]) -> dict[str, A
     if not same:  # the duration of an interrupted run is not known
         result["seconds"] = round(time.time() - started)
     if status == 0 and metrics_file.is_file():
-        metrics = json.loads(metrics_file.read_text(encoding="utf-8"))
+        metrics = json.loads(read_text_inside(metrics_file))
         result |= {"status": DONE, "figures": {k: v for k, v in metrics.items() if isinstance(v, float)}}
     else:
         lines = log.read_text(encoding="utf-8").strip().splitlines()

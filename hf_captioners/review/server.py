@@ -15,6 +15,7 @@ from .table import ChangedCaptionsError, ReviewTable
 ADDRESS = "127.0.0.1"
 LONGEST_SIDE = 1280  # pixels of the images that are sent
 MOST_BYTES = 200_000  # of a request
+MOST_DIGITS = 12  # of the number of an image
 PAGE = {
     "": ("page.html", "text/html"),
     "page.js": ("page.js", "text/javascript"),
@@ -93,6 +94,10 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
     agreed = False
     absent = f"There are {len(table.images)} images, numbered from 0."
 
+    def number_in(request: Any) -> int:
+        text = request.path_params["number"]
+        return int(text) if text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS else len(table.images)
+
     def fault(status: int, reason: str) -> Any:
         return JSONResponse({"error": reason}, status, HEADERS)
 
@@ -108,7 +113,7 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
         return JSONResponse(answer, headers=HEADERS)
 
     def item(request: Any) -> Any:
-        number = request.path_params["number"]
+        number = number_in(request)
         if number >= len(table.images):
             return fault(404, absent)
         captions, source = table.captions(number)
@@ -116,7 +121,7 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
         return JSONResponse({"name": name, "captions": captions, "source": source}, headers=HEADERS)
 
     def image(request: Any) -> Any:
-        number = request.path_params["number"]
+        number = number_in(request)
         if number >= len(table.images):
             return fault(404, absent)
         try:
@@ -130,7 +135,7 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
 
     async def keep(request: Any) -> Any:
         nonlocal agreed
-        number, body = request.path_params["number"], b""
+        number, body = number_in(request), b""
         if number >= len(table.images):
             return fault(404, absent)
         async for part in request.stream():
@@ -159,8 +164,8 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
         return JSONResponse({"kept": len(table.rows())}, headers=HEADERS)
 
     routes = [Route(f"/{name}", page) for name in PAGE]
-    routes += [Route("/folder", folder), Route("/images/{number:int}", image), Route("/captions/{number:int}", item)]
-    routes.append(Route("/captions/{number:int}", keep, methods=["POST"]))
+    routes += [Route("/folder", folder), Route("/images/{number}", image), Route("/captions/{number}", item)]
+    routes.append(Route("/captions/{number}", keep, methods=["POST"]))
     return Starlette(
         routes=[Mount(f"/{token}", routes=routes)], middleware=[Middleware(OnlyFromPage, host=host, token=token)]
     )

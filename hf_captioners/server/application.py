@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from hf_captioners.captioning.columns import CaptionBatches
 
@@ -88,6 +89,8 @@ class CaptionServer:
                 return web.json_response(await self.batches.caption(content))
         except web.HTTPRequestEntityTooLarge:
             return self._too_large()
+        except (HttpProcessingError, web.RequestPayloadError) as error:  # not compressed as its header states
+            return refusal(400, f"The body cannot be read: {error}.")
         except UnreadableImageError as error:
             return refusal(422, str(error))
         except TimeoutError:

@@ -14,7 +14,14 @@ from hf_captioners.loading import require_supported
 from hf_captioners.metrics import compute_caption_metrics
 from hf_captioners.metrics.compute import with_control
 from hf_captioners.metrics.registry import find_metrics
-from hf_captioners.output_files import as_json, explain_write_errors, only_run_in, require_writable_folder, write_text
+from hf_captioners.output_files import (
+    as_json,
+    explain_write_errors,
+    only_run_in,
+    read_text_inside,
+    require_writable_folder,
+    write_text,
+)
 from hf_captioners.processing.vocabulary import attribute_words
 
 from .arguments import CaptioningTrainingArguments
@@ -305,7 +312,7 @@ def _train_and_save(trainer: CaptioningTrainer, checkpoint: str | None) -> Train
     named = trainer.args.resume_from_checkpoint
     if checkpoint is not None and not named and trainer.restore_final():
         path = Path(str(trainer.args.output_dir), TRAIN_RESULTS)
-        metrics = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        metrics = json.loads(read_text_inside(path)) if path.is_file() else {}
         return TrainingResult(trainer, metrics, resumed_from=checkpoint, had_finished=True)
     if trainer.is_world_process_zero():
         Path(str(trainer.args.output_dir), STATE).unlink(missing_ok=True)  # of an earlier run, or of fewer steps
@@ -333,7 +340,7 @@ def known_test_metrics(
     path = output / TEST_RESULTS
     if not path.is_file() or path.stat().st_mtime_ns < (output / STATE).stat().st_mtime_ns:
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = json.loads(read_text_inside(path))
     if not set(scores) <= set(content.get("variants", {})) or (content.get("split"), content.get("tokenizer")) != (
         test.test_split,
         tokenizer,

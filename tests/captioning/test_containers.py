@@ -142,6 +142,17 @@ def test_what_is_wrong_with_a_container_is_told(containers, folder, captioner, t
         tar.addfile(tarfile.TarInfo("a.txt"), io.BytesIO())
     pyarrow.parquet.write_table(pyarrow.table({"url": ["a"]}), tmp_path / "urls.parquet")
     pyarrow.parquet.write_table(pyarrow.table({"a": [b"a"], "b": [b"b"]}), tmp_path / "two.parquet")
+    for size in (-512, -1024, 2**62):
+        with tarfile.open(tmp_path / f"size{size}.tar", "w") as tar:
+            member = tarfile.TarInfo("a.png")
+            tar.addfile(member)
+            tar.addfile(tarfile.TarInfo("b.png"))
+        member.size = size
+        content = (tmp_path / f"size{size}.tar").read_bytes()
+        (tmp_path / f"size{size}.tar").write_bytes(member.tobuf(tarfile.GNU_FORMAT) + content[512:])
+    kind = pyarrow.struct([("bytes", pyarrow.int64()), ("path", pyarrow.string())])
+    numbers = pyarrow.table({"image": pyarrow.array([{"bytes": 7, "path": "a.png"}], kind)})
+    pyarrow.parquet.write_table(numbers, tmp_path / "numbers.parquet")
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "state.json").write_text("{}")
     for name, said in (
@@ -149,6 +160,9 @@ def test_what_is_wrong_with_a_container_is_told(containers, folder, captioner, t
         ("text.tar", "cannot be read as a tar file"),
         ("packed.tar", "tar file without compression"),
         ("none.tar", "has no images"),
+        ("size-512.tar", "tar"),
+        ("size-1024.tar", "tar"),
+        ("size4611686018427387904.tar", "cannot be read as a tar file"),
         ("text.parquet", "cannot be read as a Parquet file"),
         ("urls.parquet", "has the columns ['url'], expected one of images"),
         ("two.parquet", "a and b are such columns"),
@@ -157,6 +171,10 @@ def test_what_is_wrong_with_a_container_is_told(containers, folder, captioner, t
         assert main(["caption", str(tmp_path / name), "--model", captioner]) == 2, name
         error = capsys.readouterr().err
         assert said in error and name in error and error.count("\n") == 1, error
+    with pytest.raises(
+        ValueError, match=r"The row 0 of .*numbers\.parquet has 7 as its image, expected bytes or a path"
+    ):
+        located(f"{tmp_path}/numbers.parquet/0")
     tar = containers / "tar" / "0.tar"
     for name, said in (
         (f"{tar}/other.png", "has no image other.png"),

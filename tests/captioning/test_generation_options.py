@@ -15,6 +15,7 @@ def test_names_and_numbers_are_checked():
         ({"output_scores": True}, "no option of generate"),
         ({"num_beams": 0}, "num_beams=0, expected a whole number from 1"),
         ({"temperature": "hot"}, "temperature=hot, expected a number"),
+        ({"top_p": 2.0}, "top_p=2.0, expected a number from 0 to 1"),
         ({"eos_token_id": [-1]}, "expected a token id"),
     ):
         with pytest.raises(ValueError, match="`generate`") as raised:

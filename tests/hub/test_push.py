@@ -123,7 +123,21 @@ REFUSED = [
     ),
     (lambda folder: (folder / "card_facts.json").write_text('{"steps": 3}'), "not of the form that training writes"),
     (lambda folder: os.truncate(folder / "model.safetensors", 5000), "truncated or corrupt"),
+    (lambda folder: move_out(folder / "config.json"), "config.json is not read: it leads to"),
+    (lambda folder: move_out(folder / "layers_vision.py"), "layers_vision.py is not read: it leads to"),
+    (lambda folder: write_index(folder, "../outside.safetensors"), "names the file '../outside.safetensors'"),
 ]
+
+
+def move_out(path):
+    """Leave a link to a file outside of the folder, which a push would publish."""
+    path.rename(path.parents[1] / f"outside_{path.name}")
+    path.symlink_to(f"../outside_{path.name}")
+
+
+def write_index(folder, name):
+    (folder / "model.safetensors").rename(folder / name)
+    (folder / "model.safetensors.index.json").write_text(f'{{"metadata": {{}}, "weight_map": {{"x": "{name}"}}}}')
 
 
 @pytest.mark.parametrize(("damage", "said"), REFUSED, ids=[said[:24] for _, said in REFUSED])

@@ -78,7 +78,9 @@ def test_images_are_sent_decoded_and_small_or_with_the_reason(client):
     assert answer.status_code == 422 and "b.jpg" in answer.json()["error"]
 
 
-@pytest.mark.parametrize("path", ["images/2", "captions/2", "images/99999999999999999999"])
+@pytest.mark.parametrize(
+    "path", ["images/2", "captions/2", "images/99999999999999999999", "images/" + "9" * 5000, "images/²"]
+)
 def test_an_image_that_is_not_there_is_told(client, path):
     assert client.get(f"/{TOKEN}/{path}").status_code == 404
 

@@ -33,6 +33,7 @@ KILLED = (
     "kills: convert",
     "kills: load_captions",
     "kills: download-images",
+    "kills: caption --backend onnx",
 )
 
 

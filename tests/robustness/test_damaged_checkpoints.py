@@ -52,6 +52,21 @@ def test_weights_that_are_cut_anywhere(copied, share):
         load_captioner(str(copied))
 
 
+@pytest.mark.parametrize("name", ["../outside.safetensors", "{folder}/outside.safetensors", "sub/x.safetensors", ".."])
+def test_weights_outside_of_the_checkpoint_are_not_read(copied, name):
+    """An index could name any file of the machine."""
+    name = name.format(folder=copied.parent)
+    shutil.move(copied / "model.safetensors", copied.parent / "outside.safetensors")
+    index = copied / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": {"x": name}}))
+    with pytest.raises(ValueError, match=r"index\.json names the file .*, expected one beside it"):
+        load_captioner(str(copied))
+    for content in ("[]", '{"weight_map": 1}'):
+        index.write_text(content)
+        with pytest.raises(ValueError, match=r"index\.json is damaged: it has no object `weight_map`"):
+            load_captioner(str(copied))
+
+
 class Harmful:
     def __reduce__(self):
         return Path.touch, (Path("executed"),)

@@ -73,6 +73,8 @@ def test_what_is_no_image_is_refused_with_the_reason(contents, port, images):
         (b"%!PS-Adobe-3.0", {"Content-Type": "image/jpeg"}, 422, "no image of the formats"),
         (b"0" * 200_001, PNG, 413, "more than 200,000 bytes"),
         (iter([b"0" * 150_000] * 2), PNG, 413, "more than 200,000 bytes"),
+        (b"no such bytes", PNG | {"Content-Encoding": "deflate"}, 400, "The body cannot be read"),
+        (b"no such bytes", PNG | {"Content-Encoding": "gzip"}, 400, "The body cannot be read"),
         (gzip.compress(b"0" * 50_000_000), PNG | {"Content-Encoding": "gzip"}, 413, "more than 200,000 bytes"),
     ):
         found, answer, _ = ask(port, body, headers)
