@@ -14,6 +14,7 @@ from .caption_files import CaptionFile
 from .columns import CaptionBatches, decoded
 from .columns import load_pipeline as load_pipeline
 from .generation_options import bad_word_in, bad_words_ids
+from .instructions import InstructionTemplate, rows_of_tables
 from .onnx_backend import OnnxPipeline
 from .read_ahead import read_ahead
 
@@ -98,6 +99,8 @@ def caption_batches(
     require_batch_size(batch_size)
     if bad_words:
         options["bad_words_ids"] = bad_words_ids(pipeline.tokenizer, bad_words) or None
+    if options.get("instruction") is not None:
+        options["rows"] = rows_of_tables(InstructionTemplate(options["instruction"]), images)
     batches = [images[first : first + batch_size] for first in range(0, len(images), batch_size)]
     computed: Iterator[dict[str, list[Any]]]
     if engine is None:
@@ -180,6 +183,9 @@ def job_settings(
     if pipeline.instructed is not None:
         used = pipeline.instructed.settings(options.get("instruction"))
         job["instruction"] = used.pop("instruction")
+        if rows := rows_of_tables(InstructionTemplate(options.get("instruction") or ""), images):
+            values = json.dumps(rows, sort_keys=True, default=str)
+            job["instruction_values"] = hashlib.sha256(values.encode()).hexdigest()[:16]
         parts += [pipeline.processor.to_dict(), used]
     config = {name: value for name, value in model.config.to_dict().items() if name not in UNRELATED}
     return {

@@ -17,6 +17,7 @@ from hf_captioners.processing.image_reading import read_image
 from .backends import BACKENDS, ONNX
 from .containers import NamedBytes, located
 from .image_list import views_of
+from .instructions import InstructionTemplate
 
 if TYPE_CHECKING:
     from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
@@ -136,8 +137,10 @@ class CaptionBatches:
         backend: `"torch"`, or `"onnx"` for a folder that `hf-captioners export` wrote.
         reduced_reading: decode large JPEG files at a reduced size, see `least_side_of`: a fraction of the time, and
             pixels that differ by a few grey levels.
-        **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`,
-            `instruction`.
+        rows: values of the fields of an instruction by the names of images, where images do not come in batches with
+            columns.
+        **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`. An
+            `instruction` may have fields, see `InstructionTemplate`: `{file_name}`, `{folder}`, columns of the batch.
 
     Example:
         ```python
@@ -158,10 +161,11 @@ class CaptionBatches:
         packed_weights: str | None = None,
         backend: str = "torch",
         reduced_reading: bool = False,
+        rows: Mapping[str, Mapping[str, Any]] | None = None,
         **generate: Any,
     ) -> None:
         self.model, self.column, self.generate = model, column, generate
-        self.reduced_reading = reduced_reading
+        self.reduced_reading, self.rows = reduced_reading, rows
         self.loading: dict[str, Any] = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
         self.loading |= {"packed_weights": packed_weights, "backend": backend}
         # Engines keep results by the pickled state of this object: a model that was trained further has another one.
@@ -200,7 +204,9 @@ class CaptionBatches:
             raise KeyError(f"The batch has the columns {list(batch)}, expected the images in {self.column!r}.")
         result = copy.copy(batch)
         several = (self.generate.get("num_return_sequences") or 1) > 1
-        for name, values in self.caption(self.preparation()(undecoded(batch, self.column))).items():
+        prepare = self.preparation()
+        rows = None if prepare.template is None else columns_of_fields(prepare.template, batch)
+        for name, values in self.caption(prepare(undecoded(batch, self.column), rows)).items():
             kind = KINDS.get(name, pyarrow.string())
             is_list = several and name in ("caption", "score")
             result[name] = TypedColumn(values, pyarrow.list_(kind) if is_list else kind)
@@ -221,7 +227,7 @@ class CaptionBatches:
         preparing = copy.copy(self.pipeline)
         preparing.model = SimpleNamespace(dtype=self.pipeline.dtype)  # all that `prepare` asks of it
         least_side = least_side_of(preparing) if self.reduced_reading else None
-        return Preparation(preparing, self.generate, least_side, joins)
+        return Preparation(preparing, self.generate, least_side, joins, self.rows)
 
     def caption(self, prepared: PreparedBatch) -> dict[str, list[Any]]:
         """Return the columns `caption`, `score` and `error` of prepared images, and `ended`, see the call.
@@ -269,6 +275,7 @@ class Preparation:
         options: arguments of its `prepare`.
         least_side: see `read_image`.
         joins: see `CaptionBatches.preparation`.
+        rows: see `CaptionBatches`.
     """
 
     def __init__(
@@ -277,12 +284,20 @@ class Preparation:
         options: dict[str, Any],
         least_side: int | None = None,
         joins: bool = True,
+        rows: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        self.pipeline, self.options, self.least_side = pipeline, options, least_side
+        self.pipeline, self.options, self.least_side, self.rows = pipeline, options, least_side, rows or {}
         self.joins = joins and getattr(pipeline, "instructed", None) is not None
+        instruction = options.get("instruction")
+        self.template = None if instruction is None else InstructionTemplate(instruction)
 
-    def __call__(self, images: Iterable[Any]) -> PreparedBatch:
-        """Prepare the images of a batch, see `CaptionBatches`."""
+    def __call__(self, images: Iterable[Any], rows: Sequence[Mapping[str, Any]] | None = None) -> PreparedBatch:
+        """Prepare the images of a batch, see `CaptionBatches`.
+
+        Args:
+            images: the images.
+            rows: for each image the values of the fields of the instruction. None: those that are known by its name.
+        """
         sources = list(images)
         read: list[Any] = []
         errors: list[str | None] = [None] * len(sources)
@@ -299,12 +314,23 @@ class Preparation:
             if image is None:
                 continue
             try:
-                items[place] = self.pipeline.prepare(image, **self.options)
+                row = rows[place] if rows is not None else self._row_of(sources[place])
+                items[place] = self.pipeline.prepare(image, **self._options_of(sources[place], row))
             except Exception as error:  # image processors raise errors of many types, for example of a thin image
                 errors[place] = _not_prepared(sources[place], error)
         if not self.joins:
             return PreparedBatch(list(items.values()), errors)
         return PreparedBatch(self._joined(items, sources, errors), errors)
+
+    def _row_of(self, source: Any) -> Mapping[str, Any]:
+        return self.rows.get(source, {}) if isinstance(source, str) else {}
+
+    def _options_of(self, source: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of an image, whose instruction has its values."""
+        if self.template is None:
+            return self.options
+        marks = self.pipeline.instructed.marks if self.template.fields and self.pipeline.instructed else ()
+        return self.options | {"instruction": self.template.expand(source, row, marks)}
 
     def _joined(self, items: dict[int, Any], sources: list[Any], errors: list[str | None]) -> list[Any]:
         """Return items joined to batches, without those that the processor refuses, whose errors are set."""
@@ -372,6 +398,18 @@ def undecoded(batch: Mapping[str, Any], column: str) -> Any:
     if table is not None and pyarrow.types.is_nested(table.schema.field(column).type):
         return table[column].to_pylist()
     return copy.copy(batch)[column]  # type: ignore[index]
+
+
+def columns_of_fields(template: InstructionTemplate, batch: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return for each row of a batch the values of the fields of an instruction.
+
+    Raises:
+        ValueError: the batch has no such column.
+    """
+    template.require_columns(list(batch))
+    columns = {name: batch[name] for name in template.fields if name in batch}
+    length = len(next(iter(columns.values()))) if columns else len(batch[next(iter(batch))])
+    return [{name: values[place] for name, values in columns.items()} for place in range(length)]
 
 
 def _files_version(model: str | Sequence[str] | None) -> str:

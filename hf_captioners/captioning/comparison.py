@@ -214,9 +214,9 @@ class Comparison:
                 {"system": system.name, "text": matched.predictions[place], "score": f"{scores[name][place]:.3f}"}
                 for system, matched, scores in zip(self.systems, self.matched, self.per_image, strict=True)
             ]
-            picture = data_address(rows[places[image]].get(IMAGE)) if IMAGE in rows.column_names else None
+            address = data_address(rows[places[image]].get(IMAGE)) if IMAGE in rows.column_names else None
             references = self.matched[0].references[place]
-            sections.append({"name": image, "image": picture, "captions": captions, "references": references})
+            sections.append({"name": image, "image": address, "captions": captions, "references": references})
         text = files("hf_captioners.hub_cards").joinpath(TEMPLATE).read_text(encoding="utf-8")
         template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(text)
         figures = self.as_dict()

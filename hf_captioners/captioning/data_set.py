@@ -18,6 +18,7 @@ from hf_captioners.names import did_you_mean, near_path
 
 from .batches import report_unfinished, require_batch_size
 from .generation_options import options_of_evaluation
+from .instructions import InstructionTemplate, require_instruction_read
 
 if TYPE_CHECKING:
     from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
@@ -105,11 +106,16 @@ def caption_data_set(
     matched = MatchedCaptions([], [], [], [], [])
     if getattr(pipeline, "instructed", None) is not None:
         options["return_ended"] = True
+    instruction = options.pop("instruction", None)
+    template = None if instruction is None else InstructionTemplate(instruction)
+    if template is not None:
+        require_instruction_read(pipeline, str(instruction))
+        template.require_columns(rows.column_names)
     unfinished = 0
     with tqdm(total=len(rows), desc="captions", unit="image", disable=None) as progress:
         for first in range(0, len(rows), batch_size):
             batch = [rows[place] for place in range(first, min(first + batch_size, len(rows)))]
-            inputs = [_pipeline_item(row, declared) for row in batch]
+            inputs = [_pipeline_item(row, declared, template) for row in batch]
             results = pipeline(inputs, batch_size=len(batch), **options)
             unfinished += sum(not best[0].get("ended", True) for best in results)
             for row, best in zip(batch, results, strict=True):
@@ -126,10 +132,12 @@ def caption_data_set(
     return matched
 
 
-def _pipeline_item(row: Mapping[str, Any], declared: Iterable[str]) -> Any:
-    """Return the image of a row as the pipeline reads it, with the columns that the captioner reads besides."""
+def _pipeline_item(row: Mapping[str, Any], declared: Iterable[str], template: InstructionTemplate | None) -> Any:
+    """Return the image of a row as the pipeline reads it, with what the captioner reads besides."""
     column = next(name for name in INPUT_COLUMNS if name in row)
     given = {name: row[name] for name in declared if name in row}
+    if template is not None:
+        given["instruction"] = template.expand(row["image_id"], row)
     if not given:
         return row[column]
     return {**row[column], **given} if column == REGIONS else {column: row[column], **given}

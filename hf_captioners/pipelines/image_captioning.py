@@ -291,6 +291,10 @@ class ImageCaptioningPipeline(Pipeline):
                 "without an instruction. Leave it out; `prompt` is the beginning of captions."
             )
 
+    def with_instruction(self, item: dict[str, Any], instruction: str) -> dict[str, Any]:
+        """Return an item of `prepare` of a model that follows instructions, with another instruction."""
+        return item | {"requests": Wrapped(item["requests"].value._replace(instruction=instruction))}
+
     def join_prepared(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Encode items of models that follow instructions as one batch, which other processes can do.
 

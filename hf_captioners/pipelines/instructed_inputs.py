@@ -142,6 +142,12 @@ class InstructedInputs:
         return DEFAULT_INSTRUCTION if self.form is None else self.form.instruction
 
     @property
+    def marks(self) -> frozenset[str]:
+        """Texts of special tokens and of placeholders of images, which values of fields must not have."""
+        tokenizer = self.processor.tokenizer
+        return frozenset([*tokenizer.all_special_tokens, *tokenizer.convert_ids_to_tokens(list(self.placeholders))])
+
+    @property
     def takes_instruction(self) -> bool:
         """Whether the model reads an instruction."""
         if self.form is None or self.form.text is not None:

@@ -64,7 +64,7 @@ class CaptionServer:
         return web.json_response({"status": "ok", "requests": self.requests})
 
     async def caption(self, request: web.Request) -> web.Response:
-        """Answer `POST /caption`, whose body is the bytes of an image."""
+        """Answer `POST /caption`, whose body is the bytes of an image; `?instruction=` is an instruction."""
         if not request.content_type.startswith("image/"):
             return refusal(
                 415,
@@ -86,7 +86,7 @@ class CaptionServer:
         try:
             async with asyncio.timeout(self.limits.timeout):
                 content = await request.read()
-                return web.json_response(await self.batches.caption(content))
+                return web.json_response(await self.batches.caption(content, request.query.get("instruction")))
         except web.HTTPRequestEntityTooLarge:
             return self._too_large()
         except (HttpProcessingError, web.RequestPayloadError) as error:  # not compressed as its header states
