@@ -18,6 +18,7 @@ from hf_captioners.output_files import as_json, explain_write_errors, only_run_i
 from hf_captioners.processing.vocabulary import attribute_words
 
 from .arguments import CaptioningTrainingArguments
+from .choosing import best_evaluation
 from .data_arguments import DataArguments, fit_to_features, load_training_data, with_oracle_attributes
 from .evaluation import MetricResult
 from .few_images import AUTO, NONE, with_recipe
@@ -105,12 +106,8 @@ class TrainingResult:
     def best_evaluation(self) -> dict[str, Any] | None:
         """The log entry of the best evaluation by `metric_for_best_model`. None: the run was never evaluated."""
         arguments = self.trainer.args
-        key = arguments.best_metric_key
-        evaluated = [entry for entry in self.trainer.state.log_history if key in entry]
-        if not evaluated:
-            return None
-        choose = max if arguments.greater_is_better else min
-        return choose(evaluated, key=lambda entry: entry[key])
+        history, better = self.trainer.state.log_history, bool(arguments.greater_is_better)
+        return best_evaluation(history, arguments.best_metric_key, better)[1]
 
 
 def train_captioner(
