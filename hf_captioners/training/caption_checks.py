@@ -63,7 +63,7 @@ def count_tokens(captions: Sequence[str], processor: Any, max_new_tokens: int) -
     """Count the tokens of captions.
 
     Args:
-        captions: texts; at most 20,000 are counted.
+        captions: texts; of more than 20,000, about this number at equal distances is counted.
         processor: the captioner's processor.
         max_new_tokens: number of tokens that are generated.
 
@@ -77,7 +77,7 @@ def count_tokens(captions: Sequence[str], processor: Any, max_new_tokens: int) -
     ```
     """
     step = max(1, len(captions) // COUNTED)
-    texts = [_text_for_tokenizer(caption, processor) for caption in captions[::step]]
+    texts = [text_for_tokenizer(caption, processor) for caption in captions[::step]]
     tokenizer = processor.tokenizer
     unknown_id = _unknown_id(tokenizer)
     words: Counter[str] = Counter()
@@ -96,7 +96,8 @@ def count_tokens(captions: Sequence[str], processor: Any, max_new_tokens: int) -
     return CaptionCounts(len(texts), tokens, unknown, strange, long, words.most_common())
 
 
-def _text_for_tokenizer(caption: str, processor: Any) -> str:
+def text_for_tokenizer(caption: str, processor: Any) -> str:
+    """Return a caption as the processor gives it to its tokenizer."""
     normalise = getattr(processor, "normalise_caption", None)
     return caption if normalise is None else processor.text_for_tokenizer(normalise(caption))
 
@@ -147,7 +148,8 @@ def remedy(is_new: bool) -> str:
             "`caption_tokenizer` fits it."
         )
     return (
-        "leave `model` out and train a captioner with a vocabulary of its own (`architecture=transformer`), or from a "
+        "pass `new_words=5` to add words of the captioner's language that occur five times; or leave "
+        "`model` out and train a captioner with a vocabulary of its own (`architecture=transformer`), or from a "
         "language model of this language (`language_model`), see docs/languages.md; or leave out captions of another "
         "language."
     )

@@ -28,7 +28,7 @@ from .resume import STATE, last_complete_checkpoint, require_complete
 from .scst.arguments import NEW_PARTS, SCSTArguments
 from .scst.start import last_scst_checkpoint
 from .scst.trainer import SCSTTrainer
-from .starting import ModelArguments, check_parts, start_captioner
+from .starting import ModelArguments, check_parts, start_captioner, with_new_words
 from .streams import require_stream_arguments, rows_of_captions
 from .trainer import CaptioningTrainer
 
@@ -177,8 +177,9 @@ def train_captioner(
         if data_arguments.drawn is not None and is_main:
             data_arguments.drawn.save(output / SUBSET)
         model, processor = start.captioner(train_rows)
-        if start.recipe_line is not None:
-            say(start.recipe_line)
+        for line in (start.recipe_line, start.words_line):
+            if line is not None:
+                say(line)
         checkpoint = checkpoint_to_resume(start.training_arguments, resume)
         if data_arguments.attributes is not None:
             if "attributes" not in getattr(processor, "input_columns", ()):
@@ -235,6 +236,7 @@ class _Start:
     ) -> None:
         self.model_arguments, self.data, self.recipe = model, data, recipe
         self.given: tuple[Any, Any] | None = None
+        self.words_line: str | None = None
         if data.streaming and recipe in (AUTO, NONE):
             require_stream_arguments(training)
         if model.model is None:
@@ -260,6 +262,9 @@ class _Start:
         if self.given is None:
             captions = (caption for captions in _captions_of(train_rows) for caption in captions)
             return start_captioner(self.model_arguments, captions, self.training_arguments.caption_tokenizer)
+        texts = (caption for captions in _captions_of(train_rows) for caption in captions)
+        *given, self.words_line = with_new_words(self.model_arguments, *self.given, texts)
+        self.given = given[0], given[1]
         if self.recipe == AUTO and not self.data.streaming:
             self.training_arguments, self.recipe_line = with_recipe(
                 self.training_arguments, AUTO, self._given_model, len(train_rows)
