@@ -18,7 +18,7 @@ from hf_captioners.names import did_you_mean, near_path
 
 from .batches import report_unfinished, require_batch_size
 from .generation_options import options_of_evaluation
-from .instructions import InstructionTemplate, require_instruction_read
+from .instructions import InstructionTemplate
 
 if TYPE_CHECKING:
     from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
@@ -109,7 +109,7 @@ def caption_data_set(
     instruction = options.pop("instruction", None)
     template = None if instruction is None else InstructionTemplate(instruction)
     if template is not None:
-        require_instruction_read(pipeline, str(instruction))
+        pipeline.require_instruction_read(str(instruction))
         template.require_columns(rows.column_names)
     unfinished = 0
     with tqdm(total=len(rows), desc="captions", unit="image", disable=None) as progress:

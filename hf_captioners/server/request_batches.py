@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from hf_captioners.captioning.batches import require_batch_size
 from hf_captioners.captioning.columns import CaptionBatches, PreparedBatch
-from hf_captioners.captioning.instructions import InstructionTemplate, require_instruction_read
+from hf_captioners.captioning.instructions import InstructionTemplate
 
 READING_THREADS = 2  # decoders release Python's lock; each may need the memory of one large image
 
@@ -77,7 +77,7 @@ class RequestBatches:
 
     def _with_instruction(self, item: dict[str, Any], instruction: str) -> dict[str, Any]:
         try:
-            require_instruction_read(self.captioner.pipeline, instruction)
+            self.captioner.pipeline.require_instruction_read(instruction)
         except ValueError as error:
             raise UnreadableImageError(str(error)) from error
         pipeline = self.captioner.pipeline

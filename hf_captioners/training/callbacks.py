@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from .choosing import best_evaluation
 from .images import CaptionSampler
 
 
@@ -69,8 +70,5 @@ class StopWithoutProgress(TrainerCallback):
 
     def is_due(self, state: TrainerState) -> bool:
         """Return whether the best value is at least `patience` evaluations old."""
-        figures = [entry[self.metric] for entry in state.log_history if self.metric in entry]
-        if not figures:
-            return False
-        best = max(figures) if self.greater_is_better else min(figures)
-        return len(figures) - 1 - figures.index(best) >= self.patience
+        age, best = best_evaluation(state.log_history, self.metric, self.greater_is_better)
+        return best is not None and age >= self.patience

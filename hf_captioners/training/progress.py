@@ -36,6 +36,9 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
         f"Training on {images:,} images with {captions:,} captions{_evaluation_of(trainer)}.",
         f"At most {steps:,} steps in batches of {batch:,}, {per_epoch:,} steps an epoch{_stop_of(args)}.",
     ]
+    counts = trainer.count_captions()
+    if counts is not None and counts.line is not None:
+        lines.append(counts.line)
     if getattr(args, "begins_with_cross_entropy", False):
         part = args.for_cross_entropy()
         most = f"at most {part.num_train_epochs:g} epochs of cross-entropy on {captions:,} pairs{_stop_of(part)}"

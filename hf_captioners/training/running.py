@@ -25,6 +25,7 @@ from hf_captioners.output_files import (
 from hf_captioners.processing.vocabulary import attribute_words
 
 from .arguments import CaptioningTrainingArguments
+from .choosing import best_evaluation
 from .data_arguments import DataArguments, fit_to_features, load_training_data, with_oracle_attributes
 from .data_record import resumed_data
 from .evaluation import MetricResult
@@ -35,7 +36,7 @@ from .resume import STATE, last_complete_checkpoint, require_complete
 from .scst.arguments import NEW_PARTS, SCSTArguments
 from .scst.start import last_scst_checkpoint
 from .scst.trainer import SCSTTrainer
-from .starting import ModelArguments, check_parts, start_captioner
+from .starting import ModelArguments, check_parts, start_captioner, with_new_words
 from .streams import require_stream_arguments, rows_of_captions
 from .trainer import CaptioningTrainer
 
@@ -113,12 +114,8 @@ class TrainingResult:
     def best_evaluation(self) -> dict[str, Any] | None:
         """The log entry of the best evaluation by `metric_for_best_model`. None: the run was never evaluated."""
         arguments = self.trainer.args
-        key = arguments.best_metric_key
-        evaluated = [entry for entry in self.trainer.state.log_history if key in entry]
-        if not evaluated:
-            return None
-        choose = max if arguments.greater_is_better else min
-        return choose(evaluated, key=lambda entry: entry[key])
+        history, better = self.trainer.state.log_history, bool(arguments.greater_is_better)
+        return best_evaluation(history, arguments.best_metric_key, better)[1]
 
 
 def train_captioner(
@@ -190,8 +187,9 @@ def train_captioner(
         if data_arguments.drawn is not None and is_main:
             data_arguments.drawn.save(output / SUBSET)
         model, processor = start.captioner(train_rows)
-        if start.recipe_line is not None:
-            say(start.recipe_line)
+        for line in (start.recipe_line, start.words_line):
+            if line is not None:
+                say(line)
         checkpoint = checkpoint_to_resume(start.training_arguments, resume)
         if data_arguments.attributes is not None:
             if "attributes" not in getattr(processor, "input_columns", ()):
@@ -249,6 +247,7 @@ class _Start:
     ) -> None:
         self.model_arguments, self.data, self.recipe = model, data, recipe
         self.given: tuple[Any, Any] | None = None
+        self.words_line: str | None = None
         if data.streaming and recipe in (AUTO, NONE):
             require_stream_arguments(training)
         if model.model is None:
@@ -274,6 +273,9 @@ class _Start:
         if self.given is None:
             captions = (caption for captions in _captions_of(train_rows) for caption in captions)
             return start_captioner(self.model_arguments, captions, self.training_arguments.caption_tokenizer)
+        texts = (caption for captions in _captions_of(train_rows) for caption in captions)
+        *given, self.words_line = with_new_words(self.model_arguments, *self.given, texts)
+        self.given = given[0], given[1]
         if self.recipe == AUTO and not self.data.streaming:
             self.training_arguments, self.recipe_line = with_recipe(
                 self.training_arguments, AUTO, self._given_model, len(train_rows)

@@ -28,6 +28,7 @@ from hf_captioners.processing.processing_gpt2 import prepare_gpt2_tokenizer
 from hf_captioners.processing.word_tokenizer import RULES, build_word_tokenizer
 
 from .adapters import AdapterArguments, add_adapter, continue_adapter
+from .new_words import add_words, unknown_words
 
 logger = logging.get_logger(__name__)
 
@@ -44,6 +45,8 @@ class ModelArguments(AdapterArguments):
         architecture: name in the table of architectures.
         model: a captioner to continue from; replaces the arguments of parts. The adapter of PEFT in a checkpoint is
             trained further.
+        new_words: for a `model` with a vocabulary of words: add the words that it lacks and that occur at least this
+            number of times in the training captions. None adds no words.
         language_model: name or directory of a language model, for architectures that start from one.
         random_language_model: use the language model's sizes and tokenizer with random weights.
         tokenizer: name or directory; default: the language model's, or a vocabulary of the words of the captions.
@@ -61,6 +64,10 @@ class ModelArguments(AdapterArguments):
     model: str | None = field(
         default=None,
         metadata={"help": "Captioner to continue from: name or directory, or default (the installed one)."},
+    )
+    new_words: int | None = field(
+        default=None,
+        metadata={"help": "For --model: add unknown words that occur at least this number of times in the captions."},
     )
     language_model: str | None = field(
         default=None, metadata={"help": "Language model to start from (name or directory), for instance distilgpt2."}
@@ -124,9 +131,42 @@ class ModelArguments(AdapterArguments):
     def replaced_by_model(self) -> list[str]:
         """Return the names of arguments that were set although `model` replaces them."""
         empty = type(self)()
-        beside = {"model", "model_config", "processor_config", *(one.name for one in fields(AdapterArguments))}
+        beside = {
+            "model",
+            "model_config",
+            "processor_config",
+            "new_words",
+            *(one.name for one in fields(AdapterArguments)),
+        }
         names = (one.name for one in fields(self) if one.name not in beside)
         return [name for name in names if getattr(self, name) != getattr(empty, name)]
+
+
+def with_new_words(
+    start: ModelArguments, model: Any, processor: Any, captions: Iterable[str]
+) -> tuple[Any, Any, str | None]:
+    """Add the words that `new_words` asks for to a captioner.
+
+    Args:
+        start: the model arguments.
+        model: the captioner to continue from.
+        processor: its processor.
+        captions: all training captions.
+
+    Returns:
+        Model and processor, and a sentence about the words; None if `new_words` is None.
+
+    Raises:
+        ValueError: the captioner is not one of this library with a vocabulary of words, or has an adapter.
+    """
+    if start.new_words is None:
+        return model, processor, None
+    words = unknown_words(captions, processor, start.new_words)
+    if not words:
+        return model, processor, f"No unknown word occurs {start.new_words} times or more in the training captions."
+    model, processor = add_words(model, processor, words)
+    shown = ", ".join(f"{word!r} ({count:,})" for word, count in list(words.items())[:10])
+    return model, processor, f"Added {len(words):,} words that the captioner did not know: {shown}."
 
 
 def start_captioner(
@@ -146,6 +186,7 @@ def start_captioner(
         ValueError: the architecture is unknown, a part is missing, or a checkpoint is of a different type.
         OSError: a checkpoint cannot be read.
     """
+    _check_new_words(start)
     if start.model is not None:
         if unused := start.replaced_by_model():
             names = ", ".join(f"`{name}`" for name in unused)
@@ -157,6 +198,17 @@ def start_captioner(
     for name, value in processor_fields(start, type(processor)).items():
         setattr(processor, name, value)
     return model, processor
+
+
+def _check_new_words(start: ModelArguments) -> None:
+    if start.new_words is None:
+        return
+    if start.new_words < 1:
+        raise ValueError(f"`new_words` is {start.new_words}, expected at least 1.")
+    if start.model is None:
+        raise ValueError("`new_words` adds words to a captioner: pass `model`, or choose `min_word_count` instead.")
+    if start.use_peft:
+        raise ValueError("`new_words` trains new rows of the embedding, which an adapter leaves out: drop `use_peft`.")
 
 
 def processor_fields(start: ModelArguments, processor_class: type[Any]) -> dict[str, Any]:
@@ -189,6 +241,7 @@ def check_parts(start: ModelArguments, with_features: bool = False) -> None:
         FileNotFoundError: a checkpoint cannot be read.
     """
     architecture, fields_of_config = get_architecture(start.architecture), start.config_fields()
+    _check_new_words(start)
     if start.use_peft:
         raise ValueError(
             "`use_peft` trains an adapter of a captioner that is trained already, and new parts have to be trained "

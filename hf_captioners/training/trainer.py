@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Subset
 from torch.utils.data import Dataset as TorchDataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
-from transformers.trainer_utils import IntervalStrategy, SchedulerType, TrainOutput, speed_metrics
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType, TrainOutput, speed_metrics
 from transformers.utils import logging
 
 from hf_captioners.architectures import Purpose
@@ -25,14 +25,16 @@ from hf_captioners.data.schema import REGIONS
 from hf_captioners.features.agreement import require_own_features
 from hf_captioners.features.cache import FeatureCache, can_cache
 from hf_captioners.loading import require_supported_model
-from hf_captioners.metrics.caption_tokenizers import caption_tokenizer
+from hf_captioners.metrics.caption_tokenizers import caption_tokenizer, require_blanks
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.pipelines.image_captioning import is_native_processor
 from hf_captioners.processing.image_reading import read_image
 
 from .arguments import CaptioningTrainingArguments
 from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
+from .caption_checks import CaptionCounts, check_training_captions
 from .card_writer import CardWriter
+from .choosing import best_evaluation, equal_metric
 from .collator import CaptionCollator, caption_encoder
 from .evaluation import (
     MetricResult,
@@ -153,6 +155,7 @@ class CaptioningTrainer(HubTrainer):
         _smooth_inside(model, args.label_smoothing_factor, is_own)
         self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
         self._feature_cache: FeatureCache | None = None
+        self._counts: CaptionCounts | None = None
         self.card = CardWriter()
         super().__init__(
             model=model,
@@ -362,7 +365,21 @@ class CaptioningTrainer(HubTrainer):
         self._check_captions()
         output = super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
         self._average_with_start()
+        if sentence := equal_metric(self.state.log_history, self.args.best_metric_key):
+            logger.warning(sentence)
         return output
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Return whether the last evaluation is the best one, see `best_evaluation`."""
+        if super()._determine_best_metric(metrics, trial):
+            return True
+        key, better = self.args.best_metric_key, bool(self.args.greater_is_better)
+        age, best = best_evaluation(self.state.log_history, key, better)
+        if age or best is None or best[key] != self.state.best_metric:
+            return False
+        if self.args.save_strategy != SaveStrategy.NO:
+            self.state.best_global_step = self.state.global_step
+        return True
 
     def _copy_start(self, share: float) -> StartWeights:
         if self.args.eval_strategy != IntervalStrategy.NO:
@@ -381,13 +398,27 @@ class CaptioningTrainer(HubTrainer):
             self._start.average_into(self.model)
 
     def _check_captions(self) -> None:
-        """Check the captions of training and evaluation before any work, see `require_short_captions`."""
+        """Check the captions of training and evaluation before any work; see `caption_checks` too."""
+        self.count_captions()
         if isinstance(self.train_dataset, CaptionPairs):
             warn_of_wordless(self.train_dataset.images)
             require_short_captions(self.train_dataset.images, self.encoder, self.base_model, "training")
         rows = self.eval_dataset
         for part in rows.values() if isinstance(rows, dict) else [rows] if rows is not None else []:
             self.check_evaluation(part)
+
+    def count_captions(self) -> CaptionCounts | None:
+        """Count known and unknown tokens of the training captions, once; None without captions in memory.
+
+        Raises:
+            ValueError: see `check_training_captions`.
+        """
+        images = getattr(self.train_dataset, "images", None)
+        if self._counts is None and images is not None:
+            texts = [text for captions in images.captions for text in captions]
+            is_new = bool(getattr(self.base_model, "is_untrained", False))
+            self._counts = check_training_captions(texts, self.processing_class, self.args, is_new)
+        return self._counts
 
     def check_evaluation(self, rows: Dataset, name: str = "evaluation") -> None:
         """Check whether a data set can be evaluated, before training.
@@ -397,8 +428,11 @@ class CaptioningTrainer(HubTrainer):
             name: of the data set, for the message.
 
         Raises:
-            ValueError: captions are too long for the loss that `evaluate_loss` asks for.
+            ValueError: captions are too long for the loss that `evaluate_loss` asks for, or have no blanks between
+                words for the PTB tokenizer.
         """
+        texts = [text for captions in self._wrapped(rows).captions for text in captions]
+        require_blanks(texts, self.args.caption_tokenizer, "caption_tokenizer")
         if self.args.evaluate_loss:
             require_short_captions(self._wrapped(rows), self.encoder, self.base_model, name)
 
