@@ -59,11 +59,18 @@ def _stamps(places: Iterable[Path]) -> Iterator[str]:
             with os.scandir(place) as entries:
                 listed = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda e: e.name)
             for entry in listed:
-                if entry.is_dir():
+                if os.path.isdir(entry.path):  # False for a loop of links, where `entry.is_dir` raises
                     yield from _stamps([Path(entry.path)])
                 else:
-                    state = entry.stat()
-                    yield f"{os.path.abspath(entry.path)} {state.st_size} {state.st_mtime_ns}"
+                    yield f"{os.path.abspath(entry.path)} {_stamp(entry)}"
         elif place.exists():
-            state = place.stat()
-            yield f"{os.path.abspath(place)} {state.st_size} {state.st_mtime_ns}"
+            yield f"{os.path.abspath(place)} {_stamp(place)}"
+
+
+def _stamp(file: Path | os.DirEntry[str]) -> str:
+    """Return size and time of a file; those of a link itself if it leads nowhere, as to images that are not there."""
+    try:
+        state = file.stat()
+    except OSError:
+        state = file.stat(follow_symlinks=False)
+    return f"{state.st_size} {state.st_mtime_ns}"

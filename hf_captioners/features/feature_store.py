@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from hf_captioners.output_files import write_text
+from hf_captioners.output_files import read_text_inside, write_text
 
 from .region_source import MissingRegionsError, Regions, RegionSource
 from .stored_shard import StoredShard
@@ -107,7 +107,7 @@ class StoreDescription:
         if not path.is_file():
             raise FileNotFoundError(f"{folder} is not a feature store: it has no {STORE_FILE}.")
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(read_text_inside(path, follow_links=True))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path} is damaged: {error}. {DESCRIPTION_ADVICE}") from error
         if not isinstance(content, dict):

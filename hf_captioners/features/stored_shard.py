@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hf_captioners.output_files import UnsafeFileError, open_plain
+
 TORCH_KINDS = {"F32": torch.float32, "F16": torch.float16, "I8": torch.int8, "I64": torch.int64}
 CODES = {"float32": "F32", "float16": "F16", "int8": "I8"}
 ARRAYS = ("features", "boxes", "scores", "views", "scales", "counts")
@@ -74,7 +76,13 @@ class StoredShard:
 
     def _header(self) -> tuple[dict[str, Any], int]:
         """Return the header and the position of the first number."""
-        with open(self.path, "rb") as stream:
+        try:
+            stream = open_plain(self.path)
+        except UnsafeFileError:
+            raise
+        except OSError as error:
+            raise self._damaged(f"it cannot be opened ({error.strerror})") from error
+        with stream:
             length, size = stream.read(8), os.fstat(stream.fileno()).st_size
             stated = int.from_bytes(length, "little")
             if len(length) < 8 or stated > size - 8:

@@ -9,7 +9,6 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
-from hf_captioners.loading import require_sound_index
 from hf_captioners.output_files import require_link_inside, require_plain
 
 from .bundling import NOTICE
@@ -145,6 +144,8 @@ def _weights(folder: Path, is_adapter: bool) -> list[Path]:
     if single.is_file():
         return [single]
     if not is_adapter and (folder / INDEX).is_file():
+        from hf_captioners.loading import require_sound_index  # this module may be imported while that one is
+
         require_sound_index(folder / INDEX)
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         shards = [folder / name for name in sorted(set(index["weight_map"].values()))]

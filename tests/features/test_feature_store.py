@@ -317,3 +317,15 @@ def test_batches_are_those_of_the_released_reader(tmp_path):
     for _ in range(5):
         ids = [str(number) for number in rng.integers(0, 30, 20)]
         assert (released(ids) == store.read_batch(ids, 50, out=out)["region_features"]).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_named_pipe_in_the_place_of_a_shard_is_named(tmp_path):
+    """A reader would wait for its other end."""
+    with FeatureStoreWriter(tmp_path, StoreDescription("extractor", "1", 4)) as writer:
+        writer.add("a", Regions(np.zeros((2, 4), np.float32), np.zeros((2, 4), np.float32)))
+    (shard,) = tmp_path.glob("regions-*.safetensors")
+    shard.unlink()
+    os.mkfifo(shard)
+    with pytest.raises(UnsafeFileError, match=r"regions-.*safetensors is a named pipe"):
+        FeatureStore(tmp_path)

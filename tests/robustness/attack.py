@@ -43,6 +43,12 @@ def read_done(path: Path) -> dict[str, Outcome]:
     return {record.pop("key"): Outcome(**record) for record in records}
 
 
+def special_files(folder: str, names: list[str]) -> list[str]:
+    """Return the names of pipes and sockets in a folder, which cannot be copied."""
+    paths = {name: Path(folder, name) for name in names}
+    return [name for name, path in paths.items() if path.is_fifo() or path.is_socket()]
+
+
 def run_attacks(
     seeds: list[int], count: int, classes: list[str], folder: Path, minutes: float = math.inf, again: bool = False
 ) -> bool:
@@ -69,7 +75,8 @@ def run_attacks(
             outcome = ATTACKS[name].run(material, key, place)
             if outcome.kind == FAILED:
                 print(f"{key}: {outcome.what}: {outcome.reason}", flush=True)
-                shutil.copytree(place, folder / "failed" / key, dirs_exist_ok=True, symlinks=True)
+                kept = folder / "failed" / key
+                shutil.copytree(place, kept, dirs_exist_ok=True, symlinks=True, ignore=special_files)
             state.write(json.dumps({"key": key, **asdict(outcome)}) + "\n")
             state.flush()
     return True

@@ -29,7 +29,6 @@ from hf_captioners.data.generated_captions import RECORD_NAME
 from tests.hub.released_files import write_visualgpt
 from tests.parity.figures import Figures, variants
 
-from .attacked_exports import write_export
 from .attacked_images import HOSTILE, decoded_bytes, encoded, large_png, whole_images
 from .mutators import mutated
 from .outcomes import FAILED, RESULT, Outcome
@@ -185,24 +184,14 @@ def caption_10000(material: Any, folder: Path) -> int:
     return caption(material, some_images(material, 10_000), folder)
 
 
-def caption_exported(material: Any, folder: Path) -> int:
-    """Caption a folder of 60 images, of which some are bad, with onnxruntime."""
-    return caption(material, some_images(material, 60), folder, "--backend", "onnx")
-
-
-def caption_10000_exported(material: Any, folder: Path) -> int:
-    """Caption a folder of 10,000 images, of which 1 % are bad, with onnxruntime."""
-    return caption(material, some_images(material, 10_000), folder, "--backend", "onnx")
-
-
-def caption(material: Any, images: Path, folder: Path, *backend: str) -> int:
+def caption(material: Any, images: Path, folder: Path) -> int:
     """Caption a folder of images."""
     if (folder / "out.jsonl").exists():  # killed after its last step; a repeated command says that it is complete
         return 1
-    options = ["--batch_size", "8", "--num_beams", "1", "--max_new_tokens", "3", "--resume"]
-    options += list(backend) or ["--device", "cpu"]
-    model = str(material.kept["exported"]) if backend else material.captioner
-    return main(["caption", str(images), "--model", model, "--output", str(folder / "out.jsonl"), *options])
+    options = ["--batch_size", "8", "--num_beams", "1", "--max_new_tokens", "3", "--device", "cpu", "--resume"]
+    return main(
+        ["caption", str(images), "--model", material.captioner, "--output", str(folder / "out.jsonl"), *options]
+    )
 
 
 def caption_beside(material: Any, folder: Path) -> int:
@@ -410,15 +399,12 @@ JOBS = {
     "load_captions": Job(build_data_set, data_set_outputs),
     "download-images": Job(download, download_outputs, status=1),
     "caption, 10,000 files": Job(caption_10000, caption_outputs, kills=10, status=1),
-    "caption --backend onnx": Job(caption_exported, caption_outputs, status=1),
-    "caption --backend onnx, 10,000 files": Job(caption_10000_exported, caption_outputs, kills=10, status=1),
 }
 
 
 def prepare_jobs(material: Any) -> None:
     """Start what must be there before processes are forked."""
     serve()
-    write_export(material)
     figures = Figures.load(variants("visualgpt")[0])
     if not (material.root / "best.pth").exists():
         write_visualgpt(material.root / "best.partial", figures.weights, figures.config)

@@ -33,7 +33,6 @@ KILLED = (
     "kills: convert",
     "kills: load_captions",
     "kills: download-images",
-    "kills: caption --backend onnx",
 )
 
 
