@@ -334,7 +334,8 @@ def main() -> None:
             place = Path(folder, f"files_of_{name}")
             place.mkdir()
             kept = records_of(args.output)
-            for rows[name] in MEASURES[name](now, earlier, args, place):
+            for found in MEASURES[name](now, earlier, args, place):
+                rows[name] = found
                 print(json.dumps({name: rows[name]}), flush=True)
                 write_results(args.output, setting | {"rows": rows}, kept)
 
