@@ -173,7 +173,7 @@ def servers(now: Version, earlier: Version, args: argparse.Namespace, place: Pat
         shutil.copyfile(path, folder / path.name)
     reviewed = [review_once(now, folder) for _ in range(args.rounds)]
     rows = {"serve": served, "review": reviewed}
-    return {name: {key: statistics.median(one[key] for one in runs) for key in runs[0]} for name, runs in rows.items()}
+    yield {name: {key: statistics.median(one[key] for one in runs) for key in runs[0]} for name, runs in rows.items()}
 
 
 def serve_once(version: Version) -> dict[str, float]:
@@ -333,15 +333,11 @@ def main() -> None:
         for name in args.measures:
             place = Path(folder, f"files_of_{name}")
             place.mkdir()
-            rows[name] = MEASURES[name](now, earlier, args, place)
-            print(json.dumps({name: rows[name]}), flush=True)
-            setting = {
-                "commit": args.commit,
-                "rounds": args.rounds,
-                "machine": f"{processor_with_vectors()}, 1 thread",
-            }
-            setting |= {"images": SPEED_IMAGES, "large_images": LARGE_IMAGES, "megapixels": LARGE_SIDE**2 / 1e6}
-            write_results(args.output, setting | {"rows": rows}, records_of(args.output))
+            kept = records_of(args.output)
+            for found in MEASURES[name](now, earlier, args, place):
+                rows[name] = found
+                print(json.dumps({name: rows[name]}), flush=True)
+                write_results(args.output, setting | {"rows": rows}, kept)
 
 
 if __name__ == "__main__":

@@ -388,7 +388,7 @@ def least_side_of(pipeline: Any) -> int | None:
     size = exported["size"] if exported is not None else getattr(processor, "size", None)
     if not size or not getattr(processor, "do_resize", True):
         return None
-    return 2 * max(value for value in dict(size).values() if value is not None)
+    return max(value for value in dict(size).values() if value is not None)
 
 
 def undecoded(batch: Mapping[str, Any], column: str) -> Any:
