@@ -99,9 +99,10 @@ def engine_of(args: argparse.Namespace) -> Any:
 
     if args.backend != "torch":
         raise ValueError(f"`--engine ray` captions with torch: leave out `--backend {args.backend}`.")
-    names = ("model", "device", "dtype", "trust_remote_code", "weights", "packed_weights")
+    names = ("model", "device", "dtype", "trust_remote_code", "weights", "packed_weights", "device_map")
     actors = 1 if args.actors is None else args.actors
-    return RayEngine({name: getattr(args, name) for name in names}, actors, args.ray_address, keep_freed_memory)
+    loading = {name: getattr(args, name) for name in names} | {"processor_options": processor_options_of(args)}
+    return RayEngine(loading, actors, args.ray_address, keep_freed_memory)
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
@@ -222,6 +223,19 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", help="for example cpu or cuda:0; default: an accelerator if there is one")
     parser.add_argument(
+        "--device_map",
+        metavar="MAP",
+        help="for example auto: spread a model that is larger than one device over several (instead of --device)",
+    )
+    parser.add_argument(
+        "--processor",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings of the image processor, for example max_pixels=401408",
+    )
+    parser.add_argument(
         "--dtype",
         choices=DTYPES,
         default="auto",
@@ -275,9 +289,24 @@ def load_model(args: argparse.Namespace) -> Any:
         if args.packed_weights is not None:
             raise ValueError("`--packed_weights` is about torch: leave it out with `--backend onnx`.")
         model = args.model[0] if isinstance(args.model, list) and len(args.model) == 1 else args.model
-        return load_pipeline(model, args.device, args.dtype, weights=args.weights, backend=args.backend)
-    device = "cpu" if getattr(args, "engine", None) else args.device  # the captioners of an engine load it too
-    return load_pipeline(args.model, device, args.dtype, args.trust_remote_code, args.weights, "plain")
+        more = {"device_map": args.device_map, "processor_options": processor_options_of(args)}
+        return load_pipeline(model, args.device, args.dtype, weights=args.weights, backend=args.backend, **more)
+    on_engine = getattr(args, "engine", None) is not None  # whose captioners load it too
+    return load_pipeline(
+        args.model,
+        "cpu" if on_engine else args.device,
+        args.dtype,
+        args.trust_remote_code,
+        args.weights,
+        "plain",
+        device_map=None if on_engine else args.device_map,
+        processor_options=processor_options_of(args),
+    )
+
+
+def processor_options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the image processor that were typed."""
+    return read_named_values(args.processor, "processor")
 
 
 def with_typed_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None) -> dict[str, Any]:
