@@ -384,3 +384,24 @@ def scale(figures: dict) -> list[str]:
             "",
         ]
     return [*lines, "`python benchmarks/scale.py` repeats the measurements.", ""]
+
+
+def other_models(figures: dict) -> list[str]:
+    """Return the section on captioning with models of transformers that follow instructions."""
+    seconds = figures["cpu_seconds"]
+    return [
+        "## Models that follow instructions: the cost of this library",
+        "",
+        f"CPU seconds of captioning {figures['images']} photographs in batches of {figures['batch_size']} with an "
+        f"untrained LLaVA of {figures['parameters'] / 1e6:.0f} million parameters, {figures['new_tokens']} new tokens "
+        f"each: medians of {figures['rounds']} rounds, in which both alternate. The loop of transformers opens the "
+        "files, calls the processor and `generate()`, and decodes; this library reads the next images in another "
+        "process, which is counted, and computes scores too. Loading and imports are not counted.",
+        "",
+        *columns("captioned by", "CPU seconds", "ratio"),
+        f"| a loop with transformers | {seconds['transformers']:.2f} | 1.00 |",
+        f"| `caption_batches` of this library | {seconds['hf_captioners']:.2f} | {figures['ratio']:.2f} |",
+        "",
+        "Command: `python benchmarks/other_models.py --images PHOTOGRAPHS`.",
+        "",
+    ]

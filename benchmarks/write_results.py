@@ -512,6 +512,7 @@ SECTIONS: tuple[tuple[str, Callable[[dict], list[str]]], ...] = (
     ("earlier_version", speed.earlier_version),
     ("scst", speed.scst),
     ("scale", speed.scale),
+    ("other_models", speed.other_models),
 )
 """The result files, and the function of the section of each, in the order of the page."""
 

@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path, PurePath
@@ -430,7 +430,10 @@ def _unsupported(model_type: str, purpose: Purpose) -> str:
 
 
 def load_captioner(
-    source: str | None = None, purpose: Purpose = Purpose.CAPTIONING, **options: Any
+    source: str | None = None,
+    purpose: Purpose = Purpose.CAPTIONING,
+    processor_options: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> tuple[Any, Any]:
     """Load a captioner and its processor.
 
@@ -439,11 +442,12 @@ def load_captioner(
             An adapter of PEFT is loaded with its base captioner, and stays apart from its weights; `merge_adapter`
             merges it.
         purpose: what the captioner is for; see `TRANSFORMERS_CAPTIONERS` in `hf_captioners.architectures`.
-        **options: arguments of `from_pretrained`.
+        processor_options: see `load_processor`.
+        **options: arguments of `from_pretrained` of the model.
 
     Raises:
         ValueError: the checkpoint is not a captioner or not supported for the purpose, one of its files is damaged,
-            or a weight is not finite.
+            a weight is not finite, or the processor has no such option.
         FileNotFoundError: it cannot be read, or none is named and no package offers one.
         ImportError: it is an adapter, and peft is not installed.
     """
@@ -454,7 +458,7 @@ def load_captioner(
     source = str(source)
     revision, trusts_code = options.get("revision"), options.get("trust_remote_code", False)
     if (adapter := adapter_settings(source, revision)) is not None:
-        return _load_adapted(source, purpose, adapter, options)
+        return _load_adapted(source, purpose, adapter, options, processor_options)
     require_supported(source, purpose, revision, trusts_code)
     try:
         with reading(source, revision):
@@ -466,7 +470,8 @@ def load_captioner(
         raise ValueError(f"{source} is no captioner ({reason}). Pass a checkpoint that generates captions.") from error
     _require_finite(model, source)
     with reading(source, revision):
-        return model, load_processor(source, trusts_code)
+        processor = load_processor(source, trusts_code)
+    return model, with_processor_options(processor, processor_options or {})
 
 
 def _require_finite(model: torch.nn.Module, source: str) -> None:
@@ -539,7 +544,13 @@ def quiet_peft() -> Iterator[None]:
         yield
 
 
-def _load_adapted(source: str, purpose: Purpose, settings: dict[str, Any], options: dict[str, Any]) -> tuple[Any, Any]:
+def _load_adapted(
+    source: str,
+    purpose: Purpose,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    processor_options: Mapping[str, Any] | None,
+) -> tuple[Any, Any]:
     """Load the captioner of an adapter, and put the adapter into it."""
     require_peft(f"{source} is an adapter, which")
     revision = options.get("revision")  # of the adapter
@@ -555,7 +566,7 @@ def _load_adapted(source: str, purpose: Purpose, settings: dict[str, Any], optio
     if any(checkpoint_file(source, revision, name) for name in ("processor_config.json", "preprocessor_config.json")):
         with reading(source, revision):
             processor = load_processor(source, options.get("trust_remote_code", False))
-    return model.eval(), processor
+    return model.eval(), with_processor_options(processor, processor_options or {})
 
 
 def merge_adapter(source: str, **options: Any) -> tuple[Any, Any]:
@@ -643,6 +654,39 @@ def load_processor(source: str, trust_remote_code: bool = False) -> Any:
         raise ValueError(
             f"{source} has a tokenizer without words: its tokenizer.json is missing or damaged. {COPY_AGAIN}"
         )
+    return processor
+
+
+def with_processor_options(processor: Any, options: Mapping[str, Any]) -> Any:
+    """Return a processor whose image processor has other settings.
+
+    Args:
+        processor: of a captioner.
+        options: settings of its image processor by name, for example `max_pixels` or `size`.
+
+    Raises:
+        ValueError: the image processor has no such setting, or does not take the value.
+    """
+    if not options:
+        return processor
+    settings = processor.image_processor.to_dict()
+    known = [name for name in settings if not name.endswith(("_type", "_class"))]
+    known += (
+        ["max_pixels", "min_pixels"] if {"shortest_edge", "longest_edge"} <= set(settings.get("size") or ()) else []
+    )
+    for name in options:
+        if name not in known:
+            raise ValueError(
+                f"`processor` has {name!r}, and a {type(processor.image_processor).__name__} has no such setting; it "
+                f"has {listed(sorted(known))}.{did_you_mean(name, known)}"
+            )
+    try:
+        changed = type(processor.image_processor).from_dict(settings, **options)
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"`processor` has {dict(options)}, which the image processor does not take: {error}"
+        ) from error
+    processor.image_processor = changed
     return processor
 
 

@@ -34,6 +34,8 @@ def load_pipeline(
     packed_weights: str | None = None,
     backend: str = "torch",
     threads: int | None = None,
+    device_map: str | None = None,
+    processor_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Load the captioning pipeline of a model, or of an ensemble of models.
 
@@ -48,13 +50,16 @@ def load_pipeline(
         backend: `"torch"`, or `"onnx"`: `model` is the captioner of an installed package, or a folder that
             `hf-captioners export` wrote.
         threads: threads of an operation on a CPU. None: as the library chooses, or `OMP_NUM_THREADS` says.
+        device_map: for example `"auto"`: a model that is larger than one device is spread over several; not together
+            with `device`.
+        processor_options: settings of the image processor, for example `{"max_pixels": 401408}`.
 
     Returns:
         An `ImageCaptioningPipeline`; of an exported captioner, an `OnnxPipeline`.
 
     Raises:
-        ValueError: a model is no captioner, or the captioners do not go together; or another argument is given with an
-            exported captioner.
+        ValueError: a model is no captioner, or the captioners do not go together; the image processor has no such
+            setting; or another argument is given with an exported captioner.
         OSError: it cannot be found or read.
     """
     if backend not in BACKENDS:
@@ -69,6 +74,8 @@ def load_pipeline(
                 '`backend="onnx"` takes one exported captioner, on the CPU in float32: leave out device, dtype '
                 "and weights, packed_weights too."
             )
+        if device_map is not None or processor_options:
+            raise ValueError('`backend="onnx"` takes neither `device_map` nor `processor`: leave them out.')
         from .onnx_backend import OnnxPipeline
 
         return OnnxPipeline(sources[0], threads)
@@ -82,6 +89,12 @@ def load_pipeline(
     if threads is not None:
         torch.set_num_threads(threads)
     options: dict[str, Any] = {"dtype": dtype, "trust_remote_code": trust_remote_code}
+    if device_map is not None:
+        if device is not None:
+            raise ValueError(f"`device` is {device!r} and `device_map` {device_map!r}, which exclude each other.")
+        options["device_map"] = device_map
+    if processor_options:
+        options["processor_options"] = dict(processor_options)
     if len(sources) > 1 or weights is not None:
         captioner, processor = load_ensemble(sources, weights, **options)
     else:
@@ -137,6 +150,7 @@ class CaptionBatches:
         backend: `"torch"`, or `"onnx"` for a folder that `hf-captioners export` wrote.
         reduced_reading: decode large JPEG files at a reduced size, see `least_side_of`: a fraction of the time, and
             pixels that differ by a few grey levels.
+        device_map, processor_options: see `load_pipeline`.
         rows: values of the fields of an instruction by the names of images, where images do not come in batches with
             columns.
         **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`. An
@@ -161,6 +175,8 @@ class CaptionBatches:
         packed_weights: str | None = None,
         backend: str = "torch",
         reduced_reading: bool = False,
+        device_map: str | None = None,
+        processor_options: Mapping[str, Any] | None = None,
         rows: Mapping[str, Mapping[str, Any]] | None = None,
         **generate: Any,
     ) -> None:
@@ -168,6 +184,7 @@ class CaptionBatches:
         self.reduced_reading, self.rows = reduced_reading, rows
         self.loading: dict[str, Any] = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
         self.loading |= {"packed_weights": packed_weights, "backend": backend}
+        self.loading |= {"device_map": device_map, "processor_options": processor_options}
         # Engines keep results by the pickled state of this object: a model that was trained further has another one.
         self.version = _files_version(model) if model is None or isinstance(model, (str, Sequence)) else None
         self._loaded: Any = None
@@ -424,7 +441,13 @@ def _files_version(model: str | Sequence[str] | None) -> str:
 def _fault_of(pipeline: "ImageCaptioningPipeline", error: Exception) -> Exception:
     """Return the error of captioning images that are whole, with the name of the captioner."""
     name = pipeline.model.name_or_path
-    if isinstance(error, ImportError) or type(error).__name__ == "OutOfMemoryError" or name in str(error):
+    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
+        return ValueError(
+            f"There is not enough memory to caption with {name}: {' '.join(str(error).split())[:200]} Lower "
+            "`batch_size`, `num_beams` or `max_new_tokens`, take smaller images (`--processor max_pixels=401408` or "
+            "another setting of the image processor), or `dtype=bfloat16`."
+        )
+    if isinstance(error, ImportError) or name in str(error):
         return error
     reason = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
     return ValueError(

@@ -101,9 +101,10 @@ def engine_of(args: argparse.Namespace) -> Any:
         raise ValueError("`--engine ray` captions with torch: leave out `--backend onnx`.")
     if args.reduced_reading:
         raise ValueError("`--engine ray` reads every pixel: leave out `--reduced_reading`.")
-    names = ("model", "device", "dtype", "trust_remote_code", "weights", "packed_weights")
+    names = ("model", "device", "dtype", "trust_remote_code", "weights", "packed_weights", "device_map")
     actors = 1 if args.actors is None else args.actors
-    return RayEngine({name: getattr(args, name) for name in names}, actors, args.ray_address, keep_freed_memory)
+    loading = {name: getattr(args, name) for name in names} | {"processor_options": processor_options_of(args)}
+    return RayEngine(loading, actors, args.ray_address, keep_freed_memory)
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
@@ -238,6 +239,19 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", help="for example cpu or cuda:0; default: an accelerator if there is one")
     parser.add_argument(
+        "--device_map",
+        metavar="MAP",
+        help="for example auto: spread a model that is larger than one device over several (instead of --device)",
+    )
+    parser.add_argument(
+        "--processor",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=VALUE",
+        help="settings of the image processor, for example max_pixels=401408",
+    )
+    parser.add_argument(
         "--dtype",
         choices=DTYPES,
         default="auto",
@@ -267,7 +281,8 @@ def choose_typed_backend(args: argparse.Namespace) -> bool:
     names = ("num_beams", "max_new_tokens")
     options = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     options |= read_named_values(args.generate, "generate")
-    needs_torch = bool(args.packed_weights or args.weights or getattr(args, "engine", None))
+    of_torch = ("packed_weights", "weights", "device_map", "processor", "engine")
+    needs_torch = any(getattr(args, name, None) for name in of_torch)
     args.backend = choose_backend(args.model, options, args.device, args.dtype, needs_torch)
     return True
 
@@ -307,11 +322,26 @@ def load_model(args: argparse.Namespace) -> Any:
 
     runtime = {"backend": args.backend or "torch", "threads": args.threads}
     if args.backend == "onnx":
-        return load_pipeline(
-            args.model, args.device, args.dtype, weights=args.weights, packed_weights=args.packed_weights, **runtime
-        )
-    device = "cpu" if getattr(args, "engine", None) else args.device  # the captioners of an engine load it too
-    return load_pipeline(args.model, device, args.dtype, args.trust_remote_code, args.weights, "plain", **runtime)
+        more = {"device_map": args.device_map, "processor_options": processor_options_of(args), **runtime}
+        packed = args.packed_weights
+        return load_pipeline(args.model, args.device, args.dtype, weights=args.weights, packed_weights=packed, **more)
+    on_engine = getattr(args, "engine", None) is not None  # whose captioners load it too
+    return load_pipeline(
+        args.model,
+        "cpu" if on_engine else args.device,
+        args.dtype,
+        args.trust_remote_code,
+        args.weights,
+        "plain",
+        device_map=None if on_engine else args.device_map,
+        processor_options=processor_options_of(args),
+        **runtime,
+    )
+
+
+def processor_options_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings of the image processor that were typed."""
+    return read_named_values(args.processor, "processor")
 
 
 def with_typed_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None) -> dict[str, Any]:

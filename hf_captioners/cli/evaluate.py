@@ -125,8 +125,10 @@ def compare(args: argparse.Namespace, rows: Any, settings: Any, options: dict[st
 
     first = SEPARATOR.join(args.model)
     rows, known = without_trained([first, *args.against], rows)
-    names = ("device", "dtype", "trust_remote_code", "packed_weights")
+    names = ("device", "dtype", "trust_remote_code", "packed_weights", "device_map")
     loading = {name: getattr(args, name) for name in names}
+    if args.processor:
+        raise ValueError("`--processor` is about one captioner: leave it out with `--against`.")
     systems = [
         system_of(source, rows, args.batch_size, options, args.seed, weights=weights, **loading)
         for source, weights in [(first, args.weights), *((source, None) for source in args.against)]

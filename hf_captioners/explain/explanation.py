@@ -91,7 +91,7 @@ def load_explainable(source: str | None, locations: bool = False, trust_remote_c
     Raises:
         ValueError: the captioner has no attention over regions, or `locations` is set and its attention is not hard.
     """
-    options = {"attn_implementation": "eager", "trust_remote_code": trust_remote_code}
+    options: dict[str, Any] = {"attn_implementation": "eager", "trust_remote_code": trust_remote_code}
     model, processor = load_captioner(source, Purpose.EXPLANATION, **options)
     if not hasattr(model, "attention_maps"):
         raise ValueError(f"{source} is a {type(model).__name__}, which has no attention maps over regions.")

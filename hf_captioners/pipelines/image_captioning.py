@@ -64,13 +64,13 @@ class ImageCaptioningPipeline(Pipeline):
     captioner(["photo.jpg", "other.png"], batch_size=2)  # one list per image
     captioner("photo.jpg", num_beams=3, num_return_sequences=3, return_scores=True)
     captioner("photo.jpg", prompt="a photo of")
-    captioner("photo.jpg", instruction="What is in the foreground?")  # of models that follow instructions
     captioner([["photo.jpg", "other.png"], ["photo.jpg"]])  # two studies: one caption per study
     ```
 
     Arguments of a call. `pipeline()` takes them as defaults:
         prompt: text that the captions begin with.
-        instruction: what the model is asked, which is no part of captions; default: that of its family.
+        instruction: what a model that follows instructions is asked, for example `"What is in the foreground?"`; no
+            part of captions; default: that of its family.
         timeout: seconds for the whole download of an image; default 60.
         max_bytes: largest download of an image; default 64 MiB.
         return_scores: add `score`, the sum of the log-probabilities of the generated tokens, with the end token and

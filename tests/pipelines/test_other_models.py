@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import PIL.Image
 import pytest
+import torch
 import transformers
 
 from hf_captioners.architectures import TRANSFORMERS_CAPTIONERS
@@ -162,3 +163,31 @@ def test_captions_without_an_end_token_are_counted(model_type, folder_of, images
     options = {"do_sample": False, "max_new_tokens": 3, "eos_token_id": tokens[2]}
     assert CaptionBatches(captioner, **options)({"image": files[:1]})["ended"] == [True]
     assert caplog.text == ""
+
+
+def test_settings_of_the_image_processor(folder_of, images):
+    """Smaller images have fewer placeholders; names and values are checked."""
+    folder, limit = str(folder_of("qwen2_5_vl")), 32 * 32
+    smaller = load_pipeline(folder, "cpu", processor_options={"max_pixels": limit})
+    plain = PlainCaptioner(folder)
+    plain.processor.image_processor = type(plain.processor.image_processor).from_pretrained(folder, max_pixels=limit)
+    ((tokens, logprobs),) = plain(images[3:4], **LENGTH)
+    (record,) = smaller(images[3], return_token_scores=True, **LENGTH)
+    assert record["token_scores"] == pytest.approx(logprobs, abs=1e-4) and len(tokens) == len(record["tokens"])
+    usual = load_pipeline(folder, "cpu")(images[3], return_token_scores=True, **LENGTH)[0]
+    assert usual["token_scores"] != pytest.approx(logprobs, abs=1e-4)
+    with pytest.raises(ValueError, match="`processor` has 'max_pixel'.*Did you mean `max_pixels`"):
+        load_pipeline(folder, "cpu", processor_options={"max_pixel": limit})
+    with pytest.raises(ValueError, match="`device` is 'cpu' and `device_map` 'auto', which exclude each other"):
+        load_pipeline(folder, "cpu", device_map="auto")
+
+
+def test_too_little_memory_is_told_with_what_to_lower(folder_of, images, monkeypatch):
+    captioner = load_pipeline(str(folder_of("qwen2_5_vl")), "cpu")
+
+    def generate(**_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
+
+    monkeypatch.setattr(captioner.model, "generate", generate)
+    with pytest.raises(ValueError, match=r"not enough memory .* 20.00 GiB. Lower `batch_size`.*max_pixels=401408"):
+        CaptionBatches(captioner)({"image": images[:1]})

@@ -186,3 +186,31 @@ class TestThinkingAloud:
     def test_unknown_marks(self):
         with pytest.raises(ValueError, match="thinks aloud, and its chat template has none of the marks"):
             self.captioner("{{ messages[0].reasoning_content }}" + VICUNA, "", None)
+
+
+CODE = """
+from transformers import VipLlavaConfig, VipLlavaForConditionalGeneration
+
+
+class OtherConfig(VipLlavaConfig):
+    model_type = "git"  # as a family that is supported calls itself
+
+
+class OtherLlava(VipLlavaForConditionalGeneration):
+    config_class = OtherConfig
+"""
+
+
+def test_code_of_a_checkpoint_takes_the_same_checks(folder, cache, monkeypatch, caplog):
+    """Whatever its configuration calls itself; and it runs only if it is trusted."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(cache.parent / "modules"))
+    (folder / "other.py").write_text(CODE)
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "git"}
+    config["auto_map"] = {"AutoConfig": "other.OtherConfig", "AutoModelForImageTextToText": "other.OtherLlava"}
+    (folder / "config.json").write_text(json.dumps(config))
+    captioner = load_pipeline(str(folder), "cpu", trust_remote_code=True)
+    assert type(captioner.model).__name__ == "OtherLlava"
+    assert captioner.is_unverified and captioner.instructed is not None
+    assert "a git, which was not compared with transformers" in caplog.text
+    assert [result["fault"] for result in results(cache)] == [None]
+    assert captioner(PIL.Image.new("RGB", (40, 50), "red"), **LENGTH)[0]["generated_text"]

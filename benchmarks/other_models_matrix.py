@@ -1,0 +1,236 @@
+"""Run the commands with untrained models of each family, and write the matrix of docs/other_models.md.
+
+    python benchmarks/other_models_matrix.py --images PHOTOGRAPHS [--families blip git]
+
+A cell has how many of the captions equal those of transformers alone. Ray is needed for `--engine ray`.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import io
+import json
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+import transformers
+from aiohttp.test_utils import TestClient as HttpClient
+from aiohttp.test_utils import TestServer
+from PIL import Image
+from provenance import ROOT
+from starlette.testclient import TestClient
+
+from hf_captioners.captioning import CaptionBatches
+from hf_captioners.captioning.batches import load_pipeline
+from hf_captioners.captioning.caption_files import CaptionFile
+from hf_captioners.cli import main as run_command
+from hf_captioners.pipelines.image_captioning import TASK
+from hf_captioners.review.server import review_app
+from hf_captioners.review.table import ReviewTable
+from hf_captioners.server.application import make_application
+
+sys.path.insert(0, str(ROOT))
+from tests.plain_transformers import PlainCaptioner  # noqa: E402
+from tests.tiny_families import FAMILIES, write_family  # noqa: E402
+
+COUNT, BATCH = 6, 2
+LENGTH = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
+TYPED = ["--device", "cpu", "--batch_size", str(BATCH), "--workers", "0", "--max_new_tokens", "8", "--generate"]
+TYPED += ["min_new_tokens=8", "do_sample=false"]
+PAGE = ROOT / "docs" / "other_models.md"
+BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
+
+
+class Family:
+    """An untrained checkpoint, some photographs, and their captions by transformers alone.
+
+    Args:
+        model_type: the family.
+        folder: empty folder.
+        photographs: paths of images.
+    """
+
+    def __init__(self, model_type: str, folder: Path, photographs: list[Path]) -> None:
+        self.model, self.images = str(folder / "model"), folder / "images"
+        self.images.mkdir(parents=True)
+        for path in photographs:
+            shutil.copy(path, self.images)
+        self.names = [path.name for path in photographs]
+        write_family(Path(self.model), model_type)
+        rows = [{"file_name": name, "captions": ["a dog"], "split": "test"} for name in self.names]
+        (self.images / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        plain = PlainCaptioner(self.model)
+        self.expected = {}
+        for first in range(0, len(photographs), BATCH):
+            batch = photographs[first : first + BATCH]
+            tokens = plain([Image.open(path).convert("RGB") for path in batch], **LENGTH)
+            for path, (row, _) in zip(batch, tokens, strict=True):
+                self.expected[path.name] = plain.tokenizer.decode(row, skip_special_tokens=True).strip()
+
+    def cell(self, captions: dict[str, str]) -> str:
+        """Return how many captions, by the names of images, are those of transformers."""
+        equal = sum(
+            captions.get(name) == " ".join(text.splitlines()) or captions.get(name) == text
+            for name, text in self.expected.items()
+        )
+        return f"{equal}/{len(self.expected)}"
+
+
+def typed(*arguments: str) -> None:
+    """Run a command, and raise its error."""
+    output, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        status = run_command(list(arguments))
+    if status:
+        raise RuntimeError(errors.getvalue().strip().splitlines()[-1])
+
+
+def by_name(file: Path, key: str) -> dict[str, str]:
+    """Return the captions of a .jsonl file by the names of images."""
+    rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+    return {Path(row[key]).name: row["caption"] for row in rows}
+
+
+def sidecars(family: Family) -> str:
+    """`caption --sidecar`."""
+    typed("caption", str(family.images), "--model", family.model, "--sidecar", "caption", *TYPED)
+    return family.cell({name: text_beside(family, name) for name in family.names})
+
+
+def text_beside(family: Family, name: str) -> str:
+    """Return the text of the file beside an image."""
+    return (family.images / name).with_suffix(".caption").read_text(encoding="utf-8").removesuffix("\n")
+
+
+def resumed(family: Family) -> str:
+    """`caption --output`, killed after the first batch, then `--resume`."""
+    output = family.images.parent / "resumed.jsonl"
+    job = ["caption", str(family.images), "--model", family.model, "--output", str(output), *TYPED]
+    child = os.fork()
+    if child == 0:
+        add = CaptionFile.add
+
+        def add_and_end(self: Any, *arguments: Any) -> None:
+            add(self, *arguments)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        CaptionFile.add = add_and_end  # type: ignore[method-assign]
+        typed(*job)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if not os.WIFSIGNALED(status) or output.exists():
+        raise RuntimeError("the job was not killed")
+    typed(*job, "--resume")
+    return family.cell(by_name(output, "image"))
+
+
+def on_ray(family: Family) -> str:
+    """`caption --engine ray`."""
+    output = family.images.parent / "ray.jsonl"
+    typed("caption", str(family.images), "--model", family.model, "--output", str(output), *TYPED, "--engine", "ray")
+    return family.cell(by_name(output, "image"))
+
+
+def evaluated(family: Family) -> str:
+    """`evaluate`."""
+    each = family.images.parent / "each.jsonl"
+    typed(
+        "evaluate",
+        family.model,
+        str(family.images),
+        "--per_image",
+        str(each),
+        "--metrics",
+        "bleu",
+        *TYPED[:4],
+        *TYPED[6:],
+    )
+    return family.cell(by_name(each, "image_id"))
+
+
+def reviewed(family: Family) -> str:
+    """`review` of the text files that `caption --sidecar` wrote."""
+    folder = family.images.parent / "review"
+    folder.mkdir()
+    for name in family.names:
+        for path in (family.images / name, (family.images / name).with_suffix(".caption")):
+            shutil.copy(path, folder)
+    table = ReviewTable(str(folder), None, "caption")
+    client = TestClient(review_app(table, "127.0.0.1:8123", "token"), base_url="http://127.0.0.1:8123")
+    items = [client.get(f"/token/captions/{place}").json() for place in range(len(table.images))]
+    return family.cell({item["name"]: (item["captions"] or [""])[0] for item in items})
+
+
+def served(family: Family) -> str:
+    """Requests to `serve`."""
+    captioner = CaptionBatches(load_pipeline(family.model, "cpu"), **LENGTH)
+
+    async def ask() -> dict[str, str]:
+        captions = {}
+        async with HttpClient(TestServer(make_application(captioner, BATCH))) as client:
+            for name in family.names:
+                content = (family.images / name).read_bytes()
+                answer = await client.post("/caption", data=content, headers={"Content-Type": "image/jpeg"})
+                captions[name] = (await answer.json())["caption"]
+        return captions
+
+    return family.cell(asyncio.run(ask()))
+
+
+def pipelined(family: Family) -> str:
+    """`pipeline("image-captioning")`."""
+    captioner = transformers.pipeline(TASK, model=family.model, device="cpu")
+    records = captioner([str(family.images / name) for name in family.names], batch_size=BATCH, **LENGTH)
+    return family.cell({name: row[0]["generated_text"] for name, row in zip(family.names, records, strict=True)})
+
+
+CELLS: dict[str, Callable[[Family], str]] = {
+    "`caption --sidecar`": sidecars,
+    "killed, `--resume`": resumed,
+    "`--engine ray`": on_ray,
+    "`evaluate`": evaluated,
+    "`review`": reviewed,
+    "`serve`": served,
+    "pipeline": pipelined,
+}
+
+
+def main() -> None:
+    """Fill the matrix, and write it into the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", required=True, help="folder of JPEG files")
+    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
+    args = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    photographs = sorted(Path(args.images).rglob("*.jpg"))[:COUNT]
+    if not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)  # for all jobs
+    lines = [f"| family | {' | '.join(CELLS)} |", "|---" * (len(CELLS) + 1) + "|"]
+    for model_type in args.families:
+        with tempfile.TemporaryDirectory() as folder:
+            family = Family(model_type, Path(folder), photographs)
+            cells = []
+            for cell in CELLS.values():
+                try:
+                    cells.append(cell(family))
+                except Exception as error:
+                    cells.append(f"{type(error).__name__}: {error}"[:200])
+        lines.append(f"| `{model_type}` | {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    if set(args.families) == set(FAMILIES):
+        text = PAGE.read_text(encoding="utf-8")
+        before, after = text.split(BEGIN)[0], text.split(END)[1]
+        PAGE.write_text(f"{before}{BEGIN}\n{chr(10).join(lines)}\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
