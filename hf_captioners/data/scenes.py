@@ -20,9 +20,11 @@ from .reader import Annotations, CaptionReader, LazyRows, SourceCard
 from .report import DataReport
 from .scene_captions import caption_scene
 from .scene_drawing import DrawnObject, draw_objects, draw_scene
+from .scene_languages import LANGUAGES, caption_in
 from .scene_world import COLOURS, MAX_COUNT, SHAPES, SIZES, SPLIT_SHARES, Scene, sample_scene
 from .schema import CaptionRow
 
+ENGLISH = "en"
 IMAGE_SIZES = range(32, 513)
 # Labels of objects, such as "red circle".
 OBJECT_LABELS = [f"{colour} {shape}" for colour in COLOURS for shape in SHAPES]
@@ -39,6 +41,7 @@ class Scenes(CaptionReader):
         num_images: number of images of each split: `train`, `validation`, `test`.
         image_size: side of the square images in pixels, 32 to 512; 64 to 128 is usual.
         seed: seed of the images; the split of a scene does not depend on it.
+        language: of the captions: `en`, `de`, `zh` or `ar`; the images are the same.
     """
 
     name: ClassVar[str] = "scenes"
@@ -49,10 +52,13 @@ class Scenes(CaptionReader):
     num_images: Mapping[str, int] = field(default_factory=lambda: {"train": 1000, "validation": 200, "test": 200})
     image_size: int = 96
     seed: int = 0
+    language: str = ENGLISH
 
     def __post_init__(self) -> None:
         """Check the options."""
         super().__post_init__()
+        if self.language not in (ENGLISH, *LANGUAGES):
+            raise ValueError(f"`language` is {self.language!r}, expected one of {', '.join((ENGLISH, *LANGUAGES))}.")
         _check_size(self.image_size)
         unknown = sorted(set(self.num_images) - set(SPLIT_SHARES))
         empty = sorted(split for split, count in self.num_images.items() if count < 1)
@@ -69,7 +75,8 @@ class Scenes(CaptionReader):
     def read(self, report: DataReport) -> Annotations:
         """Return rows that are drawn on access."""
         splits = {
-            split: _DrawnRows(split, count, self.image_size, self.seed) for split, count in self.num_images.items()
+            split: _DrawnRows(split, count, self.image_size, self.seed, self.language)
+            for split, count in self.num_images.items()
         }
         box = List(Value("float32"), length=4)
         objects = List({"label": ClassLabel(names=OBJECT_LABELS), "box": box})
@@ -79,8 +86,9 @@ class Scenes(CaptionReader):
 class _DrawnRows(LazyRows):
     """Rows of a split, each drawn from its seed and index."""
 
-    def __init__(self, split: str, num_images: int, image_size: int, seed: int) -> None:
+    def __init__(self, split: str, num_images: int, image_size: int, seed: int, language: str) -> None:
         self.split, self.num_images, self.image_size, self.seed = split, num_images, image_size, seed
+        self.language = language
 
     def __len__(self) -> int:
         return self.num_images
@@ -88,6 +96,8 @@ class _DrawnRows(LazyRows):
     def row(self, index: int) -> CaptionRow:
         """Draw one image."""
         scene, image, captions, drawn = _draw(self.seed, index, self.split, self.image_size)
+        if self.language != ENGLISH:
+            captions = caption_in(self.language, scene, random.Random(f"{self.language}/{self.seed}/{index}"))
         name = f"{self.split}-{self.seed}-{index:06d}"
         stored = {"bytes": png_bytes(image), "path": f"{name}.png"}
         groups = [scene.groups[one.group] for one in drawn]
