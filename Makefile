@@ -84,7 +84,7 @@ test-transformers:  ## run transformers' own common tests on all captioners; ARG
 	$(SUITE_PY) -m pip install --quiet --disable-pip-version-check uv
 	$(SUITE_PY) -m uv pip install --quiet --python $(SUITE_PY) --upgrade -e ".[test]" "$(TRANSFORMERS)" "parameterized>=0.9" "psutil>=7"
 	$(SUITE_PY) -m tests.transformers_suite.distribution $(SUITE)/suite
-	PYTHONPATH=$(SUITE)/suite $(SUITE_PY) $(PYTEST) -c tests/transformers_suite/pytest.ini --rootdir . \
+	PYTHONPATH="$(CURDIR)/$(SUITE)/suite" $(SUITE_PY) $(PYTEST) -c tests/transformers_suite/pytest.ini --rootdir . \
 		--confcutdir tests/transformers_suite tests/transformers_suite/captioners.py $(ARGS)
 
 test-extras: $(EXTRAS:%=test-extra-%) test-without-torch  ## run the tests of each extra in an environment of its own, .venv-extra-NAME
