@@ -311,10 +311,10 @@ def equal_captions(figures: dict, commit: str) -> list[str]:
     """Return the sentences on captions of both versions."""
     count, different, scores = figures["photographs"], figures["different"], figures["cider_d"]
     ties = sum(one["tie"] for one in different)
+    others = f", and {ties} of the others are ties (log-probabilities within 1e-4)" if different else ""
     lines = [
         f"Of {count:,} validation photographs of Flickr8k, {count - len(different):,} have the same caption as with "
-        f"`{commit}`; {ties} of the others are ties (the log-probabilities of both captions differ by less than "
-        f"1e-4). CIDEr-D is {scores['now']:.4f}, and was {scores['earlier']:.4f}.",
+        f"`{commit}`{others}. CIDEr-D is {scores['now']:.4f}, and was {scores['earlier']:.4f}.",
         "",
     ]
     for one in different:
