@@ -133,6 +133,22 @@ def instructblip() -> tuple[Any, Any]:
     return hf.InstructBlipForConditionalGeneration(config), processor
 
 
+def with_t5(model_type: str) -> tuple[Any, Any]:
+    """BLIP-2 or InstructBLIP with the language model of T5."""
+    words, queries = tokenizer(["<image>"], side="right", bos_token=None), tokenizer(side="right")
+    words._tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    text = {"model_type": "t5", "d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 2, "num_heads": 2}
+    text |= {"vocab_size": len(words), "pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 0}
+    options = {"vision_config": VISION, "qformer_config": query_former(queries), "num_query_tokens": 8}
+    options |= {"text_config": {**text, "initializer_factor": 3.0}, "image_token_index": 4}
+    images = hf.BlipImageProcessor(size=SIDE)
+    if model_type == "blip-2":
+        model: Any = hf.Blip2ForConditionalGeneration(hf.Blip2Config(image_text_hidden_size=16, **options))
+        return with_large_weights(model), hf.Blip2Processor(images, words, num_query_tokens=8)
+    model = hf.InstructBlipForConditionalGeneration(hf.InstructBlipConfig(**options))
+    return with_large_weights(model), hf.InstructBlipProcessor(images, words, queries, num_query_tokens=8)
+
+
 def paligemma() -> tuple[Any, Any]:
     words = tokenizer(["<image>"], extra_special_tokens={"image_token": "<image>"})
     images = hf.SiglipImageProcessor(size=SIDE)

@@ -37,7 +37,7 @@ from .instructed_inputs import (
     InstructedInputs,
     UnfinishedThoughtError,
     chat_template_of,
-    generating_config,
+    generating_part,
 )
 
 logger = logging.getLogger(__name__)
@@ -402,10 +402,10 @@ class ImageCaptioningPipeline(Pipeline):
             sequences = self.instructed.without_prompt(sequences, input_tensors)
         by_image = (len(prompts), -1, sequences.shape[-1])
         result: dict[str, Any] = {"sequences": sequences.view(by_image)}  # [B, n, L]
-        if batch is not None:
+        if batch is not None and self.instructed is not None:
             ends = torch.tensor(self._end_ids(options), device=sequences.device, dtype=sequences.dtype)
             result["beginnings"] = batch.beginnings
-            first = 1 if self.model.config.is_encoder_decoder else 0  # a decoder may start with an end token
+            first = 1 if self.instructed.is_encoder_decoder else 0  # a decoder may start with an end token
             result["ended"] = torch.isin(result["sequences"][:, :, first:], ends).any(-1)  # [B, n]
         if scored:
             generated, logprobs = token_logprobs(output)
@@ -441,7 +441,7 @@ class ImageCaptioningPipeline(Pipeline):
 
     def _end_ids(self, options: dict[str, Any]) -> list[int]:
         """Return the ids of the end tokens of this call."""
-        config = options.get("generation_config") or generating_config(self.model)
+        config = options.get("generation_config") or generating_part(self.model).generation_config
         ends = options.get("eos_token_id", config.eos_token_id)
         if is_blip(self.model):  # fixed in BLIP's `generate`
             _, ends = special_ids(self.model, self.tokenizer)

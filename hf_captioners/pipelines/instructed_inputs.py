@@ -119,7 +119,7 @@ class InstructedInputs:
 
     def __init__(self, processor: Any, model: Any, forms: Mapping[str, PromptForm] | None = None) -> None:
         self.model_type = model.config.model_type
-        self.is_encoder_decoder = bool(model.config.is_encoder_decoder)
+        self.is_encoder_decoder = bool(generating_part(model).config.is_encoder_decoder)
         self.form = (PROMPTS if forms is None else forms).get(self.model_type)
         self.processor = processor if self.is_encoder_decoder else padded_on_the_left(processor)
         self.template = None if self.form else chat_template_of(processor)
@@ -130,7 +130,7 @@ class InstructedInputs:
             )
         self.thinking = thinking_marks(self.template or "", type(model).__name__)
         self.renders_lists = self.template is None or self._renders_lists()
-        config = generating_config(model)
+        config = generating_part(model).generation_config
         start = (config.decoder_start_token_id, getattr(config, "forced_bos_token_id", None))
         self.decoder_start = [token for token in start if token is not None]
         ids = [getattr(model.config, name, None) for name in PLACEHOLDERS]
@@ -357,11 +357,10 @@ def thinking_marks(template: str, name: str) -> tuple[str, str] | None:
     return None
 
 
-def generating_config(model: Any) -> Any:
-    """Return the generation configuration with which `model.generate()` works."""
+def generating_part(model: Any) -> Any:
+    """Return the part of a model with whose configurations `model.generate()` works, mostly the model itself."""
     form = PROMPTS.get(model.config.model_type)
-    part = getattr(model, form.generates) if form is not None and form.generates else model
-    return part.generation_config
+    return getattr(model, form.generates) if form is not None and form.generates else model
 
 
 def padded_on_the_left(processor: Any) -> Any:

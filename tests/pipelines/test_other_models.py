@@ -12,9 +12,9 @@ import transformers
 from hf_captioners.architectures import TRANSFORMERS_CAPTIONERS
 from hf_captioners.captioning import CaptionBatches
 from hf_captioners.captioning.batches import caption_batches, load_pipeline
-from hf_captioners.pipelines.image_captioning import IMAGE_CAPTIONERS, TASK
+from hf_captioners.pipelines.image_captioning import IMAGE_CAPTIONERS, TASK, ImageCaptioningPipeline
 from tests.plain_transformers import PlainCaptioner
-from tests.tiny_families import FAMILIES, FAST, write_family
+from tests.tiny_families import FAMILIES, FAST, with_t5, write_family
 from tests.variants import slow_unless
 
 EVERY = slow_unless(FAST.__contains__, FAMILIES)
@@ -191,3 +191,24 @@ def test_too_little_memory_is_told_with_what_to_lower(folder_of, images, monkeyp
     monkeypatch.setattr(captioner.model, "generate", generate)
     with pytest.raises(ValueError, match=r"not enough memory .* 20.00 GiB. Lower `batch_size`.*max_pixels=401408"):
         CaptionBatches(captioner)({"image": images[:1]})
+
+
+@pytest.mark.parametrize("model_type", ["blip-2", "instructblip"])
+def test_question_answering_models_with_an_encoder_decoder(model_type, images):
+    """Their language model may be a T5, in whose decoder captions begin."""
+    torch.manual_seed(0)
+    model, processor = with_t5(model_type)
+    captioner = ImageCaptioningPipeline(model=model, processor=processor, device="cpu")
+    words = processor.tokenizer
+    inputs = processor(images=images[:4], text=["two children ?"] * 4, padding=True, return_tensors="pt")
+    expected = words.batch_decode(model.generate(**inputs, **LENGTH), skip_special_tokens=True)
+    found = captioner(images[:4], batch_size=4, instruction="two children ?", return_ended=True, **LENGTH)
+    assert [record["generated_text"] for (record,) in found] == [text.strip() for text in expected]
+    assert not any(record["ended"] for (record,) in found)
+    inputs = processor(images=images[:1], text=["two children ?"], return_tensors="pt")
+    begun = torch.tensor([[0, *words("a dog", add_special_tokens=False)["input_ids"]]])
+    tokens = model.generate(**inputs, decoder_input_ids=begun, do_sample=False, max_new_tokens=4)
+    options = {"instruction": "two children ?", "prompt": "a dog", "do_sample": False, "max_new_tokens": 4}
+    text = words.decode(tokens[0], skip_special_tokens=True).strip()
+    assert captioner(images[0], **options)[0]["generated_text"] == text
+    assert text.startswith("a dog")
