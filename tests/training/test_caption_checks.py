@@ -31,9 +31,11 @@ def test_another_language_is_refused_with_what_to_type(processor, arguments):
         check_training_captions(["Ein Hund läuft schnell", "Zwei Katzen sitzen"], processor, arguments(), False)
 
 
-def test_a_vocabulary_that_is_too_small_is_refused(processor, arguments):
-    with pytest.raises(ValueError, match="`min_word_count`"):
-        check_training_captions(["a giraffe eats"] * 3, processor, arguments(), True)
+def test_a_new_vocabulary_that_leaves_rare_words_out_is_told(processor, arguments, caplog):
+    check_training_captions(["a giraffe eats"] * 3, processor, arguments(), True)
+    assert "6 of 9 tokens" in caplog.text and "`min_word_count`" in caplog.text
+    with pytest.raises(ValueError, match="3 captions have no known word.*`min_word_count`"):
+        check_training_captions(["giraffes eat"] * 3, processor, arguments(), True)
 
 
 def test_one_caption_in_ten_without_a_known_word_is_refused(processor, arguments):

@@ -227,11 +227,13 @@ def test_a_step_tokenises_its_captions_once(make_trainer, monkeypatch, baseline)
     trainer = make_trainer(reward_funcs=["cider_d", "bleu_4", "rouge_l", letters], baseline=baseline)
     batch = batch_of(trainer)
     monkeypatch.setattr(PTBTokenizer, "__call__", count)
+    tokenizers = set()
     for _ in range(2):  # a second step uses the same tokenizer
         calls.clear()
         trainer.compute_loss(trainer.model, batch)
         assert [number for _, number in calls] == [2 * 3] + [2] * (baseline == "greedy")
-        assert {id(tokenizer) for tokenizer, _ in calls} == {id(trainer.ptb_tokenizer)}
+        tokenizers |= {id(tokenizer) for tokenizer, _ in calls}
+    assert len(tokenizers) == 1
 
 
 def test_suppressed_tokens_have_no_probability(make_trainer):
