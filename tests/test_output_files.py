@@ -209,6 +209,7 @@ OTHER_WRITERS = {
     "hf_captioners/onnx/exporting.py": ({"shutil.copyfile"}, FRESH),
     "hf_captioners/onnx/graphs.py": ({"write_bytes"}, FRESH),
     "hf_captioners/pipelines/instructed_checks.py": ({"write_text", "os.replace"}, CACHE),
+    "hf_captioners/onnx/shared_weights.py": ({"shutil.copyfile", "write_bytes", "write_text"}, FRESH),
     "hf_captioners/pipelines/image_captioning.py": ({"write_text", "save_pretrained", "os.replace"}, TRANSFORMERS),
     "hf_captioners/training/attribute_detector.py": ({"save_pretrained"}, RUN),
     "hf_captioners/training/hub_trainer.py": ({"os.link", "shutil.copyfile"}, FRESH),

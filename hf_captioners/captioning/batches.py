@@ -3,7 +3,7 @@
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -109,9 +109,9 @@ def caption_batches(
     else:
         computed = engine.columns(pipeline, batches, workers, options)
     # The results come first: an engine is closed when it is asked for a batch after the last one.
-    return counted(
-        map(partial(_captioned_batch, prefix=prefix, suffix=suffix, bad_words=bad_words), computed, batches)
-    )
+    texts: dict[str, Any] = {"prefix": prefix, "suffix": suffix, "bad_words": bad_words}
+    facts = {"unverified": True} if getattr(pipeline, "is_unverified", False) else {}
+    return counted(map(partial(_captioned_batch, facts=facts, **texts), computed, batches))
 
 
 def counted(batches: Iterator[CaptionedBatch]) -> Iterator[CaptionedBatch]:
@@ -133,9 +133,14 @@ def report_unfinished(unfinished: int, total: int) -> None:
 
 
 def _captioned_batch(
-    columns: dict[str, list[Any]], images: Sequence[str], prefix: str, suffix: str, bad_words: Sequence[str]
+    columns: dict[str, list[Any]],
+    images: Sequence[str],
+    prefix: str,
+    suffix: str,
+    bad_words: Sequence[str],
+    facts: Mapping[str, Any],
 ) -> CaptionedBatch:
-    """Return the records of a batch from its columns, see `CaptionBatches.caption`."""
+    """Return the records of a batch from its columns, see `CaptionBatches.caption`, each with some facts."""
     records, unreadable = [], []
     rows = zip(images, columns["caption"], columns["score"], columns["error"], strict=True)
     for name, captions, scores, error in rows:
@@ -148,7 +153,7 @@ def _captioned_batch(
         texts = [f"{prefix}{text}{suffix}" for text in texts]
         several = isinstance(captions, list)
         record = {"image": name, "caption": texts[0], "score": scores[0] if several else scores}
-        records.append(record | ({"captions": texts, "scores": scores} if several else {}))
+        records.append(record | ({"captions": texts, "scores": scores} if several else {}) | dict(facts))
     return CaptionedBatch(records, unreadable, columns.get("ended", []).count(False))
 
 

@@ -48,7 +48,8 @@ def output_writer(path: Path) -> Callable[[Iterable[dict[str, Any]], IO[Any]], N
 def write_jsonl(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
     """Write one JSON record per line: `image`, `caption`, `score`; bytes of a name that are no UTF-8 as `\\udcXX`.
 
-    Of several captions, `caption` is the best, and `captions` and `scores` have all.
+    Of several captions, `caption` is the best, and `captions` and `scores` have all. Records of a model whose captions
+    are unverified (docs/other_models.md) have `unverified`.
     """
     for record in records:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")

@@ -21,6 +21,7 @@ TABLE_KINDS = (".jsonl", ".csv", ".tsv", ".parquet", ".json", ".txt")
 # Limits of decompressed files: of their size, and of its ratio to the compressed size.
 GZIP_FLOOR, GZIP_RATIO = 64 * 2**20, 32
 MAX_FILE_BYTES = 4 * 2**30  # of a file that is read as a whole
+READ_BYTES = 2**20  # at a time: one large read takes its memory at once
 MAX_LINE_BYTES = 64 * 2**20
 MOST_LEVELS = 20  # of lists and objects in a row
 # Lines of Flickr's token files: name#k, then a TAB or spaces, then the caption.
@@ -109,12 +110,17 @@ def read_annotation(path: Path) -> bytes:
     """
     with open_annotation(path) as stream:
         try:
-            content = stream.read(MAX_FILE_BYTES + 1)
+            parts, size = [], 0
+            while size <= MAX_FILE_BYTES and (
+                part := stream.read(READ_BYTES)
+            ):  # one large read takes its memory at once
+                parts.append(part)
+                size += len(part)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path} cannot be decompressed: {error}. Copy or download it again.") from error
-    if len(content) > MAX_FILE_BYTES:
+    if size > MAX_FILE_BYTES:
         raise ValueError(f"{path} has more than {MAX_FILE_BYTES:,} bytes, too many to be read as a whole.")
-    return content
+    return b"".join(parts)
 
 
 def row_fault(row: Any, byte_names: bool = False) -> str | None:

@@ -1,13 +1,14 @@
 """The `image-captioning` pipeline: captions of images, without a prompt.
 
-It supports the captioners of this library and those of transformers, see `TRANSFORMERS_CAPTIONERS`. Checkpoints
-contain a copy of the files of this folder and of `image_reading.py`, so `pipeline(model=directory,
+It supports the captioners of this library and those of transformers, see `COMPARED` in `instructed_checks.py`.
+Checkpoints contain a copy of this file and of `image_reading.py`, so `pipeline(model=directory,
 trust_remote_code=True)` works without this library.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import inspect
 import json
 import logging
@@ -27,19 +28,6 @@ from transformers.pipelines.base import pad_collate_fn
 
 from hf_captioners.processing.image_reading import download_image, read_image
 
-from .instructed_checks import require_consistent
-from .instructed_inputs import (
-    CHAT_FAMILIES,
-    NO_TOKEN,
-    PROMPTS,
-    CaptionRequest,
-    EncodedRequests,
-    InstructedInputs,
-    UnfinishedThoughtError,
-    chat_template_of,
-    generating_part,
-)
-
 logger = logging.getLogger(__name__)
 TASK = "image-captioning"
 # The task inside a checkpoint has a different name than the registered task: transformers prefers the checkpoint's
@@ -47,10 +35,9 @@ TASK = "image-captioning"
 TASK_IN_CHECKPOINT = "captioning"
 # Captioners of transformers that read an image alone, and begin captions with a token of their own.
 IMAGE_CAPTIONERS = ("blip", "git", "vision-encoder-decoder")
-# Captioners of transformers whose inputs this pipeline makes as their own processors do; other models need inputs or
-# prompts that it does not know.
-TRANSFORMERS_CAPTIONERS = (*IMAGE_CAPTIONERS, *PROMPTS, *CHAT_FAMILIES)
 MAX_INSTRUCTED_TOKENS = 256  # new tokens of a caption by an instruction, which may ask for a paragraph
+# Checks and inputs of other models of transformers. Checkpoints contain no copy: they are never of such a model.
+OF_OTHER_MODELS = "hf_captioners.pipelines.instructed_checks"
 # Files that are part of checkpoints find each other by relative names.
 LIBRARY_IMPORT = re.compile(r"^from hf_captioners\.processing\.", re.MULTILINE)
 
@@ -127,32 +114,25 @@ class ImageCaptioningPipeline(Pipeline):
         if not model.can_generate():
             raise ValueError(f"{type(model).__name__} cannot generate text; expected a captioner.")
         is_own = hasattr(model.config, "encoder_inputs")
+        self.instructed: Any = None  # `InstructedInputs`
+        self.is_unverified = False
         # Code of a checkpoint may call itself as a family does.
-        is_compared = is_own or (model.config.model_type in TRANSFORMERS_CAPTIONERS and not has_own_code(model))
-        if not is_compared and chat_template_of(processor) is None:
-            raise ValueError(
-                f"The captioner is a model of the type {model.config.model_type!r}, for which this pipeline is not "
-                "supported. Supported: captioners of hf_captioners, of transformers "
-                f"{', '.join(TRANSFORMERS_CAPTIONERS)}, and other models with a chat template."
-            )
+        reads_images = model.config.model_type in IMAGE_CAPTIONERS and not has_own_code(model)
+        if not is_own and not reads_images:
+            others = importlib.import_module(OF_OTHER_MODELS)
+            self.instructed, self.is_unverified = others.inputs_of(model, processor, has_own_code(model))
         if processor is not None:  # the base class takes tokenizer and image processor from it
             tokenizer = image_processor = None
-        self.instructed: InstructedInputs | None = None
-        if not is_own and not (is_compared and model.config.model_type in IMAGE_CAPTIONERS):
-            if processor is None:
-                raise ValueError(f"A {type(model).__name__} needs its whole processor; pass `processor=`.")
-            self.instructed = InstructedInputs(processor, model, None if is_compared else {})
-            if self.instructed.takes_instruction:
-                self._default_generation_config = GenerationConfig(max_new_tokens=MAX_INSTRUCTED_TOKENS)
+        if self.instructed is not None and self.instructed.takes_instruction:
+            self._default_generation_config = GenerationConfig(max_new_tokens=MAX_INSTRUCTED_TOKENS)
         super().__init__(
             model=model, processor=processor, tokenizer=tokenizer, image_processor=image_processor, **kwargs
         )
         for name in ("tokenizer", "image_processor"):
             if getattr(self, name) is None:
                 raise ValueError(f"The model has no {name}; pass `{name}=` or `processor=`.")
-        self.is_unverified = not is_compared
-        if self.instructed is not None and not is_compared:
-            require_consistent(model, self.instructed)
+        if self.is_unverified:
+            others.require_consistent(model, self.instructed)
             logger.warning(
                 f"{model.name_or_path} is a {model.config.model_type}, which was not compared with transformers: its "
                 "captions are unverified. It passed the checks of docs/other_models.md."
@@ -254,7 +234,7 @@ class ImageCaptioningPipeline(Pipeline):
         else:
             image = fetch(item["image"], timeout, max_bytes)
             if self.instructed is not None:
-                request = CaptionRequest(read_image(image), instruction, prompt or "")
+                request = self.instructed.request(read_image(image), instruction, prompt or "")
                 return {"requests": Wrapped(request), "prompt": prompt or "", "declared": {}}
             if self._is_native:
                 encoded = self.processor(images=image, return_tensors="pt")
@@ -311,11 +291,11 @@ class ImageCaptioningPipeline(Pipeline):
             return items
         return [
             {"encoded": Wrapped(encoded), "prompt": encoded.beginnings, "declared": [{}] * len(encoded.beginnings)}
-            for encoded in self._encoded(self.instructed, [item["requests"].value for item in items])
+            for encoded in self._encoded([item["requests"].value for item in items])
         ]
 
-    def _encoded(self, instructed: InstructedInputs, requests: list[CaptionRequest]) -> list[EncodedRequests]:
-        encoded = [instructed.encode(run) for run in instructed.runs(requests)]
+    def _encoded(self, requests: list[Any]) -> list[Any]:
+        encoded = [self.instructed.encode(run) for run in self.instructed.runs(requests)]
         return [one._replace(tensors=in_dtype(one.tensors, self.dtype)) for one in encoded]
 
     def caption_prepared(self, items: list[dict[str, Any]], **options: Any) -> list[list[dict[str, Any]]]:
@@ -340,9 +320,10 @@ class ImageCaptioningPipeline(Pipeline):
         ]
 
     def _records(self, outputs: dict[str, Any], **scoring: Any) -> list[dict[str, Any]]:
+        unfinished = () if self.instructed is None else self.instructed.unfinished
         try:
             return self.postprocess(outputs, **scoring)
-        except UnfinishedThoughtError as error:
+        except unfinished as error:
             return [{"error": str(error)}]
 
     def _encode_views(self, views: list[Any]) -> Any:
@@ -370,10 +351,12 @@ class ImageCaptioningPipeline(Pipeline):
             waiting = input_tensors["requests"]
             requests = [request.value for request in (waiting if isinstance(waiting, list) else [waiting])]
             items = self.join_prepared([{"requests": Wrapped(request)} for request in requests])
-            return joined_outputs([self._forward(item, seed=seed, **scores, **generate_kwargs) for item in items])
+            return self.instructed.join(
+                [self._forward(item, seed=seed, **scores, **generate_kwargs) for item in items]
+            )
         prompts, declared = input_tensors.pop("prompt"), input_tensors.pop("declared")
         prompts, declared = ([prompts], [declared]) if isinstance(prompts, str) else (prompts, declared)
-        batch: EncodedRequests | None = input_tensors.pop("encoded").value if "encoded" in input_tensors else None
+        batch = input_tensors.pop("encoded").value if "encoded" in input_tensors else None
         if batch is not None:
             input_tensors.update(self._ensure_tensor_on_device(batch.tensors, self.device))
         if "regions" in input_tensors:
@@ -441,7 +424,8 @@ class ImageCaptioningPipeline(Pipeline):
 
     def _end_ids(self, options: dict[str, Any]) -> list[int]:
         """Return the ids of the end tokens of this call."""
-        config = options.get("generation_config") or generating_part(self.model).generation_config
+        part = self.model if self.instructed is None else self.instructed.generating_part(self.model)
+        config = options.get("generation_config") or part.generation_config
         ends = options.get("eos_token_id", config.eos_token_id)
         if is_blip(self.model):  # fixed in BLIP's `generate`
             _, ends = special_ids(self.model, self.tokenizer)
@@ -498,25 +482,6 @@ class Wrapped:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-
-
-def joined_outputs(outputs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Join results of `_forward` of several batches; shorter rows of tokens are padded on the left."""
-    if len(outputs) == 1:
-        return outputs[0]
-    joined: dict[str, Any] = {}
-    for name, first in outputs[0].items():
-        values = [output[name] for output in outputs]
-        if isinstance(first, list):
-            joined[name] = [value for rows in values for value in rows]
-            continue
-        longest, filling = (
-            max(value.shape[-1] for value in values),
-            torch.nan if first.is_floating_point() else NO_TOKEN,
-        )
-        padded = [torch.nn.functional.pad(value, (longest - value.shape[-1], 0), value=filling) for value in values]
-        joined[name] = torch.cat(padded)
-    return joined
 
 
 def in_dtype(batch: Any, dtype: torch.dtype) -> dict[str, Any]:
@@ -669,7 +634,7 @@ def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
         directory: directory with config.json.
     """
     source, folder = Path(__file__), Path(directory)
-    for file in map(Path, map(inspect.getfile, (bundle_pipeline, InstructedInputs, require_consistent, read_image))):
+    for file in map(Path, map(inspect.getfile, (bundle_pipeline, read_image))):
         if file.resolve() != (folder / file.name).resolve():
             code = LIBRARY_IMPORT.sub("from .", file.read_text(encoding="utf-8"))
             (folder / file.name).write_text(code, encoding="utf-8")

@@ -1,7 +1,7 @@
 """Checks of image-to-text models whose family was not compared with transformers, before their first caption.
 
 A model passes if its inputs hold the image, its logits depend on it, and padding changes nothing. The result is kept
-in the cache, by a digest of the checkpoint. Checkpoints contain a copy of this file, see `image_captioning.py`.
+in the cache, by a digest of the checkpoint.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ import PIL.Image
 import torch
 from huggingface_hub import constants
 
-from .instructed_inputs import CaptionRequest, InstructedInputs
+from .image_captioning import IMAGE_CAPTIONERS
+from .instructed_inputs import CHAT_FAMILIES, PROMPTS, CaptionRequest, InstructedInputs, chat_template_of
+
+# Models of transformers whose captions were compared with those of their own processors and `generate()`; other models
+# need inputs or prompts that are not known.
+COMPARED = (*IMAGE_CAPTIONERS, *PROMPTS, *CHAT_FAMILIES)
 
 VERSION = 1  # of the checks, part of the digest
 IMAGE_SIDE = 224
@@ -25,6 +30,29 @@ STEPS = 3  # tokens that are compared
 LEAST_EFFECT = 100  # difference of two images, as a multiple of that of one image run twice
 SAMPLES = 16  # values of each weight in the digest
 SHORT, LONG = "Describe this image.", "Describe this image in one long sentence, with all the things that it shows."
+
+
+def inputs_of(model: Any, processor: Any, has_own_code: bool) -> tuple[InstructedInputs, bool]:
+    """Return what makes the inputs of a model, and whether the model is unverified.
+
+    Args:
+        model: an image-to-text model that does not read an image alone.
+        processor: its whole processor.
+        has_own_code: whether the model is code of its checkpoint, which may call itself as a family does.
+
+    Raises:
+        ValueError: the model is of another family and has no chat template, or there is no processor.
+    """
+    is_compared = model.config.model_type in COMPARED and not has_own_code
+    if not is_compared and chat_template_of(processor) is None:
+        raise ValueError(
+            f"The captioner is a model of the type {model.config.model_type!r}, for which this pipeline is not "
+            f"supported. Supported: captioners of hf_captioners, of transformers {', '.join(COMPARED)}, and other "
+            "models with a chat template."
+        )
+    if processor is None:
+        raise ValueError(f"A {type(model).__name__} needs its whole processor; pass `processor=`.")
+    return InstructedInputs(processor, model, None if is_compared else {}), not is_compared
 
 
 def require_consistent(model: Any, instructed: InstructedInputs) -> None:

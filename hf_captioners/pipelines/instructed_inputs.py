@@ -2,7 +2,6 @@
 
 One class serves all of them, through the whole processor of a checkpoint: parts of a processor make other inputs than
 the processor does. Models with a chat template differ in nothing else; `PROMPTS` has the families without one.
-Checkpoints contain a copy of this file, see `image_captioning.py`.
 """
 
 from __future__ import annotations
@@ -117,6 +116,8 @@ class InstructedInputs:
             and no known marks tell where that ends.
     """
 
+    unfinished = UnfinishedThoughtError
+
     def __init__(self, processor: Any, model: Any, forms: Mapping[str, PromptForm] | None = None) -> None:
         self.model_type = model.config.model_type
         self.is_encoder_decoder = bool(generating_part(model).config.is_encoder_decoder)
@@ -146,6 +147,21 @@ class InstructedInputs:
         """Texts of special tokens and of placeholders of images, which values of fields must not have."""
         tokenizer = self.processor.tokenizer
         return frozenset([*tokenizer.all_special_tokens, *tokenizer.convert_ids_to_tokens(list(self.placeholders))])
+
+    @staticmethod
+    def request(image: Any, instruction: str | None, beginning: str) -> CaptionRequest:
+        """Return a request, see `CaptionRequest`."""
+        return CaptionRequest(image, instruction, beginning)
+
+    @staticmethod
+    def join(outputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Join what the pipeline computed of several batches, see `joined_outputs`."""
+        return joined_outputs(outputs)
+
+    @staticmethod
+    def generating_part(model: Any) -> Any:
+        """Return the part of a model that generates, see the function of this name."""
+        return generating_part(model)
 
     @property
     def takes_instruction(self) -> bool:
@@ -368,3 +384,22 @@ def padded_on_the_left(processor: Any) -> Any:
     changed, changed.tokenizer = copy.copy(processor), copy.copy(processor.tokenizer)
     changed.tokenizer.padding_side = "left"
     return changed
+
+
+def joined_outputs(outputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Join results of `_forward` of several batches; shorter rows of tokens are padded on the left."""
+    if len(outputs) == 1:
+        return outputs[0]
+    joined: dict[str, Any] = {}
+    for name, first in outputs[0].items():
+        values = [output[name] for output in outputs]
+        if isinstance(first, list):
+            joined[name] = [value for rows in values for value in rows]
+            continue
+        longest, filling = (
+            max(value.shape[-1] for value in values),
+            torch.nan if first.is_floating_point() else NO_TOKEN,
+        )
+        padded = [torch.nn.functional.pad(value, (longest - value.shape[-1], 0), value=filling) for value in values]
+        joined[name] = torch.cat(padded)
+    return joined

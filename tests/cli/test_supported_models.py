@@ -15,6 +15,7 @@ from hf_captioners.captioning import CaptionBatches
 from hf_captioners.cli import main
 from hf_captioners.loading import load_captioner, require_supported
 from hf_captioners.pipelines import image_captioning
+from hf_captioners.pipelines.instructed_checks import COMPARED
 from hf_captioners.pipelines.instructed_inputs import CHAT_FAMILIES, PROMPTS
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments, SCSTArguments, SCSTTrainer
 from tests.unsupported_models import MODELS, write_unsupported
@@ -173,5 +174,5 @@ def test_objects_are_refused(model_type, tmp_path):
 
 def test_the_pipeline_of_checkpoints_has_the_same_table():
     captioned = {name for name, purposes in TRANSFORMERS_CAPTIONERS.items() if Purpose.CAPTIONING in purposes}
-    assert set(image_captioning.TRANSFORMERS_CAPTIONERS) == captioned
+    assert set(COMPARED) == captioned
     assert all(not hasattr(AutoConfig.for_model(name), "encoder_inputs") for name in ("blip", "git"))

@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers as hf
 
-from hf_captioners.captioning.batches import load_pipeline
+from hf_captioners.captioning.batches import caption_batches, load_pipeline
 from hf_captioners.cli import main
 from hf_captioners.loading import load_captioner, require_supported
 from hf_captioners.pipelines import instructed_checks
@@ -64,6 +64,9 @@ def test_a_sound_model_is_checked_once_and_called_unverified(folder, cache, monk
     tokens = hf.AutoModelForImageTextToText.from_pretrained(folder).generate(**inputs, **LENGTH)
     expected = processor.decode(tokens[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True).strip()
     assert captioner(image, **LENGTH)[0]["generated_text"] == expected
+    image.save(cache / "red.png")
+    (batch,) = caption_batches(captioner, [str(cache / "red.png")], **LENGTH)
+    assert batch.records[0] | {"unverified": True} == batch.records[0] and batch.records[0]["caption"] == expected
 
 
 def test_training_refuses_it(folder):

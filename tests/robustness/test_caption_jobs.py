@@ -182,7 +182,7 @@ def test_a_resumed_job_passes_over_bad_images(folder, captioner, tmp_path, capsy
     partial.write_bytes(partial.read_bytes()[: -lost or None])
     read = []
     decoded = columns.decoded
-    monkeypatch.setattr(columns, "decoded", lambda path: read.append(path) or decoded(path))
+    monkeypatch.setattr(columns, "decoded", lambda path, *size: read.append(path) or decoded(path, *size))
     capsys.readouterr()
     resumed = ["--batch_size", "3", "--workers", "0", "--resume"]
     assert caption(folder, captioner, tmp_path / "out.jsonl", *resumed) == 1
