@@ -39,31 +39,38 @@ SPEED_IMAGES, LARGE_IMAGES = 100, 20
 TIE = 1e-4  # difference of the log-probabilities of two captions
 HEAVY = ("torch", "transformers", "datasets", "timm")
 TICKS = os.sysconf("SC_CLK_TCK")
+# Peak memory of a program in KiB. `ru_maxrss` also counts that of the process which started it.
+PEAK = """
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:"))
+"""
 START = f"""
 import json, resource, sys
 from hf_captioners.cli import main
+{PEAK}
 assert main(sys.argv[1:]) == 0
 heavy = sorted(set({HEAVY}) & set(sys.modules))
 used = resource.getrusage(resource.RUSAGE_SELF)
 seconds = used.ru_utime + used.ru_stime
-print(json.dumps({{"seconds": seconds, "memory": used.ru_maxrss, "heavy": heavy}}), file=sys.stderr)
+print(json.dumps({{"seconds": seconds, "memory": peak(), "heavy": heavy}}), file=sys.stderr)
 """
 # Jobs are [name, images, batch size, options]; the memory is the peak until the job ends.
-WORK = """
-import json, resource, sys, time
+WORK = f"""
+import json, sys, time
 from hf_captioners.captioning.batches import caption_batches, load_pipeline
 from hf_captioners.cli.memory import keep_freed_memory
+{PEAK}
 keep_freed_memory()
 loading, jobs = json.loads(sys.argv[1])
 pipeline = load_pipeline(None, device="cpu", **loading)
-found = {}
+found = {{}}
 for name, images, batch_size, options in jobs:
     list(caption_batches(pipeline, images[:1], 1, **options))
     start = time.process_time()
     rows = [row for batch in caption_batches(pipeline, images, batch_size, **options) for row in batch.records]
     seconds = time.process_time() - start
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found[name] = {"seconds": seconds, "memory": memory, "captions": [row["caption"] for row in rows]}
+    found[name] = {{"seconds": seconds, "memory": peak(), "captions": [row["caption"] for row in rows]}}
 print(json.dumps(found))
 """
 
