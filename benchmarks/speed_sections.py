@@ -282,8 +282,7 @@ def first_caption(figures: dict) -> list[str]:
         "",
         f"The default captioner: `caption` and `serve` of this version on onnxruntime, and those of commit `{commit}` "
         f"on torch with packed float32 weights, in turn ({figures['machine']}, shared with other work). User and "
-        f"system seconds, medians of {figures['rounds']} rounds ({rows['speed']['rounds']} of the photographs, whose "
-        "seconds leave out loading). "
+        f"system seconds, medians of {rows['speed']['rounds']} rounds; those of photographs leave out loading. "
         f"Small photographs are {figures['images']} of COCO (640 pixels at most), large ones "
         f"{figures['large_images']} of Flickr8k, enlarged to {figures['megapixels']:.0f} megapixels with grain.",
         "",
