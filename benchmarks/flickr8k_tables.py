@@ -295,7 +295,7 @@ def run(job: Job, study: Study) -> bool:
                 write_text(path, json.dumps(state | {"pid": process.pid}, indent=1) + "\n")
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(CHECK_SECONDS)
-                state["seconds"] = round(before + time.monotonic() - started, 1)
+                state["seconds"] = round(before + time.monotonic() - started, 3)
         finally:  # Ctrl+C, or SIGTERM
             if process.returncode is None:
                 os.killpg(process.pid, signal.SIGKILL)
