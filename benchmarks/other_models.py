@@ -73,7 +73,7 @@ def library(pipeline: Any, files: list[str], batch_size: int, tokens: int) -> li
 
 
 def cpu_and_wall_seconds(work: Callable[[], Any]) -> tuple[float, float]:
-    """Return the CPU seconds of a call, with those of its processes, and the seconds that pass."""
+    """Return the CPU seconds (children counted) and the wall-clock seconds of a call."""
     before, start = os.times(), time.perf_counter()
     work()
     after = os.times()

@@ -76,7 +76,7 @@ class Family:
                 self.expected[path.name] = plain.tokenizer.decode(row, skip_special_tokens=True).strip()
 
     def cell(self, captions: dict[str, str]) -> str:
-        """Return how many captions, by the names of images, are those of transformers."""
+        """Return the number of captions that equal those of transformers for the same image."""
         equal = sum(
             captions.get(name) == " ".join(text.splitlines()) or captions.get(name) == text
             for name, text in self.expected.items()

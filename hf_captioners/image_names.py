@@ -45,11 +45,8 @@ class ImageNames:
         return forms
 
     @cached_property
-    def _by_case(self) -> dict[str, list[str]]:
-        forms: dict[str, list[str]] = {}
-        for name in sorted(self.names):
-            forms.setdefault(plain_form(name).casefold(), []).append(name)
-        return forms
+    def _by_case(self) -> dict[str, str]:
+        return {plain_form(name).casefold(): name for name in sorted(self.names, reverse=True)}
 
     def find(self, name: str) -> str | None:
         """Return the name of the image that a written name means; None if there is none, or none of several."""
@@ -61,7 +58,7 @@ class ImageNames:
 
     def near(self, name: str) -> str | None:
         """Return a name that differs from a written one in case only; None if there is none."""
-        return next(iter(self._by_case.get(plain_form(name).casefold(), [])), None)
+        return self._by_case.get(plain_form(name).casefold())
 
 
 class FolderNames:

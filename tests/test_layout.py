@@ -21,7 +21,16 @@ BESIDE = {"docs", "default_captioner", "examples", "benchmarks", "Makefile", "LI
     "mkdocs.yml",
 }
 # Leaf modules of the package: every folder may import them; they import nothing of the project.
-LEAVES = {"architectures", "default_model", "image_names", "inert_text", "names", "output_files", "_version"}
+LEAVES = {
+    "architectures",
+    "default_model",
+    "image_names",
+    "inert_text",
+    "names",
+    "output_files",
+    "processor_settings",
+    "_version",
+}
 BELOW_LOADING = {"modeling", "processing", "pipelines", "metrics", "data", "features", "loading"}
 # folder or module -> folders of this project that it may import
 ARROWS: dict[str, set[str]] = {

@@ -128,7 +128,7 @@ def report_unfinished(unfinished: int, total: int) -> None:
     if unfinished:
         logger.warning(
             f"{unfinished:,} of {total:,} captions have no end token: they were cut at the limit of new tokens. Raise "
-            "`--max_new_tokens`, or ask for shorter captions with `--instruction`."
+            "`max_new_tokens`, or ask for shorter captions with `instruction`."
         )
 
 

@@ -68,14 +68,13 @@ def load_pipeline(
         raise ValueError(f"`threads` is {threads}, expected at least 1.")
     sources: list[Any] = [model] if model is None or isinstance(model, str) else list(model)
     if backend == ONNX:
-        asked = device in (None, "cpu") and dtype in ("auto", "float32") and packed_weights is None
-        if len(sources) != 1 or weights is not None or not asked:
+        of_torch = (weights, packed_weights, device_map, processor_options or None)
+        on_cpu = device in (None, "cpu") and dtype in ("auto", "float32")
+        if len(sources) != 1 or not on_cpu or any(value is not None for value in of_torch):
             raise ValueError(
                 '`backend="onnx"` takes one exported captioner, on the CPU in float32: leave out device, dtype '
-                "and weights, packed_weights too."
+                "and weights, also packed_weights, device_map and settings of the processor."
             )
-        if device_map is not None or processor_options:
-            raise ValueError('`backend="onnx"` takes neither `device_map` nor `processor`: leave them out.')
         from .onnx_backend import OnnxPipeline
 
         return OnnxPipeline(sources[0], threads)
@@ -395,8 +394,8 @@ def least_side_of(pipeline: Any) -> int | None:
         pipeline: see `load_pipeline`.
 
     Returns:
-        Twice the side to which images are resized, since resizing smooths them too; None if they are not resized, or
-        by a processor of another library, which may cut tiles of full size.
+        The longest side to which images are resized; None if they are not resized, or by a processor of another
+        library, which may cut tiles of full size.
     """
     if getattr(pipeline, "instructed", None) is not None:
         return None
@@ -444,7 +443,7 @@ def _fault_of(pipeline: "ImageCaptioningPipeline", error: Exception) -> Exceptio
     if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error):
         return ValueError(
             f"There is not enough memory to caption with {name}: {' '.join(str(error).split())[:200]} Lower "
-            "`batch_size`, `num_beams` or `max_new_tokens`, take smaller images (`--processor max_pixels=401408` or "
+            "`batch_size`, `num_beams` or `max_new_tokens`, take smaller images (`processor max_pixels=401408` or "
             "another setting of the image processor), or `dtype=bfloat16`."
         )
     if isinstance(error, ImportError) or name in str(error):

@@ -5,6 +5,7 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from datasets import Dataset
 from hf_captioners.data.held_out import FILE as HELD_OUT_FILE
 from hf_captioners.data.held_out import HeldOut
 from hf_captioners.data.schema import IMAGE
-from hf_captioners.metrics import PTBTokenizer, caption_health
+from hf_captioners.metrics import caption_health
 from hf_captioners.metrics.caption_files import CaptionTable, MatchedCaptions, match_captions, read_captions
+from hf_captioners.metrics.caption_tokenizers import caption_tokenizer
 from hf_captioners.onnx.onnx_facts import FACTS_FILE
 
 from .batches import load_pipeline
@@ -144,7 +146,7 @@ class Comparison:
     """
 
     def __init__(self, systems: Sequence[System], settings: MetricSettings | None = None) -> None:
-        settings = settings or MetricSettings()
+        self.settings = settings or MetricSettings()
         shared = set.intersection(*(set(system.matched.images) for system in systems))
         if len(systems) < 2 or len(shared) < 2:
             raise ValueError(
@@ -152,7 +154,7 @@ class Comparison:
             )
         self.systems = systems
         self.matched = [keep_images(system.matched, shared) for system in systems]
-        self.scores = [settings.compute(matched) for matched in self.matched]
+        self.scores = [self.settings.compute(matched) for matched in self.matched]
         self.per_image = [scores["per_image"] for scores in self.scores]
         self.metrics = list(self.scores[0]["variants"])
 
@@ -163,12 +165,18 @@ class Comparison:
 
     @property
     def has_verdict(self) -> bool:
-        """Whether there are enough images to call a difference significant."""
+        """True if there are enough images to call a difference significant."""
         return len(self.images) >= LEAST_IMAGES
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON values."""
-        tokenize = PTBTokenizer()
+    @property
+    def ordering(self) -> str:
+        """The metric by which images are ordered."""
+        return "cider_d" if "cider_d" in self.per_image[0] else next(iter(self.per_image[0]))
+
+    @cached_property
+    def figures(self) -> dict[str, Any]:
+        """The figures as JSON values."""
+        tokenize = caption_tokenizer(self.settings.tokenizer)
         systems = []
         for system, matched, scores in zip(self.systems, self.matched, self.scores, strict=True):
             health = caption_health(tokenize(matched.predictions))
@@ -192,8 +200,7 @@ class Comparison:
 
     def most_different(self) -> list[int]:
         """Return the places of images, those first whose captions have the most different scores."""
-        name = "cider_d" if "cider_d" in self.per_image[0] else next(iter(self.per_image[0]))
-        columns = [scores[name] for scores in self.per_image]
+        columns = [scores[self.ordering] for scores in self.per_image]
         spreads = [max(values) - min(values) for values in zip(*columns, strict=True)]
         texts = [len({matched.predictions[place] for matched in self.matched}) for place in range(len(spreads))]
         return sorted(range(len(spreads)), key=lambda place: (-spreads[place], -texts[place]))
@@ -205,7 +212,7 @@ class Comparison:
             rows: the rows that were captioned.
         """
         places = {image: place for place, image in enumerate(rows["image_id"])}
-        name = "cider_d" if "cider_d" in self.per_image[0] else next(iter(self.per_image[0]))
+        name = self.ordering
         order = self.most_different()[:PAGE_IMAGES]
         sections = []
         for place in order:
@@ -219,14 +226,12 @@ class Comparison:
             sections.append({"name": image, "image": address, "captions": captions, "references": references})
         text = files("hf_captioners.hub_cards").joinpath(TEMPLATE).read_text(encoding="utf-8")
         template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(text)
-        figures = self.as_dict()
-        return template.render(
-            figures=figures, sections=sections, metrics=self.metrics, metric=name, left=len(self.images) - len(order)
-        )
+        facts = {"metrics": self.metrics, "metric": name, "left": len(self.images) - len(order)}
+        return template.render(figures=self.figures, sections=sections, **facts)
 
     def table(self) -> str:
         """Return the figures as lines of text."""
-        figures = self.as_dict()
+        figures = self.figures
         columns = [*self.metrics, "distinct", "length", "cpu_seconds"]
         width = max(len(system["name"]) for system in figures["systems"])
         lines = [f"{figures['images']:,} images, tokenizer {figures['tokenizer']}"]

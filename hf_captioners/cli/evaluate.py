@@ -108,6 +108,8 @@ def check_comparison(args: argparse.Namespace) -> None:
         return
     if args.per_image is not None or args.features is not None:
         raise ValueError("`--against` compares captions of images: leave out `--per_image` and `--features`.")
+    if args.processor:
+        raise ValueError("`--processor` is about one captioner: leave it out with `--against`.")
     names = [SEPARATOR.join(args.model), *args.against]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"`--against` is {twice!r}, which is compared already.")
@@ -127,8 +129,6 @@ def compare(args: argparse.Namespace, rows: Any, settings: Any, options: dict[st
     rows, known = without_trained([first, *args.against], rows)
     names = ("device", "dtype", "trust_remote_code", "packed_weights", "device_map")
     loading = {name: getattr(args, name) for name in names}
-    if args.processor:
-        raise ValueError("`--processor` is about one captioner: leave it out with `--against`.")
     systems = [
         system_of(source, rows, args.batch_size, options, args.seed, weights=weights, **loading)
         for source, weights in [(first, args.weights), *((source, None) for source in args.against)]
@@ -136,7 +136,7 @@ def compare(args: argparse.Namespace, rows: Any, settings: Any, options: dict[st
     for system in systems:
         system.training = known[system.name]
     comparison = Comparison(systems, settings)
-    figures = as_json(comparison.as_dict())
+    figures = as_json(comparison.figures)
     print(figures if args.format == "json" else comparison.table())
     if args.output:
         write_text(Path(args.output), figures + "\n")

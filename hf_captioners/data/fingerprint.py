@@ -68,7 +68,7 @@ def _stamps(places: Iterable[Path]) -> Iterator[str]:
 
 
 def _stamp(file: Path | os.DirEntry[str]) -> str:
-    """Return size and time of a file; those of a link itself if it leads nowhere, as to images that are not there."""
+    """Return the size and modification time of a file; of a broken link, those of the link itself."""
     try:
         state = file.stat()
     except OSError:

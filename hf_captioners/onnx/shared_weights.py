@@ -119,7 +119,7 @@ class StoredTensors:
 
 
 def with_stored_weights(graph_model: Any, places: StoredTensors) -> Any:
-    """Return a graph whose weights are those of a file, without the notes of the exporter.
+    """Return a graph that reads its weights from a file of safetensors, without the lines of source code in it.
 
     Args:
         graph_model: a model of ONNX that is not optimized: its tensors have the names of the captioner's.

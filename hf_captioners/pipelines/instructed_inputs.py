@@ -76,7 +76,7 @@ class UnfinishedThoughtError(ValueError):
 
 
 class CaptionRequest(NamedTuple):
-    """One image with what its caption follows.
+    """An image, the instruction about it, and the beginning of its caption.
 
     Args:
         image: the image, upright RGB.
@@ -102,7 +102,7 @@ class EncodedRequests(NamedTuple):
 
 
 class InstructedInputs:
-    """Makes the inputs of a model of transformers from images and instructions, and text from what it generates.
+    """Converts images and instructions to model inputs, and generated tokens to captions.
 
     It keeps no reference to the model, so it can be pickled for processes that prepare images.
 
@@ -116,6 +116,7 @@ class InstructedInputs:
             and no known marks tell where that ends.
     """
 
+    # The pipeline, whose file is part of checkpoints, imports no name of this file and takes all from this class.
     unfinished = UnfinishedThoughtError
 
     def __init__(self, processor: Any, model: Any, forms: Mapping[str, PromptForm] | None = None) -> None:
@@ -165,7 +166,7 @@ class InstructedInputs:
 
     @property
     def takes_instruction(self) -> bool:
-        """Whether the model reads an instruction."""
+        """True if the model reads an instruction."""
         if self.form is None or self.form.text is not None:
             return True
         return bool(getattr(self.processor.image_processor, "is_vqa", False))

@@ -4,6 +4,7 @@ import io
 import json
 import secrets
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.resources import files
 from typing import Any
@@ -72,6 +73,12 @@ class OnlyFromPage:
         return None
 
 
+def number_in(request: Any, table: ReviewTable) -> int:
+    """Return the number of the image that a request names, or the number of images if it names none."""
+    text = request.path_params["number"]
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS else len(table.images)
+
+
 def review_app(table: ReviewTable, host: str, token: str) -> Any:
     """Return the ASGI application of the page.
 
@@ -94,10 +101,6 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
     agreed = False
     absent = f"There are {len(table.images)} images, numbered from 0."
 
-    def number_in(request: Any) -> int:
-        text = request.path_params["number"]
-        return int(text) if text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS else len(table.images)
-
     def fault(status: int, reason: str) -> Any:
         return JSONResponse({"error": reason}, status, HEADERS)
 
@@ -113,7 +116,7 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
         return JSONResponse(answer, headers=HEADERS)
 
     def item(request: Any) -> Any:
-        number = number_in(request)
+        number = number_in(request, table)
         if number >= len(table.images):
             return fault(404, absent)
         captions, source = table.captions(number)
@@ -121,7 +124,7 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
         return JSONResponse({"name": name, "captions": captions, "source": source}, headers=HEADERS)
 
     def image(request: Any) -> Any:
-        number = number_in(request)
+        number = number_in(request, table)
         if number >= len(table.images):
             return fault(404, absent)
         try:
@@ -135,7 +138,7 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
 
     async def keep(request: Any) -> Any:
         nonlocal agreed
-        number, body = number_in(request), b""
+        number, body = number_in(request, table), b""
         if number >= len(table.images):
             return fault(404, absent)
         async for part in request.stream():
@@ -152,9 +155,8 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
             shown = asked.get("shown") if isinstance(asked.get("shown"), list) else None
             table.keep(number, asked.get("captions"), shown)  # type: ignore[arg-type]
         except ChangedCaptionsError as error:
-            there = "; ".join(error.captions) or "none any more"
-            ask = f"{table.path} was changed meanwhile, and has other captions of this image: {there}. Replace them?"
-            return JSONResponse({"ask": ask, "changed": error.captions}, 409, HEADERS)
+            answer = {"ask": replacement_question(table, error.captions), "changed": error.captions}
+            return JSONResponse(answer, 409, HEADERS)
         except (ValueError, RecursionError) as error:
             return fault(400, str(error))
         except BlockingIOError as error:
@@ -163,12 +165,17 @@ def review_app(table: ReviewTable, host: str, token: str) -> Any:
             return fault(507, f"{table.path} cannot be written: {error}")
         return JSONResponse({"kept": len(table.rows())}, headers=HEADERS)
 
-    routes = [Route(f"/{name}", page) for name in PAGE]
-    routes += [Route("/folder", folder), Route("/images/{number}", image), Route("/captions/{number}", item)]
+    routes = [*(Route(f"/{name}", page) for name in PAGE), Route("/folder", folder)]
+    routes += [Route("/images/{number}", image), Route("/captions/{number}", item)]
     routes.append(Route("/captions/{number}", keep, methods=["POST"]))
-    return Starlette(
-        routes=[Mount(f"/{token}", routes=routes)], middleware=[Middleware(OnlyFromPage, host=host, token=token)]
-    )
+    middleware = [Middleware(OnlyFromPage, host=host, token=token)]
+    return Starlette(routes=[Mount(f"/{token}", routes=routes)], middleware=middleware)
+
+
+def replacement_question(table: ReviewTable, captions: Sequence[str]) -> str:
+    """Return what is asked before captions that another program wrote meanwhile are replaced."""
+    there = "; ".join(captions) or "none any more"
+    return f"{table.path} was changed meanwhile, and has other captions of this image: {there}. Replace them?"
 
 
 def question(table: ReviewTable) -> str:

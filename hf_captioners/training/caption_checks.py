@@ -103,7 +103,7 @@ def text_for_tokenizer(caption: str, processor: Any) -> str:
 
 
 def _unknown_id(tokenizer: Any) -> int | None:
-    """Return the id of unknown words; None for tokenizers that know every text, as those of bytes."""
+    """Return the id of the unknown token; None of tokenizers that have none, such as those of bytes."""
     unknown = tokenizer.unk_token_id
     return None if unknown in (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id) else unknown
 

@@ -167,14 +167,12 @@ def train_captioner(
         result.best_evaluation["eval_cider_d"]
         ```
     """
-    test = test_arguments or TestArguments()
-    output = Path(str(training_arguments.output_dir))
+    test, output = test_arguments or TestArguments(), Path(str(training_arguments.output_dir))
     require_writable_folder(output)
     if model_arguments.model is not None:  # before any image is read
         require_supported(model_arguments.model, trainer_class(training_arguments).purpose)
     is_main = training_arguments.process_index == 0
-    if say is None or not is_main:
-        say = _say_nothing
+    say = say if say is not None and is_main else _say_nothing
     variants = _try_metrics(training_arguments, test)
     tokenizer = test.test_tokenizer or training_arguments.caption_tokenizer
     with only_run_in(output, is_main), explain_write_errors(output, ADVICE):
@@ -182,31 +180,22 @@ def train_captioner(
         start = _Start(model_arguments, data_arguments, training_arguments, recipe, resume)
         test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
-        rows = {"training": train_rows, "evaluation": validation_rows}
-        changed_data = resumed_data(output, earlier, rows, data_arguments.allow_changed_data, is_main)
+        rows, allowed = {"training": train_rows, "evaluation": validation_rows}, data_arguments.allow_changed_data
+        changed_data = resumed_data(output, earlier, rows, allowed, is_main)
         if data_arguments.drawn is not None and is_main:
             data_arguments.drawn.save(output / SUBSET)
         model, processor = start.captioner(train_rows)
-        for line in (start.recipe_line, start.words_line):
-            if line is not None:
-                say(line)
+        for line in filter(None, (start.recipe_line, start.words_line)):
+            say(line)
         checkpoint = checkpoint_to_resume(start.training_arguments, resume)
         if data_arguments.attributes is not None:
-            if "attributes" not in getattr(processor, "input_columns", ()):
-                raise ValueError(
-                    f"`attributes={data_arguments.attributes}`: a {type(model).__name__} reads no attributes. Leave "
-                    "it out, or pass `architecture=eta`."
-                )
+            _require_attributes_read(data_arguments.attributes, model, processor)
             train_rows, validation_rows, test_rows = _with_attributes(train_rows, validation_rows, test_rows)
         if resume:
             say(f"Resuming from {checkpoint}." if checkpoint else NOTHING_TO_RESUME)
-        trainer = trainer_class(start.training_arguments)(
-            model,
-            start.training_arguments,
-            train_dataset=train_rows,
-            eval_dataset=validation_rows,
-            processing_class=processor,
-        )
+        datasets = {"train_dataset": train_rows, "eval_dataset": validation_rows}
+        new_trainer = trainer_class(start.training_arguments)
+        trainer = new_trainer(model, start.training_arguments, processing_class=processor, **datasets)
         trainer.card.changed_data = changed_data
         if test_rows is not None:
             trainer.check_evaluation(test_rows, "test")
@@ -219,6 +208,14 @@ def train_captioner(
             written = known_test_metrics(output, test, variants, tokenizer) if result.had_finished else None
             result.test_metrics = written or test_captioner(trainer, test_rows, test, reproduces)
     return result
+
+
+def _require_attributes_read(attributes: Any, model: Any, processor: Any) -> None:
+    if "attributes" not in getattr(processor, "input_columns", ()):
+        raise ValueError(
+            f"`attributes={attributes}`: a {type(model).__name__} reads no attributes. Leave it out, or pass "
+            "`architecture=eta`."
+        )
 
 
 def trainer_class(training_arguments: CaptioningTrainingArguments) -> type[CaptioningTrainer]:

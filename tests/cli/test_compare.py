@@ -97,7 +97,7 @@ def systems(count):
 @pytest.mark.parametrize("count", [LEAST_IMAGES - 1, LEAST_IMAGES])
 def test_a_verdict_needs_images(count):
     comparison = Comparison(systems(count))
-    (result,) = comparison.as_dict()["comparisons"]
+    (result,) = comparison.figures["comparisons"]
     assert result["metrics"]["cider_d"]["difference"] > 1
     assert ("significant" in result["metrics"]["cider_d"]) == (count >= LEAST_IMAGES)
 
