@@ -16,12 +16,28 @@ reproduces:
       published: {bleu_1: [69.3, 0.84], cider_d: [81.7, 2.70]}
 ```
 
+A file with the recipes of a whole table has what they share, and under `rows` what each row adds or replaces:
+
+```yaml
+dataset: coco
+reproduces: {paper: visualgpt, table: 1}
+rows:
+  table1_tau_positive:
+    model_config: {srau_threshold: 0.2}
+    reproduces:
+      row: VisualGPT (tau > 0)
+      regimes: {1%: {published: {cider_d: [81.7, 2.70]}}}
+```
+
+A row is loaded by its name in the folder of the file: `visualgpt/table1_tau_positive.yaml`.
+
 A study of your own has the same form, with a name of its own for the paper and without `published`.
 """
 
 import functools
 import json
 import os
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +47,7 @@ from typing import TYPE_CHECKING, Any
 from hf_captioners.names import did_you_mean, nearest_name
 from hf_captioners.training.parser import NAMED_VALUES, NULL
 
-from .recipe_file import check_argument, line_of, read_yaml
+from .recipe_file import ROWS, check_argument, line_of, merge_nested, read_yaml, row_names
 
 if TYPE_CHECKING:
     from hf_captioners.hub.card_facts import PublishedFacts
@@ -117,7 +133,7 @@ class Recipe:
     """A YAML file of arguments.
 
     Args:
-        path: path of the file.
+        path: path of the file; of a row of a file with several rows, the path by which it is loaded.
         arguments: names and values.
         published: the row that it reproduces, if any.
         allow_code: whether its arguments, and those of rows that it combines, may name code, see `load`.
@@ -134,29 +150,61 @@ class Recipe:
 
         Args:
             source: a path, or a path below the recipes of this package, for example
-                `show_attend_tell/flickr8k_soft.yaml`.
+                `show_attend_tell/flickr8k_soft.yaml`. A row of a file with several rows is `FOLDER/ROW.yaml`.
             allow_code: whether arguments may name code, such as a reward `module:function`, which is imported when
                 the recipe is run. Those of the recipes of this package always may.
 
         Raises:
-            FileNotFoundError: there is no such file in either place.
-            ValueError: the file is no mapping, an argument is wrong or names code that is not allowed, or the block
-                `reproduces` is incomplete.
+            FileNotFoundError: there is no such file and no such row in either place.
+            ValueError: the file is no mapping or has several rows, an argument is wrong or names code that is not
+                allowed, or the block `reproduces` is incomplete.
         """
-        path = find_recipe(source)
+        path, row = find_recipe(source)
+        recipes = {recipe.path.stem: recipe for recipe in cls.load_rows(path, allow_code)}
+        if row is not None:
+            return recipes[row]
+        if path.stem not in recipes:
+            first = path.with_name(f"{next(iter(recipes))}.yaml")
+            raise ValueError(
+                f"{path} has {len(recipes)} rows, expected one recipe. Type the name of one in place of the file's, "
+                f"for example {first}; `hf-captioners reproduce` runs all."
+            )
+        return recipes[path.stem]
+
+    @classmethod
+    def load_rows(cls, path: Path, allow_code: bool = False) -> "list[Recipe]":
+        """Load all recipes of a file: its rows, or the one that the file itself is.
+
+        Args:
+            path: the file.
+            allow_code: see `load`.
+
+        Raises:
+            ValueError: see `load`.
+        """
         content, node = read_yaml(path)
         if not isinstance(content, dict):
             raise ValueError(f"{path} holds a {type(content).__name__}, expected lines of the form `name: value`.")
-        block = content.pop(REPRODUCES, None)
-        published = None if block is None else _published(path, block)
         allow_code = allow_code or path.resolve().is_relative_to(RECIPES.resolve())
-        regimes = published.regimes if published else {}
-        parts: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [((), content)]
-        parts += [((REPRODUCES, "regimes", name, "arguments"), one.arguments) for name, one in regimes.items()]
-        for keys, arguments in parts:
-            for name, value in arguments.items():
-                check_argument(f"{path}:{line_of(node, [*keys, str(name)])}", str(name), value, allow_code)
-        return cls(path, content, published, allow_code)
+        if ROWS not in content:
+            _check_arguments(path, content, node, (), allow_code)
+            return [cls._of(path, path, content, allow_code)]
+        rows = content.pop(ROWS)
+        if not isinstance(rows, dict) or not rows or not all(isinstance(row, dict) for row in rows.values()):
+            raise ValueError(f"{path}:{line_of(node, [ROWS])}: expected `{ROWS}` of the form `name: {{...}}`.")
+        _check_arguments(path, content, node, (), allow_code)
+        recipes = []
+        for name, row in rows.items():
+            _check_row_name(f"{path}:{line_of(node, [ROWS, str(name)])}", str(name), path.parent)
+            _check_arguments(path, row, node, (ROWS, str(name)), allow_code)
+            recipes.append(cls._of(path, path.with_name(f"{name}.yaml"), merge_nested(content, row), allow_code))
+        return recipes
+
+    @classmethod
+    def _of(cls, file: Path, path: Path, content: Mapping[str, Any], allow_code: bool) -> "Recipe":
+        arguments = {name: value for name, value in content.items() if name != REPRODUCES}
+        published = _published(file, content[REPRODUCES]) if content.get(REPRODUCES) is not None else None
+        return cls(path, arguments, published, allow_code)
 
     def combined(self) -> "list[tuple[Recipe, Sequence[int]]]":
         """Return the recipes whose runs this row combines, each with its seeds; none for a row that is trained.
@@ -168,11 +216,11 @@ class Recipe:
         return [(self._member(row.recipe), row.seeds) for row in rows]
 
     def _member(self, name: str) -> "Recipe":
-        path = self.path.parent / name
-        if not path.is_file():
-            hint = did_you_mean(name, [other.name for other in self.path.parent.glob("*.yaml")])
-            raise ValueError(f"{self.path} combines {name}, which is not in its folder.{hint}")
-        member = Recipe.load(path, self.allow_code)
+        try:
+            member = Recipe.load(self.path.parent / name, self.allow_code)
+        except FileNotFoundError as error:
+            hint = did_you_mean(name, _names_of(self.path.parent))
+            raise ValueError(f"{self.path} combines {name}, which is not in its folder.{hint}") from error
         if member.published is None or member.published.combines:
             raise ValueError(f"{self.path} combines {name}, expected the recipe of a row that is trained.")
         assert self.published is not None
@@ -214,20 +262,63 @@ class Recipe:
         return regimes[name]
 
 
-def find_recipe(source: str | os.PathLike[str]) -> Path:
+def find_recipe(source: str | os.PathLike[str]) -> tuple[Path, str | None]:
     """Find a recipe: a path that does not exist is looked up below the recipes of this package.
 
+    Returns:
+        The file, and the name of the row if the path names a row of a file in its folder.
+
     Raises:
-        FileNotFoundError: there is no such file in either place.
+        FileNotFoundError: there is no such file and no such row in either place.
+        ValueError: two files of the folder have a row of this name.
     """
-    for path in (Path(source), RECIPES / source):
+    places = (Path(source), RECIPES / source)
+    for path in places:
         if path.is_file():
-            return path
-    known = sorted(path.relative_to(RECIPES).as_posix() for path in RECIPES.rglob("*.yaml"))
-    here = [path.as_posix() for kind in ("*.yaml", "*.yml") for path in Path(source).parent.glob(kind)]
-    near = nearest_name(str(source), [*here, *known])
+            return path, None
+    for path in places:
+        files = [file for file in sorted(path.parent.glob("*.yaml")) if path.stem in row_names(file)]
+        if len(files) > 1:
+            raise ValueError(f"{files[0]} and {files[1].name} both have a row {path.stem}: rename one of them.")
+        if files and path.suffix == ".yaml":
+            return files[0], path.stem
+    known = [f"{folder.name}/{name}" for folder in sorted(RECIPES.iterdir()) for name in _names_of(folder)]
+    parent = Path(source).parent
+    near = nearest_name(str(source), [*((parent / name).as_posix() for name in _names_of(parent)), *known])
     hint = f"Did you mean {near}?" if near else f"Recipes of the package: {', '.join(known[:3])}, ..."
     raise FileNotFoundError(f"There is no recipe {source}, neither here nor below {RECIPES}. {hint}")
+
+
+def _names_of(folder: Path) -> list[str]:
+    """Return the names by which the recipes of a folder are loaded."""
+    files = sorted(path for kind in ("*.yaml", "*.yml") for path in folder.glob(kind))
+    return [name for file in files for name in [f"{row}.yaml" for row in row_names(file)] or [file.name]]
+
+
+def _check_row_name(place: str, name: str, folder: Path) -> None:
+    """Check that a row can be named like a file of its folder."""
+    if not re.fullmatch(r"[\w.+-]*\w", name):
+        raise ValueError(f"{place}: a row {name!r}, expected letters, digits and `_`: it is named like a file.")
+    if (folder / f"{name}.yaml").exists():
+        raise ValueError(f"{place}: a row {name!r}, which is the name of a file beside it: rename the row.")
+
+
+def _check_arguments(
+    path: Path, content: Mapping[str, Any], node: Any, above: tuple[str, ...], allow_code: bool
+) -> None:
+    """Check the arguments of a recipe or a row, those of its regimes included, see `check_argument`."""
+    places: list[tuple[tuple[str, ...], Mapping[str, Any]]] = [
+        (above, {name: value for name, value in content.items() if name != REPRODUCES})
+    ]
+    block = content.get(REPRODUCES)
+    regimes = block.get("regimes") if isinstance(block, Mapping) else None
+    for name, regime in regimes.items() if isinstance(regimes, Mapping) else ():
+        arguments = regime.get("arguments") if isinstance(regime, Mapping) else None
+        if isinstance(arguments, Mapping):
+            places.append(((*above, REPRODUCES, "regimes", str(name), "arguments"), arguments))
+    for keys, arguments in places:
+        for name, value in arguments.items():
+            check_argument(f"{path}:{line_of(node, [*keys, str(name)])}", str(name), value, allow_code)
 
 
 def _published(path: Path, content: Any) -> PublishedRow:

@@ -1,4 +1,4 @@
-"""The file of a recipe: YAML of a limited size, the lines of its keys, and the code that its arguments name."""
+"""The file of a recipe: YAML of a limited size, its rows, the lines of its keys, and code that its arguments name."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 MAX_VALUES = 10_000
 """Most keys and values of a recipe, those that are repeated by aliases (`*name`) included."""
+ROWS = "rows"
 # A field of every configuration. `organisation/name` is a kernel of the Hub, which transformers downloads and runs.
 ATTENTION = "attn_implementation"
 
@@ -36,6 +37,25 @@ def read_yaml(path: Path) -> "tuple[Any, yaml.Node | None]":
         return (None if node is None else loader.construct_document(node)), node
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: not UTF-8, or no date
         raise ValueError(f"{path} is no YAML of a recipe: {error}") from error
+
+
+def row_names(path: Path) -> list[str]:
+    """Return the names of the rows of a file; none of a file that has no rows or is no recipe."""
+    try:
+        content, _ = read_yaml(path) if path.is_file() else (None, None)
+    except (OSError, ValueError):
+        return []  # beside the recipe that was asked for
+    rows = content.get(ROWS) if isinstance(content, dict) else None
+    return [str(name) for name in rows] if isinstance(rows, dict) else []
+
+
+def merge_nested(head: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping with the values of a second one in place of its own; mappings within are merged likewise."""
+    merged = dict(head)
+    for name, value in row.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = merge_nested(merged[name], value) if both else value
+    return merged
 
 
 def _is_larger(node: Any, most: int) -> bool:

@@ -86,7 +86,7 @@ def find_recipes(
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {folder}. Leave `recipes` out to use those of the package.")
-    loaded = [Recipe.load(path, allow_code) for path in sorted(folder.rglob("*.yaml"))]
+    loaded = [recipe for path in sorted(folder.rglob("*.yaml")) for recipe in Recipe.load_rows(path, allow_code)]
     known = [recipe for recipe in loaded if recipe.published]
     wanted = [
         recipe

@@ -121,7 +121,7 @@ def test_a_wrong_recipe_is_refused(tmp_path, content, said):
 def test_recipes_of_the_package_are_found_by_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = "show_attend_tell/flickr8k_soft.yaml"
-    assert find_recipe(name).is_absolute()
+    assert find_recipe(name)[0].is_absolute()
     assert Recipe.load(name).arguments["architecture"] == "show_attend_tell"
     (tmp_path / "show_attend_tell").mkdir()
     (tmp_path / name).write_text("architecture: visualgpt\n")

@@ -87,7 +87,7 @@ def test_recipes_of_the_package_need_no_permission(here, monkeypatch, capsys):
 def test_no_recipe_of_the_package_names_code(monkeypatch):
     monkeypatch.setattr(recipe, "RECIPES", RECIPES / "none")
     paths = list(RECIPES.rglob("*.yaml"))
-    assert paths and all(Recipe.load(path).arguments for path in paths), "a recipe that names code is refused"
+    assert paths and all(Recipe.load_rows(path) for path in paths), "a recipe that names code is refused"
 
 
 def test_every_place_of_a_reproduction(here, capsys):

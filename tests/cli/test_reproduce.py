@@ -16,7 +16,12 @@ from hf_captioners.reproduce.recipe import RECIPES, Recipe, in_percent
 from hf_captioners.reproduce.tables import as_markdown
 from hf_captioners.training.parser import merge_arguments, read_arguments
 
-ALL = {path.relative_to(RECIPES).as_posix(): Recipe.load(path) for path in sorted(RECIPES.rglob("*.yaml"))}
+FILES = {
+    recipe.path.relative_to(RECIPES).as_posix(): (path, recipe)
+    for path in sorted(RECIPES.rglob("*.yaml"))
+    for recipe in Recipe.load_rows(path)
+}
+ALL = {name: recipe for name, (_, recipe) in FILES.items()}
 # Rows that combine others are not trained: see test_reproduce_combined.py.
 CELLS = [
     (name, regime)
@@ -246,10 +251,72 @@ def test_a_regime_and_a_second_file(tmp_path):
         Recipe.load(first).with_regime("y")
 
 
+TABLE = """
+seed: 1
+model_config: {encoder_layers: 2, decoder_layers: 3}
+reproduces:
+  paper: toy
+  table: 3
+  regimes: {all: {arguments: {train_share: 0.5}}}
+rows:
+  wide:
+    model_config: {encoder_layers: 4}
+    reproduces: {row: wide, regimes: {all: {published: {bleu_4: [20.0]}}}}
+  plain:
+    learning_rate: 1e-3
+    reproduces: {row: plain, seeds: [7]}
+"""
+
+
+def test_rows_of_one_file(tmp_path, monkeypatch, capsys):
+    """A row adds to what the file's rows share, replaces it field by field, and is named like a file of the folder."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "rows" / "table3.yaml"
+    file.parent.mkdir()
+    file.write_text(TABLE)
+    wide, plain = (Recipe.load(f"rows/{name}.yaml") for name in ("wide", "plain"))
+    assert wide.arguments == {"seed": 1, "model_config": {"encoder_layers": 4, "decoder_layers": 3}}
+    assert wide.with_regime("all")["train_share"] == 0.5
+    assert wide.published.regimes["all"].published == {"bleu_4": [20.0]}
+    assert plain.arguments["model_config"] == {"encoder_layers": 2, "decoder_layers": 3}
+    assert (plain.published.row, plain.published.table, plain.published.seeds) == ("plain", "3", [7])
+    assert plain.published.regimes["all"].published == {}
+    assert main(["reproduce", "toy", "--recipes", "rows", "--output_dir", "out", "--dry_run"]) == 0
+    outputs = re.findall(r"--output_dir (\S+)", capsys.readouterr().out)
+    assert outputs == ["out/wide/all/seed_42", "out/plain/all/seed_7"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "source", "said"),
+    [
+        ("", "", "table3.yaml", "has 2 rows, expected one recipe.*for example .*wide.yaml"),
+        ("", "", "wid.yaml", "Did you mean .*wide.yaml"),
+        ("learning_rate", "learning_rat", "plain.yaml", "table3.yaml:13: There is no argument `learning_rat`"),
+        ("seed: 1", "sead: 1", "plain.yaml", "table3.yaml:2: There is no argument `sead`"),
+        ("train_share", "train_shar", "plain.yaml", "table3.yaml:7: There is no argument `train_shar`"),
+        ("  plain:", "  beside:", "wide.yaml", "table3.yaml:12: .*beside.*is the name of a file"),
+        ("  plain:", "  ../plain:", "wide.yaml", "table3.yaml:12: .*'../plain'"),
+        ("  wide:\n", "  wide: 3\n  other:\n", "other.yaml", "table3.yaml:8: expected `rows`"),
+    ],
+)
+def test_wrong_rows_are_refused_with_their_line(tmp_path, old, new, source, said):
+    (tmp_path / "table3.yaml").write_text(TABLE.replace(old, new) if old else TABLE)
+    (tmp_path / "beside.yaml").write_text("seed: 1\n")
+    with pytest.raises((ValueError, FileNotFoundError), match=said):
+        Recipe.load(tmp_path / source)
+
+
+def test_two_files_with_one_row(tmp_path):
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text(TABLE)
+    with pytest.raises(ValueError, match="a.yaml and b.yaml both have a row wide"):
+        Recipe.load(tmp_path / "wide.yaml")
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_recipe_says_what_it_is(name):
     """Table, command, hardware, published and measured stand at its head; published metrics are metrics of ours."""
-    head = re.match("(#.*\n)+", (RECIPES / name).read_text())[0].lower()
+    head = re.match("(#.*\n)+", FILES[name][0].read_text())[0].lower()
     published = ALL[name].published
     own = published is not None and published.paper in OWN_STUDIES
     for word in ("hf-captioners", "hardware", "measured", *(() if own else ("table", "published"))):

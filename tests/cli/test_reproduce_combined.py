@@ -11,9 +11,10 @@ from hf_captioners.cli import main
 from hf_captioners.reproduce.recipe import RECIPES, Recipe
 
 COMBINED = {
-    path.relative_to(RECIPES).as_posix(): recipe
+    recipe.path.relative_to(RECIPES).as_posix(): recipe
     for path in sorted(RECIPES.rglob("*.yaml"))
-    if "combines:" in path.read_text(encoding="utf-8") and (recipe := Recipe.load(path)).published
+    for recipe in Recipe.load_rows(path)
+    if recipe.published and recipe.published.combines
 }
 # Stands in for Python: "trains" and "evaluates" by writing metrics, and fails where the learning rate is 7.
 STUB = """#!/bin/sh
@@ -170,7 +171,8 @@ def test_a_dry_run_lists_every_row(paper, rows, capsys):
     lines = capsys.readouterr().out.splitlines()
     outputs = [re.search(r"--output(?:_dir)? (\S+)", line)[1] for line in lines]
     assert len(set(outputs)) == len(outputs)
-    recipes = [one for path in sorted((RECIPES / paper).glob("*.yaml")) if (one := Recipe.load(path)).published]
+    files = sorted((RECIPES / paper).glob("*.yaml"))
+    recipes = [one for path in files for one in Recipe.load_rows(path) if one.published]
     assert {table: sum(one.published.table == table for one in recipes) for table in rows} == rows
     assert len(recipes) == sum(rows.values())
     for recipe in recipes:
@@ -192,8 +194,8 @@ def test_a_row_of_the_package_is_measured(name, regime, vision_model, attribute_
     folder, recipe = tmp_path / "recipes", COMBINED[name]
     ((member, _), *_) = recipe.combined()
     shutil.copytree(RECIPES / name.split("/")[0], folder)
-    path = folder / name.split("/")[1]
-    path.write_text(path.read_text().replace("[0, 1, 2, 3, 4]", "[0, 1]"))
+    for path in folder.glob("*.yaml"):
+        path.write_text(path.read_text().replace("[0, 1, 2, 3, 4]", "[0, 1]"))
     (tmp_path / "tiny.yaml").write_text(
         "dataset: scenes\ndata_options: {num_images: {train: 12, validation: 4, test: 4}, image_size: 32}\n"
         f"vision_model: {vision_model}\nimage_size: 32\nmax_steps: 2\nuse_cpu: true\nmin_word_count: 1\n"

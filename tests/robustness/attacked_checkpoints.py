@@ -217,8 +217,8 @@ def attack_recipe(material: Any, rng: random.Random, folder: Path) -> Attempt:
     path.write_bytes(content)
 
     def load() -> None:
-        recipe = Recipe.load(path)
-        assert isinstance(recipe.arguments, dict)
+        for recipe in Recipe.load_rows(path):
+            assert isinstance(recipe.arguments, dict)
 
     return Attempt(f"recipe: {how}", load, (str(path),))
 

@@ -21,6 +21,10 @@ DAMAGES = {
     "repeated lists": b"model_config: &a0 [x]\n"
     + b"".join(b"a%d: &a%d [%s]\n" % (n, n, b", ".join([b"*a%d" % (n - 1)] * 9)) for n in range(1, 30)),
     "a regime of lists": b"reproduces: {paper: p, table: 1, row: r, regimes: {x: {arguments: [1]}}}\n",
+    "no rows": b"rows: {}\n",
+    "rows of numbers": b"rows: {1: 2}\n",
+    "a row within itself": b"rows: &a {b: *a}\n",
+    "a list of rows": b"rows: [{seed: 1}]\n",
     "names that are numbers": b"model_config: {1: 2}\n1: 2\n",
 }
 
