@@ -32,7 +32,7 @@ BATCH_OF_EVALUATION = 50
 
 @dataclass(frozen=True)
 class Part:
-    """One part of the training.
+    """Part of the training.
 
     Args:
         steps: optimiser steps over which the learning rates fall to 0, with rewards to 5 %.

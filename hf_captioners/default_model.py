@@ -37,7 +37,7 @@ class ListedModel:
 
     @property
     def introduction(self) -> str:
-        """One line: which captioner this is, how good it is, and the terms of its weights."""
+        """Name, measured quality and licence of the default captioner, in one line."""
         figures = [f"{METRIC_TITLES.get(name, name)} {value:.3f}" for name, value in self.metrics.items()]
         measured = f"{', '.join(figures)}{f' on {self.data}' if self.data else ''}"
         parts = (self.name, measured if figures else None, self.terms)

@@ -340,7 +340,7 @@ class PositionTable(nn.Module):
 
 
 class DecoderStep(NamedTuple):
-    """What all layers of a text decoder read beside the stream.
+    """Inputs that all layers of a text decoder read beside the hidden states.
 
     Args:
         encoder_outputs: of B images.

@@ -520,7 +520,7 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
     def get_region_features(
         self, pixel_values: Tensor, view_mask: Tensor | None = None, **vision_inputs: Tensor
     ) -> RegionFeatures:
-        """What the vision part makes of images `[B, C, H, W]`: the features that may be computed once and stored.
+        """Compute the features of images `[B, C, H, W]` that may be computed once and stored.
 
         For several views `[B, V, C, H, W]` see `CaptioningEncoder.get_region_features`.
         """

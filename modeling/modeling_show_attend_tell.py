@@ -231,7 +231,7 @@ class LayerRecord(NamedTuple):
 
 
 class ShowAttendTellLayer(GradientCheckpointingLayer):
-    """One LSTM layer with its attention and visual gate, over all tokens of a batch of captions."""
+    """LSTM layer with its attention and visual gate, over all tokens of a batch of captions."""
 
     def __init__(self, config: ShowAttendTellConfig, word_size: int) -> None:
         super().__init__()

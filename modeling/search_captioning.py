@@ -358,7 +358,7 @@ class PoolBeams(RecordingBeams):
 
 
 class GroupPoolBeams(PoolBeams):
-    """One group of the diverse beam search of the ImageCaptioning.pytorch family (Vijayakumar et al., 2018).
+    """Group of the diverse beam search of the ImageCaptioning.pytorch family (Vijayakumar et al., 2018).
 
     The `pool_groups` groups have K / groups beams each and search one after the other. Later groups avoid the words of
     the earlier ones: a word loses `pool_diversity` for each beam of an earlier group that has it at the same step. As

@@ -1,4 +1,4 @@
-"""What all tests share: real data, fresh processes, files made once a run; reports of CPU seconds and parity."""
+"""Fixtures of all tests: real data, fresh processes, files made once a run; reports of CPU seconds and parity."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""What `conftest.py` gives to all tests."""
+"""Fixtures of `conftest.py`."""
 
 import os
 import subprocess

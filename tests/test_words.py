@@ -153,6 +153,25 @@ def phrases_found(texts: dict[str, str]) -> list[str]:
     return [f"{name}, {place}" for name, text in texts.items() for p in patterns for place in places(text, p)]
 
 
+VAGUE_START = re.compile(r"(What|Whether those|Those|One)\b")
+
+
+def vague_first_lines(texts: dict[str, str]) -> list[str]:
+    """First lines of docstrings that begin with a word for the thing instead of its name."""
+    found = []
+    for name, text in texts.items():
+        for node in ast.walk(ast.parse(text)) if name.endswith(".py") else ():
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                first = (ast.get_docstring(node) or "").partition("\n")[0]
+                found += [f"{name}: {first}"] if VAGUE_START.match(first) else []
+    return found
+
+
+@each_folder
+def test_first_lines_of_docstrings(folder):
+    assert vague_first_lines(texts_of(folder)) == []
+
+
 @each_folder
 def test_words(folder):
     assert words_found(texts_of(folder)) == []
@@ -182,5 +201,8 @@ def test_forbidden_words_are_found():
     assert not words_found({"hf_captioners/data/scene_captions.py": allowed}) and words_found({"b.py": allowed})
     assert names_found({"a.py": f"def f({NAMES[-2]}): pass"}) == [f"a.py: {NAMES[-2]}"]
     assert names_found({"a.md": f"see `x.{NAMES[0]}`"}) and not names_found({"a.md": NAMES[-2]})
+    for first in ("What a run says.", "One row.", "Those of a row.", "Whether those of a row do."):
+        assert vague_first_lines({"a.py": f'def f():\n    """{first}"""\n'}), first
+    assert not vague_first_lines({"a.py": '"""Whatever. One."""'})
     for phrase in PHRASES:
         assert phrases_found({"a.py": "# " + phrase.replace("...", "of its own").replace(" ", "\n# ", 1)}), phrase

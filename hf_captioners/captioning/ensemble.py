@@ -40,7 +40,7 @@ class EnsembleEncoderOutput(ModelOutput):
 
 
 class EnsembleCache(Cache):
-    """One cache per member; empty until the first step, in which every member makes its own."""
+    """Caches of all members; empty until the first step, in which every member makes its own."""
 
     def __init__(self) -> None:
         super().__init__(layers=[])
@@ -170,7 +170,7 @@ class CaptionerEnsemble(CaptioningPreTrainedModel, CaptionGenerationMixin):
 
     @property
     def captions_depend_on_batch(self) -> bool:
-        """Whether those of a member do."""
+        """True if any member's captions depend on the batch."""
         return any(member.captions_depend_on_batch for member in self.members)
 
     def _prepare_generation_config(self, generation_config: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:

@@ -47,7 +47,7 @@ def value_of(table: pyarrow.Table, column: str) -> Any:
 
 
 class ProcessState(NamedTuple):
-    """What a process of Ray takes over from the one that started the job.
+    """Settings that a process of Ray takes over from the process that started the job.
 
     Args:
         folder: the working directory, where relative names begin.

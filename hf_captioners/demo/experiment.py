@@ -40,7 +40,7 @@ QUICK = Scale(labelled=320, texts=100, language_steps=20, images=20, epochs=1, u
 
 @dataclass
 class Run:
-    """One fine-tuning and its evaluation.
+    """Fine-tuning and its evaluation.
 
     Args:
         pretrained: whether the decoder started from the language model.
@@ -65,7 +65,7 @@ class Run:
 
 @dataclass
 class Parts:
-    """What all fine-tunings share.
+    """Models and data that all fine-tunings share.
 
     Args:
         language_model: the pretrained GPT-2.

@@ -1,4 +1,4 @@
-"""What a caption of a drawn scene states, compared with the drawing: number, colour, shape and place."""
+"""Facts that a caption of a drawn scene states, compared with the drawing: number, colour, shape and place."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""One HTML page of explanations, without other files."""
+"""HTML page of explanations, without other files."""
 
 import io
 from collections.abc import Mapping

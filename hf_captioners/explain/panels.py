@@ -1,4 +1,4 @@
-"""What the drawings and the page of explanations share: colours of weights, and the strongest regions."""
+"""Colours of attention weights and the strongest regions, for the drawings and the page of explanations."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""One shard of a feature store: its header is checked against the file before the numbers are mapped."""
+"""Shard of a feature store: its header is checked against the file before the numbers are mapped."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ OTHER_TOKENS = ("sequence_bias", "force_words_ids", "forced_decoder_ids", "const
 
 @dataclass(frozen=True)
 class TrimmedCaptioner:
-    """What `write_trimmed_captioner` wrote.
+    """Result of `write_trimmed_captioner`.
 
     Args:
         folder: directory of the trimmed captioner.

@@ -136,7 +136,7 @@ def _constant(text: str) -> Callable[[str], str]:
 
 
 class _Rule(NamedTuple):
-    """One rule of the lexer."""
+    """Rule of the lexer."""
 
     starts: str  # first characters of possible matches, in lower case; empty for any
     pattern: str

@@ -13,7 +13,7 @@ MetricFunction = Callable[..., Any]
 
 
 class Score(NamedTuple):
-    """One score of a metric.
+    """Score of a metric.
 
     Attributes:
         name: of the score, such as `bleu_4`.
@@ -30,7 +30,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Metric:
-    """One entry of the table.
+    """Entry of the table of metrics.
 
     Args:
         function: `module:function`, or the function itself. It is called with `predictions` (one tokenised caption per

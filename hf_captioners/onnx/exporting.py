@@ -41,7 +41,7 @@ OTHER_ENTRIES = {
 
 @dataclass
 class ExportedCaptioner:
-    """What an export wrote.
+    """Result of an export.
 
     Args:
         folder: the exported folder.

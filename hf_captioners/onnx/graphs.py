@@ -52,7 +52,7 @@ class EncoderGraph(nn.Module):
 
 
 class StepGraph(nn.Module):
-    """One step of the decoder with its cache as tensors.
+    """Decoder step with its cache as tensors.
 
     Args:
         model: a captioner.

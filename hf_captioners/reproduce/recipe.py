@@ -61,7 +61,7 @@ REPRODUCES = "reproduces"
 
 @dataclass(frozen=True)
 class Regime:
-    """One column of a published row, such as a share of the training captions.
+    """Column of a published row, such as a share of the training captions.
 
     Args:
         arguments: arguments that are added to those of the recipe.

@@ -20,7 +20,7 @@ STARTED, DONE, FAILED = "begun", "done", "failed"
 
 @dataclass(frozen=True)
 class Run:
-    """One run: a row, a regime and a seed.
+    """Run of a row, a regime and a seed.
 
     Args:
         recipe: the recipe of the row.
@@ -43,7 +43,7 @@ class Run:
 
     @property
     def names(self) -> dict[str, str]:
-        """What identifies the regime in a table."""
+        """Names that identify the regime in a table."""
         published = self.recipe.published
         assert published is not None
         return {"paper": published.paper, "table": published.table, "row": published.row, "regime": self.regime}

@@ -1,4 +1,4 @@
-"""What a training run says: its size before it starts, its time after the first steps, evaluations in one line."""
+"""Progress messages of training: size before the start, remaining time after some steps, evaluations in one line."""
 
 import math
 import time

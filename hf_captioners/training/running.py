@@ -94,7 +94,7 @@ class TestArguments:
 
 @dataclass
 class TrainingResult:
-    """What `train_captioner` returns.
+    """Result of `train_captioner`.
 
     Args:
         trainer: the trainer, with the saved model.

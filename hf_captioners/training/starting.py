@@ -121,7 +121,7 @@ class ModelArguments(AdapterArguments):
 
     @property
     def description(self) -> str:
-        """What the captioner starts from, in words."""
+        """Origin of the captioner's weights, in words."""
         if self.model is not None:
             return f"the captioner {self.model}{' with a LoRA adapter' if self.use_peft else ''}"
         new = "random weights with the sizes of " if self.random_language_model else ""

@@ -1,4 +1,4 @@
-"""What captioning files imports."""
+"""Modules that the captioning of files imports."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What you have at hand: a folder of images with captions, a small GPT-2, a small vision model, a captioner."""
+"""Fixtures: a folder of images with captions, a small GPT-2, a small vision model, a captioner."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""What people mistype, for every command: the arguments, and the name that they meant or the fault that is named.
+"""Misspelled arguments of every command, each with the name that was meant or the fault that is named.
 
 As a program, this file runs all of them in one process that has imported nothing, and prints, for each, its exit
 status, the lines that it wrote, which of torch, transformers and datasets were imported for it, and how

@@ -273,7 +273,7 @@ def test_files_that_are_left_out_are_named(folder, captioner, capsys):
 
 
 def test_training_refuses_captions_that_nobody_changed(folder, caption, captioner, tmp_path, capsys):
-    """Those of people are taken, and generated ones if that is typed."""
+    """Captions of people are taken, and generated captions if that is typed."""
     (folder / "2.png").unlink()
     assert caption()[0] == 0
     for name, text in texts(folder).items():

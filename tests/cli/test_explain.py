@@ -52,7 +52,7 @@ def test_explain_own_caption(kind, ending, request, images, tmp_path, capsys):
 
 
 def test_several_images(word_captioner, images, tmp_path, monkeypatch, capsys):
-    """One page, or a folder of drawings; one drawing cannot have several images."""
+    """A page, or a folder of drawings; a drawing cannot have several images."""
     monkeypatch.chdir(tmp_path)
     two = [str(images / f"scene_00{index}.png") for index in (0, 1)]
     typed = ["explain", *two, "--model", word_captioner, "--num_beams", "1"]

@@ -43,7 +43,7 @@ def place(tmp_path_factory, images, language_model, vision_model, captioner):
 
 @pytest.fixture(scope="module")
 def results(place):
-    """What happened with each of the list, in one cold process."""
+    """Outcome of each case of the list, in one cold process."""
     own = {**os.environ, "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, str(ROOT / "tests/cli/misspellings.py")]
     done = subprocess.run(command, cwd=place, env=own, capture_output=True, text=True)

@@ -42,7 +42,7 @@ def with_local_names(text: str, reader) -> str:
 
 
 def test_first_screen():
-    """What it is, the two commands, and five lines that caption an image."""
+    """The first screen says what the library is, and has two commands and five lines that caption an image."""
     first = "\n".join(README.splitlines()[:22])
     assert "make demo" in first and "make test" in first and 'pipeline("image-captioning"' in first
     assert len([line for line in BLOCKS[1][1].splitlines() if line.strip()]) <= 5

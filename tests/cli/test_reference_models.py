@@ -57,7 +57,7 @@ def test_a_dry_run_trains_and_pushes(language_model, vision_model, fork_server, 
 
 
 def test_make_knows_them():
-    """What the targets run, and that workflows run the tests on the oldest and the newest versions."""
+    """The targets run the script, and workflows run the tests on the oldest and the newest versions."""
     development = "git+https://github.com/huggingface/transformers"
     for target, expected in (
         ("test-oldest", ["--resolution lowest-direct", ".venv-oldest/bin/python -m pytest"]),

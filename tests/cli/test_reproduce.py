@@ -128,7 +128,7 @@ def test_what_is_done_is_not_done_again(toy):
 
 
 def test_a_run_is_never_resumed_with_other_arguments(toy, capsys):
-    """What is done or was interrupted stays as it is; what failed starts again."""
+    """Finished and interrupted runs stay as they are; failed runs start again."""
     typed, output = toy
     assert main([*typed, "--row", "open"]) == 0
     assert main([*typed, "--row", "open", "--learning_rate", "5e-4"]) == 2

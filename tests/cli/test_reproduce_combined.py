@@ -86,7 +86,7 @@ def evaluated(output):
 
 
 def test_members_are_trained_first(toy, capsys):
-    """What a row combines is planned with it; it is evaluated as its members are tested, and only once."""
+    """Members are planned with the row, which is evaluated as they are tested, and only once."""
     typed, _, output, calls = toy
     more = ["--table", "2", "--data_dir", "here", "--use_cpu"]
     assert main([*typed, *more, "--dry_run"]) == 0

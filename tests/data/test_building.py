@@ -1,4 +1,4 @@
-"""What holds for every data set: streams, shares of processes, copies, a full disk."""
+"""Properties of every data set: streams, shares of processes, copies, a full disk."""
 
 import errno
 

@@ -1,4 +1,4 @@
-"""What `benchmarks/attention_on_objects.py` compares with: the pixels of objects, and the nouns that name them."""
+"""Truth of `benchmarks/attention_on_objects.py`: the pixels of objects, and the nouns that name them."""
 
 import importlib.util
 from pathlib import Path

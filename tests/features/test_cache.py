@@ -111,7 +111,7 @@ def test_features_that_do_not_fit_are_refused(tmp_path, make_captioner, processo
 
 
 def test_data_sets_share_what_they_have_in_common(tmp_path, make_captioner, processor, scenes, monkeypatch):
-    """One store per extractor: a second data set adds only its own images, and each image is stored once."""
+    """There is one store per extractor: a second data set adds only its own images, and each image is stored once."""
     cache, computed = cache_of(tmp_path, make_captioner(), processor), []
     extract = FeatureCache._extract
     monkeypatch.setattr(

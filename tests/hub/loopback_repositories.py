@@ -58,7 +58,7 @@ class Commit:
 
 @dataclass
 class Repository:
-    """One repository: branches (`main`, `refs/pr/1`, ...), each a list of commits with the newest last."""
+    """Repository: branches (`main`, `refs/pr/1`, ...), each a list of commits with the newest last."""
 
     kind: str
     name: str

@@ -248,7 +248,7 @@ def test_a_resumed_run_does_not_know_its_time(make_trainer, tmp_path):  # noqa: 
 
 
 def test_training_pushes_whole_checkpoints(make_trainer, hub, tmp_path):  # noqa: F811
-    """One commit per save, each a captioner that loads, without other files of the run."""
+    """Every save is one commit, a captioner that loads, without other files of the run."""
     trainer = make_trainer(push_to_hub=True, hub_model_id="tester/trained", hub_always_push=True)
     trainer.train()
     trainer.push_to_hub()

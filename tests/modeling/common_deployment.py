@@ -161,7 +161,7 @@ class CompilerChecks(CaptionerCase):
     @pytest.mark.slow
     @pytest.mark.parametrize(("way_in", "backend"), [("pixels", "aot_eager"), ("regions", "inductor")])
     def test_compiled_forward(self, model, way_in, backend):
-        """One graph without breaks, also with the backend that generates C++."""
+        """The forward is one graph without breaks, also with the backend that generates C++."""
         inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
         compiled = torch.compile(clone(model), fullgraph=True, backend=backend)
         with torch.no_grad():

@@ -366,7 +366,7 @@ class AttentionChecks(CaptionerCase):
         assert all(weights is not None for weights in attentions)
 
     def test_every_part_has_its_own_attention_implementation(self):
-        """Those of a dictionary, when a model is built and when it is changed."""
+        """A dictionary names the parts, when a model is built and when it is changed."""
         config = self.make_config(vision_config=copy.deepcopy(self.vision), region_feature_size=FEATURE_SIZE)
         parts = {name: "eager" for name in config.sub_configs if getattr(config, name) is not None}
         model = AutoModelForImageTextToText.from_config(config, attn_implementation={"": "sdpa", **parts})
@@ -389,7 +389,7 @@ class AttentionChecks(CaptionerCase):
         assert_computed_alike(model(**inputs).logits, expected)
 
     def test_attention_maps(self):
-        """One distribution over the visible regions for each generated token, several captions per image too."""
+        """Each generated token has a distribution over the visible regions, with several captions per image too."""
         model = self.make_model(attn_implementation="eager")
         inputs = self.inputs("regions")
         sequences = model.generate(**inputs, num_beams=2, num_return_sequences=2, max_new_tokens=5)

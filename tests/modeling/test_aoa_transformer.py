@@ -29,7 +29,7 @@ class TestAoATransformer(CaptionerChecks):
         return AoATransformerProcessor(images, prepare_gpt2_tokenizer(tiny_gpt2_tokenizer()))
 
     def test_gates(self, model):
-        """One of each layer and token, in (0, 1)."""
+        """Each layer and token has a gate in (0, 1)."""
         out = model(**self.inputs("regions"), decoder_input_ids=self.captions(model), output_gates=True)
         assert len(out.gates) == 2
         for gate in out.gates:

@@ -151,7 +151,7 @@ def test_saved_loaded_and_exported(family, tmp_path):
 @pytest.mark.slow
 @torch.no_grad()
 def test_a_fresh_process_without_the_package_computes_the_same(fork_server, tmp_path):
-    """One process loads a captioner of every family; logits of its own caption are equal."""
+    """A process loads a captioner of every family; logits of its own caption are equal."""
     expected = {}
     for family in FAMILIES:
         folder, model, (pixels, mask) = tmp_path / family, make_captioner(family), padded_images(family)

@@ -89,7 +89,7 @@ class TestETAWithGivenAttributes(ETACase, OutputChecks, MaskChecks, EncoderOnceC
         assert_close(model(**regions, **given, decoder_input_ids=captions).logits, expected)
 
     def test_given_attributes_replace_detected_ones(self, model):
-        """Those that the detector finds, given, change nothing; others do. Their order and padding do not matter."""
+        """Detected attributes, given, change nothing; others do. Their order and padding do not matter."""
         regions, captions = super().inputs("regions"), self.captions(model)
         found = model.get_encoder()(**regions)
         assert found.attribute_probabilities.shape == (IMAGES, 3)

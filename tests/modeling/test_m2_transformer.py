@@ -91,7 +91,7 @@ class TestM2Transformer(M2TransformerCase, CaptionerChecks):
 
     @pytest.mark.parametrize("level_gate", ("sigmoid", "softmax"))
     def test_gates(self, level_gate):
-        """One per layer, token and level, in (0, 1); those of a softmax sum to 1."""
+        """Each layer, token and level has a gate in (0, 1); the gates of a softmax sum to 1."""
         model = self.make_model(level_gate=level_gate)
         out = model(**self.inputs("regions"), decoder_input_ids=self.captions(model), output_gates=True)
         assert len(out.gates) == 2

@@ -29,7 +29,7 @@ OPTIONS = [
 
 
 class ShowAttendTellCase(CaptionerCase):
-    """One LSTM layer as wide as the word embeddings, so that both can share a matrix."""
+    """LSTM layer as wide as the word embeddings, so that both can share a matrix."""
 
     returns_used_cross_attentions = False
 

@@ -123,7 +123,7 @@ class NarrowConfig(ToyConfig):
     ],
 )
 def test_declared_fields_are_checked(fields, message):
-    """Those of the base classes too; a field that is declared again follows the last declaration."""
+    """Fields of base classes are checked too; a field that is declared again follows the last declaration."""
     assert NarrowConfig(weight=2.0).inner_size is None, "None, the default, is no size"
     with pytest.raises(ValueError, match=message):
         NarrowConfig(**fields)

@@ -244,7 +244,7 @@ def test_language_models_are_refused(tmp_path):
 
 @torch.no_grad()
 def test_mobilenet_of_transformers_equals_timm(material):
-    """One set of ImageNet weights through both libraries: the same map of an image."""
+    """The same ImageNet weights give the same map of an image in both libraries."""
     folder = material / "mobilenetv2"
     if not folder.is_dir():
         pytest.skip(f"no trained backbone at {folder}")

@@ -23,7 +23,7 @@ precisions = pytest.mark.parametrize("precision", PRECISIONS)
 
 
 class Case:
-    """One folder at one precision: captioner, the authors' weights as leaves, and comparison.
+    """Folder at one precision: captioner, the authors' weights as leaves, and comparison.
 
     Args:
         folder: name of the folder, `family/variant`.
@@ -167,7 +167,7 @@ def of_visible_queries(weights, visible):
 
 @torch.no_grad()
 def compare_steps(case: Case) -> None:
-    """One word at a time with the cache: states and log-probabilities."""
+    """Compare states and log-probabilities word by word, with the cache."""
     encoded, cache, logprobs, states = case.model.model.encoder(**case.images), RecurrentCache(), [], []
     steps = case.figures.config["decoder_steps_run"]
     for step in range(steps):

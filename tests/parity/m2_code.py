@@ -136,7 +136,7 @@ def compare_gradients(code: CodeBase, comparison: Comparison, prefix: str, model
 
 @torch.no_grad()
 def compare_cached(code: CodeBase, comparison: Comparison, figures: Figures, model) -> None:
-    """One token at a time, with the cache."""
+    """Compare token by token, with the cache."""
     ids, cache, steps = figures.inputs["input_ids"], None, []
     real = ids != figures.config["pad_token_id"]
     encoded = model.model.encoder(region_features=figures.inputs["features"])

@@ -57,7 +57,7 @@ def own_name(name: str) -> str:
 
 
 class Case:
-    """One folder at one precision."""
+    """Folder at one precision."""
 
     def __init__(self, folder: str, precision: str) -> None:
         self.figures = Figures.load(folder)
@@ -250,7 +250,7 @@ WEIGHED = [folder if folder.endswith(QUICK) else pytest.param(folder, marks=pyte
 
 @pytest.mark.parametrize("folder", WEIGHED)
 def test_every_weight_matters(folder):
-    """One entry of each weight, moved by 1e-2, changes a figure. A variant has those of its fusion only."""
+    """Moving one entry of each weight by 1e-2 changes a figure. A variant has the weights of its fusion only."""
     case = Case(folder, "float64")
     own = dict(case.model.named_parameters())
     compare_losses(case)

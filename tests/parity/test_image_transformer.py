@@ -42,7 +42,7 @@ CANNOT_MATTER = {
 
 
 class GraphCase(Case):
-    """One folder: regions with the released relations."""
+    """Folder of regions with the released relations."""
 
     @property
     def images(self) -> dict:

@@ -27,7 +27,7 @@ precisions = pytest.mark.parametrize("precision", PRECISIONS)
 
 
 class Case:
-    """One folder at one precision: captioner, the authors' weights as leaves, and comparison."""
+    """Folder at one precision: captioner, the authors' weights as leaves, and comparison."""
 
     def __init__(self, folder: str, precision: str) -> None:
         self.figures = Figures.load(folder)
@@ -175,7 +175,7 @@ def compare_program_gradients(case: Case) -> None:
 
 @torch.no_grad()
 def compare_program_steps(case: Case) -> None:
-    """One word at a time with the cache: states, memories and contexts."""
+    """Compare states, memories and contexts word by word, with the cache."""
     inputs, model, cache = program_inputs(case), case.model, RecurrentCache()
     encoded = model.model.encoder(region_features=inputs["region_features"])
     states = model.model.decoder.first_states(encoded, len(inputs["labels"]), None)
@@ -295,7 +295,7 @@ def compare_gradients(case: Case) -> None:
 
 @torch.no_grad()
 def compare_steps(case: Case) -> None:
-    """One word at a time with the cache: memories, contexts before the gate, and the same log-probabilities."""
+    """Compare memories, contexts before the gate and log-probabilities word by word, with the cache."""
     inputs, model, cache = sorted_inputs(case), case.model, RecurrentCache()
     real = inputs["labels"] != -100
     encoded = model.model.encoder(region_features=inputs["region_features"])

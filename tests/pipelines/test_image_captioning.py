@@ -245,7 +245,7 @@ def test_prompts_of_different_lengths_in_a_batch(captioners, images):
 
 
 def test_studies_of_several_views(captioners, images):
-    """One caption per study, in any batch and for any form of the views."""
+    """A study has one caption, in any batch and for any form of the views."""
     captioner = next(one for one in captioners.values() if one._is_native)
     studies = [images[:2], images[2:3], images[:3]]
     options = {"num_beams": 2, "return_scores": True}

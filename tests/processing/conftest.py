@@ -39,5 +39,5 @@ def processor(build):
 
 @pytest.fixture(scope="session")
 def processor_for_properties():
-    """One processor for all examples of a property."""
+    """Processor of all examples of a property."""
     return CaptioningProcessor(CaptioningImageProcessor(size={"height": 8, "width": 8}), word_tokenizer())

@@ -251,7 +251,7 @@ class TestCall:
             processor(text="a", padding="longer")
 
     def test_forms_of_transformers(self, processor):
-        """One result for options of each modality, of all and flat ones; no option is given twice."""
+        """Options of each modality, of all and flat ones have one result; no option is given twice."""
         settings, options = {"do_normalize": False}, {"padding": "max_length", "max_length": 5}
         flat = processor(images=IMAGE, text="a dog", **settings, **options, return_tensors="pt")
         forms = (

@@ -1,4 +1,4 @@
-"""What attacks start from: small images, data sets, models and captioners, made once in a folder."""
+"""Material of the attacks: small images, data sets, models and captioners, made once in a folder."""
 
 import os
 from functools import cached_property

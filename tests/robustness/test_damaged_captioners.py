@@ -1,4 +1,4 @@
-"""One list of damage, against torch and onnxruntime: one line names the captioner, before anything large is made."""
+"""A list of damage, against torch and onnxruntime: one line names the captioner, before anything large is made."""
 
 import json
 import resource

@@ -162,7 +162,7 @@ def test_damaged_exif_does_not_matter(form, fault, tmp_path):
 
 
 def test_mutated_images_are_read_the_same_twice_or_named(tmp_path):
-    """What the check calls fine is read, and read again; everything else is a ValueError with the name."""
+    """Images that pass the check are read, and read again; all others are a ValueError with the name."""
     rng = np.random.default_rng(7)
     base = PIL.Image.fromarray(rng.integers(0, 255, (24, 24, 3), dtype=np.uint8))
     seeds = [encoded(base, form, exif=ORIENTATION) for form in ("JPEG", "PNG", "WEBP", "TIFF")]

@@ -26,7 +26,7 @@ OPTIONS = {"num_beams": 2, "max_new_tokens": 10}
 
 
 class Outcome(NamedTuple):
-    """What became of an image.
+    """Outcome of captioning an image.
 
     Args:
         caption: None if it cannot be read.

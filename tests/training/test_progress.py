@@ -1,4 +1,4 @@
-"""What a training run says: its size, its time, its figures in one line; parts that do not fit are refused."""
+"""Progress messages of training: size, time, figures in one line; parts that do not fit are refused."""
 
 from types import SimpleNamespace
 

@@ -96,7 +96,7 @@ def test_a_run_takes_the_update_rule_of_the_program(make_trainer, tmp_path):
 
 
 def test_every_element_of_a_gradient_is_clipped(make_trainer, make_captioner):
-    """One plain step of rate 1 moves no weight further than the clip, and at least one exactly that far."""
+    """A plain step of rate 1 moves no weight further than the clip, and at least one exactly that far."""
     trainer = make_trainer(
         make_captioner(), max_grad_value=1e-3, learning_rate=1.0, optim="sgd", max_steps=1, eval_strategy="no"
     )

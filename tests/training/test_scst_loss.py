@@ -113,7 +113,7 @@ def test_the_share_of_the_mean_baseline_shows(policy):
 
 
 def test_the_loss_of_beams_by_hand():
-    """One image, two beams of 2 and 3 tokens, longest caption 4 tokens, rewards 1 and 3."""
+    """An image, two beams of 2 and 3 tokens, longest caption 4 tokens, rewards 1 and 3."""
     logprobs = torch.tensor([[[-1.0, -2.0, -9.0], [-0.5, -0.5, -1.0]]])
     real = torch.tensor([[[True, True, False], [True, True, True]]])
     rewards = torch.tensor([[1.0, 3.0]])

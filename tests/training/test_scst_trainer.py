@@ -1,4 +1,4 @@
-"""One step of self-critical training, and whole small runs, for this library's captioners and for others."""
+"""A step of self-critical training, and whole small runs, for this library's captioners and for others."""
 
 import numpy as np
 import pytest

@@ -268,7 +268,7 @@ def test_needs_a_processor_and_refuses_other_orders(make_trainer, make_captioner
 
 
 def test_evaluate_and_test_report_the_same(make_trainer, scenes):
-    """One path computes both: the same names, and equal values for the same images and settings."""
+    """Both have the same names, and equal values for the same images and settings."""
     trainer = make_trainer()
     rows = scenes["validation"]
     evaluated = {

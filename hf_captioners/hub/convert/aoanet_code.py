@@ -1,4 +1,4 @@
-"""What conversions of AoANet's program, and of those built on it (Image Transformer, ZoDIAC in AoANet), share."""
+"""Shared parts of the conversions from AoANet's code and code built on it (Image Transformer, ZoDIAC in AoANet)."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the checkpoints of VisualGPT's code base share: VisualGPT and its baselines with a GPT-2 block.
+"""Shared parts of checkpoints of VisualGPT's code: VisualGPT and its baselines with a GPT-2 block.
 
 Weights do not contain the number of heads and the ids of the begin, end and padding tokens. Their defaults are GPT-2's
 64 features per head and, for GPT-2's vocabulary, the released ids.

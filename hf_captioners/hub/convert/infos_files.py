@@ -14,7 +14,7 @@ from hf_captioners.hub.safe_unpickling import Record, program_dictionary
 
 @dataclass(frozen=True)
 class Infos:
-    """What a conversion reads from an infos file.
+    """Options and vocabulary that a conversion reads from an infos file.
 
     Attributes:
         path: the file.

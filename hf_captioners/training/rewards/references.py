@@ -1,4 +1,4 @@
-"""What rewards by metrics prepare: the tokenised captions of a training set, and their document frequencies."""
+"""Tokenised captions of a training set and their document frequencies, for rewards by metrics."""
 
 import copy
 from collections.abc import Sequence
