@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from hf_captioners.training.parser import read_arguments
     from hf_captioners.training.starting import check_fields
 
-    for one in runs:
+    for one in (run for run in runs if not run.members):  # the others train nothing
         check_fields(read_arguments(one.arguments(overrides)).model)
 
     def announce(number: int, one: Run) -> None:

@@ -56,7 +56,7 @@ def test_a_hub_that_does_not_answer_is_no_mistake(hub):  # what loads the model 
 
 
 def test_no_connection_to_the_hub(hub, images, captioner, capsys, monkeypatch):
-    """The error is one line at once: the library would try again for half a minute; a cached model needs no connection."""
+    """The error is one line, at once: the library would try for half a minute; a cached model needs no connection."""
     push("tester/model", model_type="gpt2")
     HfApi().hf_hub_download("tester/model", "config.json")
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", CLOSED)

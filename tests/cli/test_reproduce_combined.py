@@ -103,6 +103,16 @@ def test_members_are_trained_first(toy, capsys):
     assert len(calls.read_text().splitlines()) == 4
 
 
+def test_fields_of_the_members_architecture(toy, tmp_path):
+    """A row that combines others has no architecture of its own: fields of theirs are checked with them."""
+    typed, folder, _, calls = toy
+    for row in ("one", "two"):
+        (folder / f"{row}.yaml").write_text("architecture: zodiac" + MEMBER.format(row=row))
+    (tmp_path / "sizes.yaml").write_text("model_config: {decoder_layers: 2, zodiac_dropout: 0.3}\n")
+    assert main([*typed, "--table", "2", "--with", str(tmp_path / "sizes.yaml")]) == 0
+    assert len(calls.read_text().splitlines()) == 4
+
+
 def test_members_of_asked_rows_are_planned_once(toy, capsys):
     """Runs that are asked for and combined are the same runs; regimes that the row lacks are those of its members."""
     typed, *_ = toy
