@@ -36,7 +36,7 @@ export HF_HUB_OFFLINE ?= 1
 # Without compiled files, each of the many processes of the tests compiles what it imports, torch and transformers too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo docs test test-all test-oldest test-newest test-extras test-transformers test-without-torch attack quality style bench reference-models clean
+.PHONY: help demo docs test quick test-all test-oldest test-newest test-extras test-transformers test-without-torch attack quality style bench reference-models clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -58,6 +58,10 @@ docs: $(STAMP)  ## build the site: build/site/index.html
 
 test: $(STAMP)  ## run the fast tests
 	$(PY) $(PYTEST)
+
+quick: $(STAMP)  ## run tests in one process: T=tests/modeling/test_layers.py ARGS="-k softmax"; without T, those of changed files
+	T="$(or $(T),$$($(PY) -m tests.changed))"; test -n "$$T" || { echo "No changed file has tests."; exit; }; \
+		$(PY) -m pytest -q -n0 $$T $(ARGS)
 
 test-all: $(STAMP)  ## run all tests, slow ones included
 	$(PY) $(PYTEST) -m ""

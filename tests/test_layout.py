@@ -5,13 +5,12 @@ import importlib
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
+from tests.layout import ARROWS, LEAVES, MAP, PAGE, ROOT, folder_imports, imported_modules, layout_map, module_graph
 from tests.variants import slow_unless
 
-ROOT = Path(__file__).parents[1]
 TOP_LEVEL = {"hf_captioners", "modeling", "processing", "hub_cards", "tests", "pyproject.toml", "README.md"}
 BESIDE = {"docs", "default_captioner", "examples", "benchmarks", "Makefile", "LICENSE"} | {
     "CHANGELOG.md",
@@ -19,40 +18,6 @@ BESIDE = {"docs", "default_captioner", "examples", "benchmarks", "Makefile", "LI
     "SECURITY.md",
     "CITATION.cff",
     "mkdocs.yml",
-}
-# Leaf modules of the package: every folder may import them; they import nothing of the project.
-LEAVES = {
-    "architectures",
-    "default_model",
-    "image_names",
-    "inert_text",
-    "names",
-    "output_files",
-    "processor_settings",
-    "_version",
-}
-BELOW_LOADING = {"modeling", "processing", "pipelines", "metrics", "data", "features", "loading"}
-# folder or module -> folders of this project that it may import
-ARROWS: dict[str, set[str]] = {
-    "modeling": set(),
-    "processing": set(),
-    "metrics": set(),
-    "loading": {"modeling", "processing"},
-    "pipelines": {"modeling", "processing"},
-    "hub": {"modeling", "processing", "pipelines", "loading", "metrics"},
-    "data": {"processing", "metrics"},
-    "features": {"modeling", "processing", "data", "loading"},
-    "captioning": BELOW_LOADING | {"onnx"},
-    "explain": BELOW_LOADING,
-    "server": {"captioning"},
-    "onnx": {"modeling", "processing", "loading"},
-    "training": BELOW_LOADING | {"hub"},
-    "reproduce": BELOW_LOADING | {"hub", "training"},
-    "demo": BELOW_LOADING | {"hub", "training", "explain"},
-    "review": {"captioning", "data", "metrics", "processing"},
-    "registration": {"modeling", "processing", "pipelines", "hub"},
-    "cli": BELOW_LOADING
-    | {"hub", "training", "reproduce", "demo", "explain", "captioning", "onnx", "review", "server"},
 }
 TRAVELLING = ("modeling", "processing", "hf_captioners/pipelines")
 TRAVELLING_IMPORTS = {
@@ -79,48 +44,6 @@ def tracked() -> list[str]:
     if listing.returncode:
         pytest.skip("not a git checkout")
     return listing.stdout.split("\n")
-
-
-def room_of(path: Path) -> str:
-    """Return the folder of the package that a file belongs to, or the module itself at the top of the package."""
-    parts = path.relative_to(ROOT).with_suffix("").parts
-    return parts[1] if parts[0] == "hf_captioners" else parts[0]
-
-
-def imported_modules(path: Path) -> list[tuple[int, str]]:
-    """Return (level, module) of every import statement; `from package import module` names the module."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found += [(0, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            if module == "hf_captioners":
-                found += [(node.level, f"{module}.{alias.name}") for alias in node.names]
-            else:
-                found.append((node.level, module))
-    return found
-
-
-def package_files() -> list[Path]:
-    files = [
-        *(ROOT / "hf_captioners").rglob("*.py"),
-        *(ROOT / "modeling").glob("*.py"),
-        *(ROOT / "processing").glob("*.py"),
-    ]
-    return sorted(path for path in files if "modules" not in path.parts and path.parent.name != "hub_cards")
-
-
-def rooms_imported(path: Path) -> dict[str, int]:
-    """Return the folders that a file imports, imports inside functions included."""
-    found = {}
-    for level, module in imported_modules(path):
-        parts = module.split(".")
-        if level == 0 and parts[0] == "hf_captioners" and len(parts) > 1:
-            found[parts[1]] = level
-        elif level > 1:
-            found["a folder above"] = level
-    return found
 
 
 def wrong_arrows(rooms: dict[str, set[str]]) -> list[str]:
@@ -150,32 +73,6 @@ def circle_in(graph: dict[str, set[str]]) -> list[str] | None:
     return next((found for name in sorted(graph) if (found := visit(name, []))), None)
 
 
-def module_graph() -> dict[str, set[str]]:
-    """Return the modules that each module imports, imports inside functions included."""
-    names = {}
-    for path in package_files():
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        parts = parts[1:] if parts[0] == "hf_captioners" else parts
-        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    graph: dict[str, set[str]] = {}
-    for name, path in names.items():
-        package = name if path.stem == "__init__" else name.rpartition(".")[0]
-        graph[name] = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.ImportFrom):
-                continue
-            if node.level:
-                base = package.split(".")[: len(package.split(".")) - node.level + 1] if package else []
-                module = ".".join([*base, *([node.module] if node.module else [])])
-            elif (node.module or "").startswith("hf_captioners"):
-                module = (node.module or "").removeprefix("hf_captioners").removeprefix(".")
-            else:
-                continue
-            targets = {f"{module}.{alias.name}".removeprefix(".") for alias in node.names}
-            graph[name] |= {target if target in names else module for target in targets} - {""}
-    return graph
-
-
 def test_top_level():
     names = {name.split("/")[0] for name in tracked() if name}
     assert names >= TOP_LEVEL
@@ -184,12 +81,14 @@ def test_top_level():
 
 def test_arrows():
     """Imports point one way, from the command line down to the models."""
-    rooms: dict[str, set[str]] = {}
-    for path in package_files():
-        if path.name != "__init__.py" or path.parent != ROOT / "hf_captioners":
-            rooms.setdefault(room_of(path), set()).update(rooms_imported(path))
+    rooms = folder_imports()
     assert set(rooms) - LEAVES == set(ARROWS), "a folder without arrows, or arrows without a folder"
     assert wrong_arrows(rooms) == []
+
+
+def test_map():
+    """The map of CONTRIBUTING.md is drawn from the present imports: `python -m tests.layout`."""
+    assert MAP.search(PAGE.read_text(encoding="utf-8"))[0] == layout_map()
 
 
 def test_a_wrong_arrow_is_found():

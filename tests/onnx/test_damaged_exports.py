@@ -287,7 +287,7 @@ def test_what_travels_imports_only_what_an_exported_folder_needs(exported):
     Of the library, what finds the installed captioner is imported, where the file is a part of the library.
     """
     from hf_captioners.onnx import onnx_captioner
-    from tests.test_layout import imported_modules
+    from tests.layout import imported_modules
 
     here = {name.removesuffix(".py") for name in TRAVELLING}
     in_library = (0, "hf_captioners.default_model")
