@@ -35,7 +35,7 @@ from transformers.pytorch_utils import Conv1D
 import hf_captioners.modeling  # noqa: F401 (registers the architectures)
 from hf_captioners.modeling.layers_attention import BeamFoldingCrossAttention
 from hf_captioners.modeling.layers_packed import PACKING, can_pack
-from hf_captioners.modeling.layers_recurrent import DotRegionAttention
+from hf_captioners.modeling.layers_region_attention import DotRegionAttention
 
 FEATURE_SIZE = 2048
 # What operators are for, by parts of their names; those that read the vocabulary otherwise choose tokens.

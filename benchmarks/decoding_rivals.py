@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, EncoderDecoderCache, GenerationMixin
 
-from hf_captioners.modeling.layers_recurrent import DotRegionAttention, LSTMState
+from hf_captioners.modeling.layers_recurrent import LSTMState
+from hf_captioners.modeling.layers_region_attention import DotRegionAttention
 
 
 def with_stock_search(model: Any) -> Any:

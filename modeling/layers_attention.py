@@ -1,14 +1,13 @@
-"""Sub-layers of Transformers (attention with beams on the query axis, feed-forward, residual), and decoder caches."""
+"""Sub-layers of Transformers (attention with beams on the query axis, feed-forward, residual), and their cache."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, EncoderDecoderCache
 from transformers import initialization as init
-from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -353,150 +352,20 @@ class Residual(ResidualRule, nn.Module):
         self.dropout = nn.Dropout(dropout)
 
 
-class RecurrentLayer(CacheLayerMixin):
-    """Cache of one recurrent layer: named tensors with one row for each text row.
-
-    States (`hidden`, `memory`, a running context) hold what the layer computed at the last token, `[rows, ...]`.
-    Records (running sums, for instance) keep an entry per token, `[rows, T, ...]`, so that they can be cropped.
-    """
-
-    is_sliding = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cumulative_length = 0
-        self.states: dict[str, Tensor] = {}
-        self.records: dict[str, Tensor] = {}
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate nothing: the tensors come with the first update."""
-        self.device, self.dtype, self.is_initialized = key_states.device, key_states.dtype, True
-
-    def update(  # type: ignore[override]
-        self, num_tokens: int, states: Mapping[str, Tensor], records: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Replace the states by those after `num_tokens` more tokens, and append the records of these tokens.
-
-        Returns:
-            The records of all tokens so far, `[rows, T, ...]`.
-        """
-        first = next(iter((*states.values(), *records.values())))
-        self.lazy_initialization(first, first)
-        self.states = dict(states)
-        for name, values in records.items():
-            before = [self.records[name]] if name in self.records else []
-            self.records[name] = torch.cat((*before, values), dim=1)
-        self.cumulative_length += num_tokens
-        return self.records
-
-    def get_seq_length(self) -> int:
-        """Return the number of tokens that the states have read."""
-        return self.cumulative_length
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the length of a mask over all tokens, and its offset."""
-        return self.cumulative_length + query_length, 0
-
-    def get_max_length(self) -> int:
-        """Return -1: there is no longest caption."""
-        return -1
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last tokens.
-
-        Raises:
-            ValueError: the layer has states, which cannot forget a token.
-        """
-        if not tokens_to_remove:
-            return
-        if self.states:
-            raise ValueError("A recurrent state cannot be cropped: caption anew from the begin token.")
-        removed = abs(tokens_to_remove)  # transformers counts what to remove as a negative number
-        self.records = {name: values[:, :-removed] for name, values in self.records.items()}
-        self.cumulative_length -= removed
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self.states, self.records, self.cumulative_length = {}, {}, 0
-
-    def _change_rows(self, change: Callable[[Tensor], Tensor]) -> None:
-        self.states = {name: change(values) for name, values in self.states.items()}
-        self.records = {name: change(values) for name, values in self.records.items()}
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let the rows continue the rows `beam_idx`."""
-        self._change_rows(lambda values: values.index_select(0, beam_idx.to(values.device)))
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row."""
-        self._change_rows(lambda values: values.repeat_interleave(repeats, dim=0))
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some rows."""
-        self._change_rows(lambda values: values[indices])
-
-
-class RecurrentCache(Cache):
-    """Recurrent states for `generate()`: only what changes with the step, so that beams reorder nothing else.
-
-    What belongs to images, such as projected attention keys, is in the encoder's outputs.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(layer_class_to_replicate=RecurrentLayer)
-
-    def layer(self, layer_idx: int) -> RecurrentLayer:
-        """Return the cache of a layer, new if there is none yet."""
-        while len(self.layers) <= layer_idx:
-            self.layers.append(RecurrentLayer())
-        return self.layers[layer_idx]
-
-    def state(self, layer_idx: int) -> dict[str, Tensor] | None:
-        """Return the named states of a layer; None before its first token."""
-        layer = self.layer(layer_idx)
-        return layer.states if layer.get_seq_length() else None
-
-    def update(self, layer_idx: int, num_tokens: int, **states: Tensor) -> None:  # type: ignore[override]
-        """Replace the states of a layer by those after `num_tokens` more tokens."""
-        self.layer(layer_idx).update(num_tokens, states, {})
-
-    def append(self, layer_idx: int, **records: Tensor) -> dict[str, Tensor]:
-        """Append an entry per token to the records of a layer; returns those of all tokens `[rows, T, ...]`."""
-        num_tokens = next(iter(records.values())).shape[1]
-        return self.layer(layer_idx).update(num_tokens, {}, records)
-
-    def record(self, layer_idx: int, name: str) -> Tensor | None:
-        """Return a record of a layer for all tokens so far, `[rows, T, ...]`; None before its first token."""
-        found = self.layer(layer_idx).records.get(name)
-        return found if found is not None and found.shape[1] else None
-
-    @staticmethod
-    def require(cache: Any) -> "RecurrentCache":
-        """Return the cache itself.
-
-        Raises:
-            TypeError: it is a cache of another type.
-        """
-        if not isinstance(cache, RecurrentCache):
-            raise TypeError(
-                f"`cache` is a {type(cache).__name__}, a recurrent decoder needs a `RecurrentCache`; "
-                "omit it to create one."
-            )
-        return cache
-
-
 class CaptionCache(EncoderDecoderCache):
     """Keys and values of B x K text rows, of B images, and running records of the text rows.
 
     Only the text side follows the beams; the image side has one row per image and stays put. Every cross-attention
-    has an entry of its own on the image side, however many a decoder layer has. `records` keeps named tensors with an
-    entry per token (running sums, for instance), see `RecurrentCache.append`.
+    has an entry of its own on the image side, however many a decoder layer has.
+
+    Attributes:
+        records: tensors with an entry per token (running sums, for instance), `[rows, T, ...]` by layer and name.
     """
 
     def __init__(self, self_attention_cache: Cache, cross_attention_cache: Cache | None = None) -> None:
         images = DynamicCache() if cross_attention_cache is None else cross_attention_cache  # an empty one is false
         super().__init__(self_attention_cache, images)
-        self.records = RecurrentCache()
+        self.records: dict[tuple[int, str], Tensor] = {}
 
     @classmethod
     def of(cls, cache: Any) -> "CaptionCache":
@@ -515,20 +384,34 @@ class CaptionCache(EncoderDecoderCache):
         cache.records = shared.records = getattr(cache, "records", shared.records)
         return shared
 
+    def record(self, layer_idx: int, name: str) -> Tensor | None:
+        """Return a record of a layer for all tokens so far, `[rows, T, ...]`; None before its first token."""
+        found = self.records.get((layer_idx, name))
+        return found if found is not None and found.shape[1] else None
+
+    def append(self, layer_idx: int, name: str, entries: Tensor) -> None:
+        """Append entries of new tokens `[rows, T, ...]` to a record of a layer."""
+        before = self.records.get((layer_idx, name))
+        self.records[layer_idx, name] = entries if before is None else torch.cat((before, entries), dim=1)
+
+    def _change_records(self, change: Callable[[Tensor], Tensor]) -> None:
+        for key, entries in self.records.items():
+            self.records[key] = change(entries)
+
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Let text rows `[B * K]` continue the rows `beam_idx`, which stay within their image."""
         self.self_attention_cache.reorder_cache(beam_idx)
-        self.records.reorder_cache(beam_idx)
+        self._change_records(lambda entries: entries.index_select(0, beam_idx.to(entries.device)))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every text row."""
         self.self_attention_cache.batch_repeat_interleave(repeats)
-        self.records.batch_repeat_interleave(repeats)
+        self._change_records(lambda entries: entries.repeat_interleave(repeats, dim=0))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep some text rows; all images stay."""
         self.self_attention_cache.batch_select_indices(indices)
-        self.records.batch_select_indices(indices)
+        self._change_records(lambda entries: entries[indices])
 
     def select_images(self, images: Tensor) -> None:
         """Keep some images; `batch_select_indices` keeps their text rows."""
@@ -537,9 +420,10 @@ class CaptionCache(EncoderDecoderCache):
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last tokens of every text row."""
         self.self_attention_cache.crop(tokens_to_remove)
-        self.records.crop(tokens_to_remove)
+        kept = -abs(tokens_to_remove) or None  # transformers counts what to remove as a negative number
+        self._change_records(lambda entries: entries[:, :kept])
 
     def reset(self) -> None:
         """Forget everything."""
         super().reset()
-        self.records.reset()
+        self.records.clear()

@@ -17,7 +17,7 @@ from transformers.utils import logging
 
 from .configuration_gpt2 import GPT2CaptioningConfig
 from .layers_attention import AttentionOnAttention, BeamFoldingCrossAttention, MultiHeadAttention
-from .layers_transformer import DecoderStep, LevelGates, RegionEncoder, RegionEncoderLayer, TextDecoder
+from .layers_transformer import DecoderStep, LayerOutput, LevelGates, RegionEncoder, RegionEncoderLayer, TextDecoder
 from .layers_vision import load_vision_model_for
 from .modeling_captioning import CaptioningForConditionalGeneration, CaptioningPreTrainedModel
 
@@ -38,17 +38,13 @@ class GPT2CaptioningPreTrainedModel(CaptioningPreTrainedModel):
         if isinstance(module, Conv1D):
             init.normal_(module.weight, std=self.config.text_config.initializer_range)
             init.zeros_(module.bias)
-        elif isinstance(module, MultiHeadAttention):
-            for projection in (module.q_proj, module.k_proj, module.v_proj, module.o_proj):
-                init.xavier_uniform_(projection.weight)
-                init.zeros_(projection.bias)
-            if isinstance(module, BeamFoldingCrossAttention):  # its output is a Conv1D of GPT-2 in the released code
-                init.normal_(module.o_proj.weight, std=self.config.text_config.initializer_range)
-        elif isinstance(module, (RegionEncoderLayer, RegionEncoder)):
+        elif isinstance(module, (MultiHeadAttention, RegionEncoderLayer, RegionEncoder)):
             for child in module.children():
                 if isinstance(child, nn.Linear):
                     init.xavier_uniform_(child.weight)
                     init.zeros_(child.bias)
+            if isinstance(module, BeamFoldingCrossAttention):  # its output is a Conv1D of GPT-2 in the released code
+                init.normal_(module.o_proj.weight, std=self.config.text_config.initializer_range)
         elif isinstance(module, (LevelGates, AttentionOnAttention)):
             for child in module.modules():
                 if isinstance(child, nn.Linear):
@@ -93,18 +89,13 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
         """
         raise NotImplementedError
 
-    def forward(
-        self, hidden: Tensor, levels: Tensor, step: DecoderStep
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
+    def forward(self, hidden: Tensor, levels: Tensor, step: DecoderStep) -> LayerOutput:
         """Run one layer.
 
         Args:
             hidden: `[B * K, T, D]`.
             levels: of the encoder, `[B, E, R, D]`; those of `cross_levels` are read, once for each image.
             step: masks and cache of this step.
-
-        Returns:
-            The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
         """
         branch, self_weights = self.attn(self.ln_1(hidden), cache=step.cache, attention_mask=step.causal_mask)
         stream = self.stream_dropout(hidden + branch)

@@ -1,25 +1,19 @@
-"""Layers of recurrent decoders: LSTM cells, the attention LSTM of AoANet, and the refining encoder before it."""
+"""Parts of recurrent captioners: cache, LSTM cells, the attention LSTM of AoANet, and its refining encoder."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers import Cache
 from transformers import initialization as init
+from transformers.cache_utils import CacheLayerMixin
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
 from .inputs_captioning import RegionFeatures
-from .layers_attention import (
-    AttentionOnAttention,
-    FeedForward,
-    FoldedRows,
-    MultiHeadAttention,
-    RecurrentCache,
-    Residual,
-    create_region_mask,
-)
+from .layers_attention import AttentionOnAttention, FeedForward, Residual
 from .layers_regions import UnbiasedLayerNorm, mean_of_visible, rows_of_images
 from .modeling_captioning import (
     CaptioningDecoderOutput,
@@ -32,6 +26,107 @@ from .modeling_captioning import (
 
 # What an attention LSTM decoder carries from token to token.
 STATES = ("hidden", "memory", "context", "context_memory")
+
+
+class RecurrentCacheLayer(CacheLayerMixin):
+    """Cache of one recurrent layer: named states after the last token, `[rows, ...]` each, such as `hidden`."""
+
+    is_sliding = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cumulative_length = 0
+        self.states: dict[str, Tensor] = {}
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate nothing: the tensors come with the first update."""
+        self.device, self.dtype, self.is_initialized = key_states.device, key_states.dtype, True
+
+    def update(self, num_tokens: int, states: Mapping[str, Tensor]) -> None:  # type: ignore[override]
+        """Replace the states by those after `num_tokens` more tokens."""
+        first = next(iter(states.values()))
+        self.lazy_initialization(first, first)
+        self.states = dict(states)
+        self.cumulative_length += num_tokens
+
+    def get_seq_length(self) -> int:
+        """Return the number of tokens that the states have read."""
+        return self.cumulative_length
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the length of a mask over all tokens, and its offset."""
+        return self.cumulative_length + query_length, 0
+
+    def get_max_length(self) -> int:
+        """Return -1: there is no longest caption."""
+        return -1
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last tokens.
+
+        Raises:
+            ValueError: there are some, and states cannot forget a token.
+        """
+        if tokens_to_remove and self.states:
+            raise ValueError("A recurrent state cannot be cropped: caption anew from the begin token.")
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.states, self.cumulative_length = {}, 0
+
+    def _change_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        self.states = {name: change(values) for name, values in self.states.items()}
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Let the rows continue the rows `beam_idx`."""
+        self._change_rows(lambda values: values.index_select(0, beam_idx.to(values.device)))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row."""
+        self._change_rows(lambda values: values.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some rows."""
+        self._change_rows(lambda values: values[indices])
+
+
+class RecurrentCache(Cache):
+    """Recurrent states for `generate()`: only what changes with the step, so that beams reorder nothing else.
+
+    What belongs to images, such as projected attention keys, is in the encoder's outputs.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layer_class_to_replicate=RecurrentCacheLayer)
+
+    def layer(self, layer_idx: int) -> RecurrentCacheLayer:
+        """Return the cache of a layer, new if there is none yet."""
+        while len(self.layers) <= layer_idx:
+            self.layers.append(RecurrentCacheLayer())
+        return self.layers[layer_idx]
+
+    def state(self, layer_idx: int) -> dict[str, Tensor] | None:
+        """Return the named states of a layer; None before its first token."""
+        layer = self.layer(layer_idx)
+        return layer.states if layer.get_seq_length() else None
+
+    def update(self, layer_idx: int, num_tokens: int, **states: Tensor) -> None:  # type: ignore[override]
+        """Replace the states of a layer by those after `num_tokens` more tokens."""
+        self.layer(layer_idx).update(num_tokens, states)
+
+    @staticmethod
+    def require(cache: Any) -> "RecurrentCache":
+        """Return the cache itself.
+
+        Raises:
+            TypeError: it is a cache of another type.
+        """
+        if not isinstance(cache, RecurrentCache):
+            raise TypeError(
+                f"`cache` is a {type(cache).__name__}, a recurrent decoder needs a `RecurrentCache`; "
+                "omit it to create one."
+            )
+        return cache
 
 
 class LSTMState(NamedTuple):
@@ -170,115 +265,6 @@ def initialize_as_torch(module: nn.Module) -> None:
         bound = 1 / math.sqrt(cell.hidden_projection.in_features)
         for parameter in cell.parameters():
             init.uniform_(parameter, -bound, bound)
-
-
-class PreparedDotAttention(MultiHeadAttention):
-    """Attention from B x K text rows to keys and values that the encoder has projected once per image (AoANet).
-
-    Only the queries are projected here. `scale` multiplies the width of the heads.
-    """
-
-    def __init__(self, config: Any, hidden_size: int, num_heads: int, scale: int = 1, dropout: float = 0.0) -> None:
-        nn.Module.__init__(self)
-        self.config, self.num_heads, self.dropout, self.memory_slots = config, num_heads, dropout, 0
-        self.key_dim = self.value_dim = hidden_size * scale // num_heads
-        self.scaling = self.key_dim**-0.5
-        self.q_proj = nn.Linear(hidden_size, hidden_size * scale)
-
-    def forward(  # type: ignore[override]
-        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend from queries to the regions of their images.
-
-        Args:
-            queries: `[B * K, T, D]`, the rows of an image next to each other.
-            keys, values: `[B, R, scale * D]`.
-            mask: of the keys, for K * T queries, see `create_region_mask`.
-
-        Returns:
-            `[B * K, T, scale * D]`, and the weights `[B * K, H, T, R]` or None.
-        """
-        rows, length = queries.shape[:2]
-        folded = queries.reshape(keys.shape[0], -1, queries.shape[-1])  # [B, K * T, D]
-        query = self.split_heads(self.q_proj(folded))
-        form = FoldedRows(len(keys), length)
-        attended, weights = self.attend(query, self.split_heads(keys), self.split_heads(values), mask, rows=form)
-        return attended.flatten(2).reshape(rows, length, -1), weights
-
-
-class AdditiveAttention(nn.Module):
-    """Additive attention (Bahdanau et al., 2014; Show, Attend and Tell, Eq. 15-16).
-
-    The weights are `softmax(scale * w activation(k_i + W q))`. The caller projects the keys, once per image.
-
-    Args:
-        query_size: width of queries.
-        attention_size: A, width of the keys.
-        activation: `"tanh"` or `"relu"`.
-        scale: factor of the scores.
-    """
-
-    def __init__(self, query_size: int, attention_size: int, activation: str = "tanh", scale: float = 1.0) -> None:
-        super().__init__()
-        self.activation = getattr(torch, activation)
-        self.scale = scale
-        self.query_projection = nn.Linear(query_size, attention_size, bias=False)
-        self.score = nn.Linear(attention_size, 1)
-
-    def forward(self, queries: Tensor, keys: Tensor, region_mask: Tensor | None = None) -> Tensor:
-        """Compute weights `[B, K, R]`.
-
-        Args:
-            queries: `[B * K, Q]`; the K rows of an image are consecutive.
-            keys: `[B, R, A]`, keys of the regions.
-            region_mask: `[B, R]`, True = visible.
-        """
-        queries = self.query_projection(queries).unflatten(0, (keys.shape[0], -1))  # [B, K, A]
-        summed = keys[:, None] + queries[:, :, None]  # [B, K, R, A]
-        scores = self.score(self.activation(summed).flatten(0, 1))  # [B * K, R, 1]
-        scores = scores[..., 0].unflatten(0, queries.shape[:2]) * self.scale  # [B, K, R]
-        if region_mask is not None:
-            scores = scores.masked_fill(~region_mask[:, None], -torch.inf)
-        return scores.softmax(-1)
-
-
-class DotRegionAttention(nn.Module):
-    """Multi-head dot attention of one step of a recurrent decoder, over keys and values of the encoder.
-
-    The encoder's `level_states` `[B, 2, R, W]` are the keys and the values.
-
-    Args:
-        config: selects the attention implementation.
-        hidden_size: D of the queries.
-        num_heads: H.
-        scale: W / D.
-        dropout: rate on the attention weights.
-        norm: applied to the queries; None: nothing is.
-    """
-
-    def __init__(
-        self,
-        config: Any,
-        hidden_size: int,
-        num_heads: int,
-        scale: int = 1,
-        dropout: float = 0.0,
-        norm: nn.Module | None = None,
-    ) -> None:
-        super().__init__()
-        self.norm = nn.Identity() if norm is None else norm
-        self.attention = PreparedDotAttention(config, hidden_size, num_heads, scale, dropout)
-
-    def prepare(self, encoder_outputs: CaptioningEncoderOutput, rows: int) -> tuple[Any, ...]:
-        """Return what `forward` reads beside the query, once for all steps of B * K text rows."""
-        keys, values = encoder_outputs.level_states.unbind(1)  # each [B, R, W]
-        queries = keys.new_empty(keys.shape[0], rows // keys.shape[0], 0)  # [B, K, 0]: a mask needs the shape only
-        return keys, values, create_region_mask(self.attention.config, queries, keys, encoder_outputs.region_mask)
-
-    def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, mask: Any) -> tuple[Tensor, Tensor | None, None]:
-        """Return the attended vectors `[B * K, W]` of queries `[B * K, D]`, weights `[B * K, H, R]` and no gates."""
-        attended, weights = self.attention(self.norm(hidden)[:, None], keys, values, mask)
-        return attended[:, 0], None if weights is None else weights[:, :, 0], None
 
 
 class AttendedContext(nn.Module):

@@ -29,6 +29,9 @@ from .modeling_captioning import (
     CaptioningPreTrainedModel,
 )
 
+# Stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates, as a decoder layer returns them.
+LayerOutput = tuple[Tensor, Tensor | None, Tensor | None, Any]
+
 
 class TransformerPreTrainedModel(CaptioningPreTrainedModel):
     """Base class of Transformer captioners that start from random weights: their initialisation."""
@@ -389,7 +392,7 @@ class TransformerDecoderLayer(GradientCheckpointingLayer):
         self.feed_forward_residual = residual()
 
     def attend_regions(
-        self, stream: Tensor, levels: Tensor, step: "DecoderStep"
+        self, stream: Tensor, levels: Tensor, step: DecoderStep
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Add what is attended in the last level to the stream `[B * K, T, D]`.
 
@@ -400,18 +403,13 @@ class TransformerDecoderLayer(GradientCheckpointingLayer):
         attended, weights = self.cross_attn(query, lambda: levels[:, -1:], 1, step.memory_masks["region"], step.cache)
         return self.cross_attn_residual.after(stream, attended[:, :, 0]), weights, None
 
-    def forward(
-        self, hidden: Tensor, levels: Tensor, step: "DecoderStep"
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
+    def forward(self, hidden: Tensor, levels: Tensor, step: DecoderStep) -> LayerOutput:
         """Run the layer.
 
         Args:
             hidden: `[B * K, T, D]`.
             levels: `[B, N, R, D]`, the encoder levels.
             step: masks and cache of this step.
-
-        Returns:
-            The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
         """
         branch, self_weights = self.self_attn(self.self_attn_residual.before(hidden), step.causal_mask, step.cache)
         stream = step.without_hidden(self.self_attn_residual.after(hidden, branch))
@@ -451,14 +449,8 @@ class TextDecoder(CaptioningPreTrainedModel):
     decoder_layers: nn.ModuleList
     final_norm: nn.Module
 
-    def run_layer(
-        self, index: int, hidden: Tensor, step: DecoderStep
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
-        """Run layer `index` on text rows `[B * K, T, D]`; default: it reads the encoder levels.
-
-        Returns:
-            The stream `[B * K, T, D]`, self-attention weights, cross-attention weights and gates.
-        """
+    def run_layer(self, index: int, hidden: Tensor, step: DecoderStep) -> LayerOutput:
+        """Run layer `index` on text rows `[B * K, T, D]`; default: it reads the encoder levels."""
         return self.decoder_layers[index](hidden, step.encoder_outputs.level_states, step)
 
     @property

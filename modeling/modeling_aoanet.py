@@ -12,16 +12,15 @@ from .configuration_aoanet import AoANetConfig
 from .inputs_captioning import RegionFeatures
 from .layers_attention import AttentionOnAttention, MultiHeadAttention, create_region_mask
 from .layers_recurrent import (
-    AdditiveAttention,
     AttendedContext,
     AttentionLSTMDecoder,
     AttentionLSTMLayer,
     AttentionLSTMPreTrainedModel,
-    DotRegionAttention,
     RefiningEncoder,
     RefiningLayer,
     RefiningStep,
 )
+from .layers_region_attention import AdditiveAttention, DotRegionAttention
 from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,

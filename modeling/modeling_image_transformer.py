@@ -17,13 +17,12 @@ from .layers_recurrent import (
     AttentionLSTMDecoder,
     AttentionLSTMLayer,
     AttentionLSTMPreTrainedModel,
-    DotRegionAttention,
     LSTMState,
-    PreparedDotAttention,
     RefiningEncoder,
     RefiningLayer,
     RefiningStep,
 )
+from .layers_region_attention import DotRegionAttention, PreparedDotAttention
 from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .modeling_captioning import (
     CaptioningEncoderOutput,

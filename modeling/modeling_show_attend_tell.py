@@ -16,16 +16,16 @@ from transformers.utils import can_return_tuple
 
 from .configuration_show_attend_tell import ShowAttendTellConfig
 from .inputs_captioning import RegionFeatures
-from .layers_attention import RecurrentCache
 from .layers_recurrent import (
-    AdditiveAttention,
     LSTMCell,
     LSTMState,
+    RecurrentCache,
     RunningRows,
     keep_state,
     read_lengths,
     stack_steps,
 )
+from .layers_region_attention import AdditiveAttention
 from .layers_regions import mean_of_visible, rows_of_images
 from .modeling_captioning import (
     IGNORED_LABEL,

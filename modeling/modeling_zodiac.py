@@ -24,6 +24,7 @@ from .layers_regions import RegionProjection, UnbiasedLayerNorm, rows_of_images
 from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,
+    LayerOutput,
     PositionTable,
     TextDecoder,
     TransformerDecoderLayer,
@@ -89,10 +90,10 @@ class RunningIntensityAttention(IntensityAttention):
             entries = entries * step.token_mask
         totals = entries.cumsum(1)
         if step.cache is not None:
-            before = step.cache.records.record(self.layer_idx, self.record_name)
+            before = step.cache.record(self.layer_idx, self.record_name)
             # An exported program begins with a record of no token, whose sum is 0.
             totals = totals if before is None else totals + before[:, -1:].sum(1, keepdim=True)
-            step.cache.records.append(self.layer_idx, **{self.record_name: totals})
+            step.cache.append(self.layer_idx, self.record_name, totals)
         totals = totals.transpose(1, 2)
         return totals[:, :-1], totals[:, -1:]
 
@@ -323,9 +324,7 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TextDecoder):
             use_cache = False
         return super().forward(*args, cache=cache, use_cache=use_cache, **kwargs)
 
-    def run_layer(
-        self, index: int, hidden: Tensor, step: DecoderStep
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, Any]:
+    def run_layer(self, index: int, hidden: Tensor, step: DecoderStep) -> LayerOutput:
         """Run layer `index` on the encoder's output."""
         return self.decoder_layers[index](hidden, step.encoder_outputs.last_hidden_state, step)
 

@@ -387,16 +387,14 @@ class CaptioningProcessor(ProcessorMixin):
 
     def normalise_caption(self, caption: str) -> str:
         """Normalise whitespace, case and punctuation of a caption by this processor's settings."""
-        caption = unicodedata.normalize("NFC", caption)  # an accented letter is one token however it was typed
-        words = (caption.lower() if self.lowercase else caption).split()
+        text = self.normalise_prompt(caption)
         if self.drop_punctuation:
-            words = [word for word in words if word.strip(string.punctuation)]
-        text = " ".join(words)
+            text = " ".join(word for word in text.split() if word.strip(string.punctuation))
         return re.sub(FINAL_PUNCTUATION, "", text) if self.drop_final_punctuation else text
 
     def normalise_prompt(self, prompt: str) -> str:
         """Normalise whitespace and case of a prompt by this processor's settings."""
-        prompt = unicodedata.normalize("NFC", prompt)
+        prompt = unicodedata.normalize("NFC", prompt)  # an accented letter is one token however it was typed
         return " ".join((prompt.lower() if self.lowercase else prompt).split())
 
     def text_for_tokenizer(self, text: str) -> str:
@@ -416,11 +414,8 @@ class CaptioningProcessor(ProcessorMixin):
             skip_special_tokens: False decodes all tokens.
             **kwargs: options of the tokenizer's `decode`.
         """
-        if isinstance(token_ids, (int, np.integer)):
-            token_ids = [int(token_ids)]
-        rows = token_ids.tolist() if isinstance(token_ids, (np.ndarray, torch.Tensor)) else list(token_ids)
-        if isinstance(rows, int):
-            rows = [rows]
+        rows = token_ids.tolist() if isinstance(token_ids, (np.ndarray, np.integer, torch.Tensor)) else token_ids
+        rows = [rows] if isinstance(rows, int) else list(rows)
         if rows and not isinstance(rows[0], (int, np.integer)):
             return self.batch_decode(rows, skip_special_tokens=skip_special_tokens, **kwargs)
         if not skip_special_tokens:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from torch import Tensor
 from transformers import Cache, DynamicCache
 
-from hf_captioners.modeling.layers_attention import CaptionCache, RecurrentCache
+from hf_captioners.modeling.layers_attention import CaptionCache
+from hf_captioners.modeling.layers_recurrent import RecurrentCache
 
 # Kinds of tensors, by the second part of a name.
 TEXT, IMAGE, STATE, RECORD = "decoder", "encoder", "state", "record"
@@ -22,15 +23,14 @@ def cache_tensors(cache: Cache) -> dict[str, Tensor]:
         cache: a `CaptionCache` or a `RecurrentCache`.
     """
     found: dict[str, Tensor] = {}
-    if isinstance(cache, CaptionCache):
-        for kind, part in ((TEXT, cache.self_attention_cache), (IMAGE, cache.cross_attention_cache)):
-            for index, layer in enumerate(part.layers):
-                found |= {f"{index}.{kind}.key": layer.keys, f"{index}.{kind}.value": layer.values}
-    recurrent = cache.records if isinstance(cache, CaptionCache) else cache
-    for index, layer in enumerate(recurrent.layers):
-        found |= {f"{index}.{STATE}.{name}": values for name, values in layer.states.items()}
-        found |= {f"{index}.{RECORD}.{name}": values for name, values in layer.records.items()}
-    return found
+    if not isinstance(cache, CaptionCache):
+        for index, layer in enumerate(cache.layers):
+            found |= {f"{index}.{STATE}.{name}": values for name, values in layer.states.items()}
+        return found
+    for kind, part in ((TEXT, cache.self_attention_cache), (IMAGE, cache.cross_attention_cache)):
+        for index, layer in enumerate(part.layers):
+            found |= {f"{index}.{kind}.key": layer.keys, f"{index}.{kind}.value": layer.values}
+    return found | {f"{index}.{RECORD}.{name}": entries for (index, name), entries in cache.records.items()}
 
 
 def cache_of_tensors(tensors: Mapping[str, Tensor], kind: type[Cache]) -> Cache:
@@ -41,13 +41,15 @@ def cache_of_tensors(tensors: Mapping[str, Tensor], kind: type[Cache]) -> Cache:
         kind: `CaptionCache` or `RecurrentCache`.
     """
     text, image, recurrent = DynamicCache(), DynamicCache(), RecurrentCache()
-    projected = []
+    projected, records = [], {}
     for name, values in tensors.items():
         number, part, entry = name.split(".", 2)
         index = int(number)
-        if part in (STATE, RECORD):
+        if part == RECORD:
+            records[index, entry] = values
+        elif part == STATE:
             layer = recurrent.layer(index)
-            (layer.states if part == STATE else layer.records)[entry] = values
+            layer.states[entry] = values
             layer.lazy_initialization(values, values)
             layer.cumulative_length = 1  # it tells an empty layer from others, and nothing else here reads it
         elif entry == "key":
@@ -58,5 +60,5 @@ def cache_of_tensors(tensors: Mapping[str, Tensor], kind: type[Cache]) -> Cache:
         return recurrent
     cache = CaptionCache(text, image)
     cache.is_updated = dict.fromkeys(projected, True)
-    cache.records = recurrent
+    cache.records = records
     return cache

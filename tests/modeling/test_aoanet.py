@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_captioners.modeling.configuration_aoanet import AoANetConfig
-from hf_captioners.modeling.layers_attention import RecurrentCache
+from hf_captioners.modeling.layers_recurrent import RecurrentCache
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_aoanet import AoANetProcessor
 from tests.comparisons import assert_computed_alike

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from hf_captioners.modeling.configuration_image_transformer import ImageTransformerConfig
-from hf_captioners.modeling.layers_attention import RecurrentCache
+from hf_captioners.modeling.layers_recurrent import RecurrentCache
 from hf_captioners.modeling.modeling_image_transformer import relations_of_boxes
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_image_transformer import ImageTransformerProcessor

@@ -16,10 +16,10 @@ from hf_captioners.modeling.layers_attention import (
     CaptionCache,
     FeedForward,
     MultiHeadAttention,
-    RecurrentCache,
     Residual,
 )
-from hf_captioners.modeling.layers_recurrent import PreparedDotAttention
+from hf_captioners.modeling.layers_recurrent import RecurrentCache
+from hf_captioners.modeling.layers_region_attention import PreparedDotAttention
 from hf_captioners.modeling.layers_regions import UnbiasedLayerNorm, mean_of_visible
 from hf_captioners.modeling.layers_transformer import CachedSelfAttention, LevelGates, meshed_sum, sinusoids
 from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalGeneration
@@ -193,24 +193,42 @@ def test_every_cross_attention_has_its_own_entry(config):
     assert [layer.keys.shape[2] for layer in cache.cross_attention_cache.layers] == [REGIONS, 2]
 
 
-def test_records_follow_the_text_rows():
-    """Reorder, repeat, select, crop and reset; states replace, records grow."""
-    cache = RecurrentCache()
-    states, sums = random(2, 3), random(2, 4, 3, seed=1)
-    cache.update(0, 4, hidden=states, context=states + 1)
-    assert torch.equal(cache.append(1, sums=sums[:, :3])["sums"], sums[:, :3])
-    assert torch.equal(cache.append(1, sums=sums[:, 3:])["sums"], sums)
+def test_states_follow_the_text_rows():
+    """Update, reorder, repeat, select, crop and reset."""
+    cache, states = RecurrentCache(), random(2, 3)
+    cache.update(0, 3, hidden=states + 2)
+    cache.update(0, 1, hidden=states, context=states + 1)
+    assert cache.layer(0).get_seq_length() == 4 and torch.equal(cache.state(0)["hidden"], states)
     cache.reorder_cache(torch.tensor([1, 0]))
     assert torch.equal(cache.state(0)["context"], states.flip(0) + 1)
     cache.batch_repeat_interleave(2)
     cache.batch_select_indices(torch.tensor([0, 3]))
-    assert torch.equal(cache.record(1, "sums"), sums.flip(0)) and torch.equal(cache.state(0)["hidden"], states.flip(0))
-    cache.layer(1).crop(-3)
-    assert torch.equal(cache.record(1, "sums"), sums.flip(0)[:, :1]) and cache.layer(1).get_seq_length() == 1
+    assert torch.equal(cache.state(0)["hidden"], states.flip(0))
     with pytest.raises(ValueError, match="cannot be cropped"):
         cache.layer(0).crop(-1)
     cache.reset()
-    assert cache.state(0) is None and cache.record(1, "sums") is None
+    assert cache.state(0) is None
+
+
+def test_records_follow_the_text_rows():
+    """Append, reorder, repeat, select, crop and reset; the cache that a caller gave has the same records."""
+    given = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    cache, sums = CaptionCache.of(given), random(2, 4, 3, seed=1)
+    assert cache.record(1, "sums") is None
+    cache.append(1, "sums", sums[:, :3])
+    assert torch.equal(cache.record(1, "sums"), sums[:, :3])
+    cache.append(1, "sums", sums[:, 3:])
+    assert torch.equal(cache.record(1, "sums"), sums)
+    cache.reorder_cache(torch.tensor([1, 0]))
+    cache.batch_repeat_interleave(2)
+    cache.batch_select_indices(torch.tensor([0, 3]))
+    assert torch.equal(CaptionCache.of(given).record(1, "sums"), sums.flip(0))
+    cache.crop(0)
+    assert torch.equal(cache.record(1, "sums"), sums.flip(0))
+    cache.crop(-3)
+    assert torch.equal(cache.record(1, "sums"), sums.flip(0)[:, :1]) and cache.record(0, "sums") is None
+    cache.reset()
+    assert cache.record(1, "sums") is None
 
 
 def test_tokens_after_the_end_are_hidden():

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForImageTextToText, DynamicCache
 
 from hf_captioners.modeling.configuration_show_attend_tell import ShowAttendTellConfig
-from hf_captioners.modeling.layers_attention import RecurrentCache
+from hf_captioners.modeling.layers_recurrent import RecurrentCache
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_show_attend_tell import ShowAttendTellProcessor
 from tests.comparisons import assert_computed_alike

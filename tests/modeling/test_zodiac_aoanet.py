@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_captioners.modeling.configuration_zodiac_aoanet import ZodiacAoANetConfig
-from hf_captioners.modeling.layers_attention import RecurrentCache
+from hf_captioners.modeling.layers_recurrent import RecurrentCache
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processing.processing_zodiac_aoanet import ZodiacAoANetProcessor
 

@@ -10,7 +10,7 @@ import torch
 from torch.func import functional_call
 from transformers import AutoModelForImageTextToText
 
-from hf_captioners.modeling.layers_attention import RecurrentCache
+from hf_captioners.modeling.layers_recurrent import RecurrentCache
 from hf_captioners.training.scst.loss import self_critical_loss
 
 from .figures import FIGURES, Comparison, Figures

@@ -8,7 +8,7 @@ from torch.func import functional_call
 from transformers import AutoModelForImageTextToText
 
 from hf_captioners.hub.convert import show_attend_tell as converter
-from hf_captioners.modeling.layers_attention import RecurrentCache
+from hf_captioners.modeling.layers_recurrent import RecurrentCache
 from hf_captioners.modeling.modeling_show_attend_tell import ShowAttendTellForConditionalGeneration
 
 from .figures import FIGURES, Comparison, Figures, variants

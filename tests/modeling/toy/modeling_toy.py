@@ -158,10 +158,10 @@ class ToyDecoder(ToyPreTrainedModel, TextDecoder):
     def running_sums(self, index: int, entries: Tensor, cache: Any) -> Tensor:
         """Return the sums of `entries` `[B * K, T, D]` over all tokens up to each one; they are kept in the cache."""
         sums = entries.cumsum(1)
-        before = None if cache is None else cache.records.record(index, "sums")
+        before = None if cache is None else cache.record(index, "sums")
         sums = sums if before is None else sums + before[:, -1:]
         if cache is not None:
-            cache.records.append(index, sums=sums)
+            cache.append(index, "sums", sums)
         return sums
 
 
