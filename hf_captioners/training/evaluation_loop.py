@@ -232,7 +232,7 @@ class CaptionEvaluationTrainer(HubTrainer):
         with packed_weights(self.model):
             for batch in self._own_share(images, "captions"):
                 tokens = caption_batch(self.model, batch, config, self.accelerator.autocast(), seed)
-                captions += self.encoder.decode(tokens)
+                captions += self.encoder.decode(self.encoder.without_prompt(tokens, batch))
         shares = gather_object([captions]) if self.args.world_size > 1 else [captions]
         # Process p captioned the rows p, p + world size, ...
         return [shares[row % len(shares)][row // len(shares)] for row in range(len(images))]

@@ -18,6 +18,7 @@ from transformers.utils import logging
 from hf_captioners.architectures import Purpose
 from hf_captioners.loading import require_supported_model
 from hf_captioners.metrics.caption_tokenizers import caption_tokenizer, require_blanks
+from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.pipelines.image_captioning import is_native_processor
 
 from .arguments import CaptioningTrainingArguments
@@ -35,6 +36,7 @@ from .health import (
     warn_of_wordless,
 )
 from .images import CaptionedImages, CaptionPairs, CaptionSampler
+from .instructed_encoding import InstructedEncoder
 from .optimization import OPTIMIZERS, SCHEDULES, RunLength, StartWeights, make_schedule, set_own_rate
 from .resume import STATE, final_state, last_complete_checkpoint, load_weights, restore_best_checkpoint, why_finished
 from .scheduled_sampling import mix_in_own_words
@@ -48,8 +50,8 @@ SAMPLING_STRATEGIES = ("random", "group_by_length")
 class CaptioningTrainer(CaptionEvaluationTrainer):
     """Trainer of captioners with `generate()` and a teacher-forced `forward`.
 
-    It trains the captioners of this library, and BLIP, GIT and vision-encoder-decoder models of transformers, whole or
-    in an adapter of PEFT (`peft.get_peft_model`), which is then what checkpoints hold.
+    It trains the captioners of this library and those of transformers in `TRANSFORMERS_CAPTIONERS`, whole or in an
+    adapter of PEFT (`peft.get_peft_model`), which is then what checkpoints hold.
 
     Args:
         model: the captioner.
@@ -130,7 +132,7 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
         self._is_own = is_own
         self.tokenize_captions = caption_tokenizer(args.caption_tokenizer)  # shared: it caches split words
         _smooth_inside(model, args.label_smoothing_factor, is_own)
-        self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
+        self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens, args.instruction)
         self._counts: CaptionCounts | None = None
         self.card = CardWriter()
         super().__init__(
@@ -150,7 +152,8 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
         self.label_smoother = None
         # The base class assumes that a model with `**kwargs` divides by `num_items_in_batch`. For one that does not,
         # gradients would be too large by the number of accumulated batches.
-        self.model_accepts_loss_kwargs = "num_items_in_batch" in inspect.signature(self.base_model.forward).parameters
+        counts_inside = "num_items_in_batch" in inspect.signature(self.base_model.forward).parameters
+        self.model_accepts_loss_kwargs = counts_inside or isinstance(self.encoder, InstructedEncoder)
         if self.train_dataset is not None and not self._is_streamed:
             seed = args.seed if args.data_seed is None else args.data_seed
             self.sampler = CaptionSampler(
@@ -263,7 +266,15 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
         if probability and model.training:
             words = mix_in_own_words(self.base_model, inputs, probability)
             inputs = {**inputs, "decoder_input_ids": words, "use_cache": False}
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if not isinstance(self.encoder, InstructedEncoder):
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        outputs = model(**inputs)
+        loss = outputs.loss  # the mean over the tokens of this batch
+        if num_items_in_batch is not None:  # tokens of all accumulated batches, of all processes
+            loss = loss * (inputs["labels"] != IGNORED_LABEL).sum() / num_items_in_batch
+            if self.args.average_tokens_across_devices:
+                loss = loss * self.accelerator.num_processes
+        return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Compute loss and gradients of a batch.
