@@ -138,7 +138,7 @@ def why_no_rewards(arguments: CaptioningTrainingArguments, model: Any) -> str | 
         return "`scst` is false"
     if hasattr(model, "peft_config"):
         return "an adapter is trained"
-    if model is not None and not supports(model, Purpose.REWARDS):
+    if hasattr(model, "config") and not supports(model, Purpose.REWARDS):
         return f"{Purpose.REWARDS} is not supported for a {type(model).__name__}"
     if getattr(model, "captions_depend_on_batch", False):
         return "its captions depend on the others of their batch"

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -149,6 +150,13 @@ class InstructedEncoder:
     def without_prompt(self, sequences: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
         """Return the tokens of captions that were generated."""
         return self.inputs.without_prompt(sequences, dict(inputs))
+
+    def settings(self) -> dict[str, str]:
+        """Return the instruction, and a digest of the chat template, as a card names them."""
+        used = self.inputs.settings(self.instruction)
+        template = used["chat_template"]
+        digest = {} if template is None else {"chat_template": f"sha256 {sha256(template.encode()).hexdigest()}"}
+        return {"instruction": used["instruction"], **digest}
 
     def decode(self, tokens: Tensor) -> list[str]:
         """Return the captions of generated tokens `[B, T]`, see `without_prompt`."""

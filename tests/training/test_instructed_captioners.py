@@ -1,13 +1,19 @@
-"""Training of models that caption by an instruction: exact losses, adapters of the language model, runs that resume."""
+"""Training of models that caption by an instruction: exact losses, adapters, and runs that resume."""
 
+import json
+import re
+import shlex
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
+from hf_captioners.cli import main
 from hf_captioners.loading import load_captioner
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.pipelines.image_captioning import IMAGE_CAPTIONERS
+from hf_captioners.training import large_models
 from hf_captioners.training.adapters import AdapterArguments, add_adapter
 from hf_captioners.training.collator import CaptionCollator, caption_encoder
 from hf_captioners.training.progress import describe_run
@@ -22,15 +28,34 @@ ENDS = {  # what the templates write after an answer, up to the token that ends 
     **dict.fromkeys(("idefics3", "smolvlm"), "<end_of_utterance>"),
     "gemma3": "<end_of_turn>",
 }
+PAGE = (Path(__file__).parents[2] / "docs" / "other_models.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def captioner_of(once_a_run):
+def folder_of(once_a_run):
+    return lambda name: once_a_run(f"family_{name}", partial(write_family, model_type=name))
+
+
+@pytest.fixture(scope="module")
+def captioner_of(folder_of):
     def load(name):
-        model, processor = load_captioner(str(once_a_run(f"family_{name}", partial(write_family, model_type=name))))
+        model, processor = load_captioner(str(folder_of(name)))
         return model.eval(), processor
 
     return load
+
+
+@pytest.fixture
+def my_images(tmp_path, scenes, monkeypatch):
+    """A folder of images with captions, beside which a test works."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "my_images"
+    folder.mkdir()
+    with open(folder / "metadata.jsonl", "w") as file:
+        for index, row in enumerate(scenes["train"]):
+            row["image"].save(folder / f"{index}.png")
+            file.write(json.dumps({"file_name": f"{index}.png", "captions": row["captions"]}) + "\n")
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -129,12 +154,51 @@ def test_accumulated_batches_weigh_tokens(model_type, captioner_of, make_trainer
     assert (first + second).item() == pytest.approx(together.item(), rel=1e-5)
 
 
-def test_instructions_that_cannot_be_used_are_refused(captioner_of):
+def test_instructions(captioner_of, pairs):
+    """They are part of the prompt; fields, and models that read images alone, are refused."""
     model, processor = captioner_of(FAST[0])
+    for asked in ("What is red?", "What is it?"):
+        encoder = caption_encoder(processor, model, instruction=asked)
+        assert asked in processor.tokenizer.decode(encoder.encode_images(pairs[:1])["input_ids"][0])
+        assert encoder.settings()["instruction"] == asked
     with pytest.raises(ValueError, match="leave out the field {file_name}"):
         caption_encoder(processor, model, instruction="Describe {file_name}.")
-    prompts = [
-        caption_encoder(processor, model, instruction=text).inputs.rendered_turns(text or "", "a dog")
-        for text in ("What is red?", "What is it?")
-    ]
-    assert prompts[0] != prompts[1]
+    model, processor = captioner_of("git")
+    with pytest.raises(ValueError, match=r"`instruction` is 'What\?', and a GitForCausalLM reads images alone"):
+        caption_encoder(processor, model, instruction="What?")
+
+
+FEW_STEPS = ["--use_cpu", "--max_steps", "2", "--generation_max_new_tokens", "4", "--per_device_train_batch_size", "2"]
+
+
+def test_the_lines_of_the_page_run(folder_of, my_images, monkeypatch, capsys):
+    """A captioner above the limit gets an adapter, which is said first; what is typed overrides the recipe."""
+    monkeypatch.setattr(large_models, "MAX_WHOLE", 1000)
+    section = PAGE.partition("## Training\n")[2]
+    train, evaluate = re.search(r"```bash\n(.*?)```", section, re.DOTALL)[1].replace("\\\n", "").splitlines()
+    name = "Qwen/Qwen2.5-VL-3B-Instruct"
+    assert name in train
+    assert main([*shlex.split(train.replace(name, str(folder_of("qwen2_5_vl"))))[1:], *FEW_STEPS]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.match(
+        r"Recipe lora: the captioner has [\d,]+ parameters, more than 1,000; an adapter is trained", lines[0]
+    )
+    assert re.match(r"Trained weights: language_model [\d,]+; frozen: visual [\d,]+, language_model", lines[2])
+    assert "in batches of 8" in "".join(lines) and lines[-1].endswith(
+        "--instruction 'Describe the photo in one sentence.'"
+    )
+    card = Path("my_captioner", "README.md").read_text()
+    assert "Describe the photo in one sentence." in card and "sha256 " in card and "LoRA of rank 16" in card
+    assert main([*shlex.split(evaluate)[1:], "--max_new_tokens", "4"]) == 0
+
+
+def test_smaller_captioners_are_trained_whole(folder_of, my_images, capsys):
+    typed = ["train", "--model", str(folder_of("florence2")), "--train_dir", str(my_images)]
+    typed += ["--validation_share", "0.2", "--output_dir", "mine"]
+    assert main([*typed, *FEW_STEPS]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert (
+        first.startswith("Recipe few_images_cross_entropy") and "training on rewards is not supported for a" in first
+    )
+    assert main([*typed[:-1], "other", *FEW_STEPS, "--recipe", "lora", "--scst"]) == 2
+    assert "`--scst` and `--recipe=lora` exclude each other" in capsys.readouterr().err
