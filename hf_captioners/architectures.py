@@ -180,7 +180,7 @@ TRANSFORMERS_CAPTIONERS: dict[str, frozenset[Purpose]] = {
     **dict.fromkeys(
         ("blip-2", "florence2", "gemma3", "idefics3", "instructblip", "internvl", "kosmos-2", "llava", "llava_next")
         + ("paligemma", "pix2struct", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm"),
-        frozenset((Purpose.CAPTIONING,)),
+        frozenset((Purpose.CAPTIONING, Purpose.TRAINING)),
     ),
 }
 

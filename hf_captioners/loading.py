@@ -404,9 +404,13 @@ def require_supported_model(model: Any, purpose: Purpose) -> None:
     Raises:
         ValueError: it is not.
     """
-    model_type = getattr(model.config, "model_type", "")
-    if not (_is_own(model.config) or is_supported(model_type, purpose)):
-        raise ValueError(f"The captioner is {_unsupported(model_type, purpose)}")
+    if not supports(model, purpose):
+        raise ValueError(f"The captioner is {_unsupported(getattr(model.config, 'model_type', ''), purpose)}")
+
+
+def supports(model: Any, purpose: Purpose) -> bool:
+    """Return whether a model, perhaps wrapped in an adapter, is supported for a purpose."""
+    return _is_own(model.config) or is_supported(getattr(model.config, "model_type", ""), purpose)
 
 
 def _has_chat_template(source: str, revision: str | None) -> bool:

@@ -1,6 +1,7 @@
 """`hf-captioners train`: train a captioner on a folder of images with captions, or on a named data set."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -125,5 +126,7 @@ def summary(result: "TrainingResult", folder: str | None = None) -> str:
         lines.append(f"Best evaluation, {when}: {metrics}.")
     elif folder is not None and Path(output_dir, FILE).exists():
         lines.append(f"Score it on held-out images: hf-captioners evaluate {output_dir} {folder} --split held_out")
-    lines.append(f"Caption with it: hf-captioners caption IMAGES --model {output_dir}")
+    instruction = result.trainer.args.instruction
+    asked = "" if instruction is None else f" --instruction {shlex.quote(instruction)}"
+    lines.append(f"Caption with it: hf-captioners caption IMAGES --model {output_dir}{asked}")
     return "\n".join(lines)

@@ -247,6 +247,23 @@ class InstructedInputs:
         """Return the variables of the template: a model that may think aloud or not captions at once."""
         return {"enable_thinking": False} if "enable_thinking" in (self.template or "") else {}
 
+    def rendered_turns(self, instruction: str, answer: str | None = None) -> str:
+        """Return the text of the chat template for an image and an instruction.
+
+        Args:
+            instruction: what the model is asked.
+            answer: the answer. None: the text ends where an answer begins.
+        """
+        content: Any = [{"type": "image"}, {"type": "text", "text": instruction}]
+        reply: Any = [{"type": "text", "text": answer}]
+        if not self.renders_lists:
+            content, reply = f"{self.processor.image_token}\n{instruction}", answer
+        chat = [{"role": "user", "content": content}]
+        if answer is not None:
+            chat.append({"role": "assistant", "content": reply})
+        options = {"chat_template": self.template, "add_generation_prompt": answer is None}
+        return str(self.processor.apply_chat_template(chat, **options, **self._template_options()))
+
     def _rendered(self, content: Any) -> str:
         chat = [{"role": "user", "content": content}]
         options = {"chat_template": self.template, "add_generation_prompt": True, **self._template_options()}

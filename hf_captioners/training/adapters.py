@@ -18,8 +18,10 @@ from hf_captioners.loading import (
     require_peft,
 )
 from hf_captioners.names import did_you_mean
+from hf_captioners.pipelines.instructed_inputs import CHAT_FAMILIES, PROMPTS
 
 ALL_LINEAR = "all-linear"
+LANGUAGE_PARTS = ("language_model", "text_model", "decoder")  # attributes of models of transformers
 
 
 @dataclass
@@ -31,8 +33,9 @@ class AdapterArguments:
         lora_r: rank of the updates.
         lora_alpha: the updates are scaled by `lora_alpha / lora_r`.
         lora_dropout: dropout of the inputs of the updates.
-        lora_target_modules: names of the layers that get an update, or a regular expression of their full names. None:
-            `all-linear`, all linear layers but the output layer and those of a frozen vision model.
+        lora_target_modules: names of the layers that get an update, or a regular expression of their full names.
+            `all-linear`: all linear layers but the output layer and those of a frozen vision model. None: the same, of
+            a model that captions by an instruction those of its language model.
         lora_modules_to_save: names of modules that are trained whole and saved with the adapter.
         use_rslora: scale by `lora_alpha / sqrt(lora_r)` (Kalajdzievski, 2023).
         use_dora: learn the size of each column of a weight apart from its direction (Liu et al., 2024).
@@ -49,7 +52,10 @@ class AdapterArguments:
     lora_dropout: float = field(default=0.05, metadata={"help": "LoRA: dropout."})
     lora_target_modules: list[str] | None = field(
         default=None,
-        metadata={"help": "LoRA: names of layers, or a regular expression; default: all linear layers (all-linear)."},
+        metadata={
+            "help": "LoRA: names of layers, or a regular expression; all-linear: all layers; default: all, of a "
+            "model that captions by an instruction those of its language model."
+        },
     )
     lora_modules_to_save: list[str] | None = field(
         default=None, metadata={"help": "LoRA: names of modules that are trained and saved whole."}
@@ -93,7 +99,10 @@ def add_adapter(model: Any, arguments: AdapterArguments) -> Any:
 
     targets = arguments.lora_target_modules
     one_text = targets[0] if targets is not None and len(targets) == 1 else targets
-    chosen = linear_layers(model) if one_text in (None, ALL_LINEAR) else one_text
+    if one_text is None:
+        chosen: Any = language_layers(model)
+    else:
+        chosen = linear_layers(model) if one_text == ALL_LINEAR else one_text
     if isinstance(chosen, str) and not _is_pattern(chosen):
         chosen = [chosen]
     require_modules(model, [] if isinstance(chosen, str) else chosen, "lora_target_modules")
@@ -134,6 +143,23 @@ def linear_layers(model: Any) -> list[str]:
         and id(one) not in outputs | left_out
         and id(one.weight) not in embeddings
     ]
+
+
+def language_layers(model: Any) -> list[str]:
+    """Return the names of the linear layers that an adapter changes by default.
+
+    Of a model that captions by an instruction these are the layers of its language model: without those of its vision
+    model, of the projector between them, and of a Q-Former. Of others they are all, see `linear_layers`.
+
+    Args:
+        model: a captioner of this library or of transformers.
+    """
+    layers = linear_layers(model)
+    if model.config.model_type not in (*PROMPTS, *CHAT_FAMILIES):
+        return layers
+    owners = {"": model, "model.": getattr(model, "model", None)}
+    parts = [f"{place}{name}." for place, owner in owners.items() for name in LANGUAGE_PARTS if hasattr(owner, name)]
+    return [name for name in layers if name.startswith(tuple(parts[:1]))]
 
 
 def _is_pattern(text: str) -> bool:

@@ -93,6 +93,8 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
             which counts captions, should be a multiple of the captions per image.
         max_caption_tokens: maximum length of training captions in tokens, end token included; longer captions are cut
             and keep the end token.
+        instruction: of captioners of transformers that caption by an instruction: what they are asked about every
+            image, in training and evaluation; None: the default of their family.
         cache_features: with a frozen vision model, compute its features once per image and store them.
         feature_cache_dir: folder of the stored features; default `OUTPUT_DIR/features`. Several runs may share it.
         feature_cache_dtype: `"float16"` (default, half the space) or `"float32"` (exactly what the model computed).
@@ -183,6 +185,10 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     )
     max_caption_tokens: int | None = field(
         default=None, metadata={"help": "Maximum length of training captions in tokens, end token included."}
+    )
+    instruction: str | None = field(
+        default=None,
+        metadata={"help": "What --model is asked about every image, if it captions by an instruction."},
     )
     cache_features: bool = field(
         default=True, metadata={"help": "Compute the features of a frozen vision model once per image and store them."}

@@ -25,6 +25,7 @@ from hf_captioners.processing.image_reading import read_image
 
 from .adapters import describe_adapter
 from .images import CaptionedImages
+from .instructed_encoding import InstructedEncoder
 from .streams import StreamedPairs
 
 logger = logging.get_logger(__name__)
@@ -196,6 +197,8 @@ class CardWriter(TrainerCallback):
         args, state = trainer.args, trainer.state
         step = state.global_step or None if self.saved_step is None else self.saved_step
         reported, other = reported_arguments(args)
+        if isinstance(encoder := getattr(trainer, "encoder", None), InstructedEncoder):
+            reported |= encoder.settings()
         evaluations = self.evaluations.get(step or 0, {})
         kept = list(evaluations.values())
         if step is not None and not evaluations.keys() - {"test"}:  # evaluated before the run was resumed

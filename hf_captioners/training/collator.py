@@ -12,10 +12,11 @@ from transformers import PreTrainedModel
 
 from hf_captioners.data.schema import IMAGE, IMAGES, REGIONS, image_column
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
-from hf_captioners.pipelines.image_captioning import is_native_processor, special_ids
+from hf_captioners.pipelines.image_captioning import IMAGE_CAPTIONERS, is_native_processor, special_ids
 from hf_captioners.processing.image_reading import read_image
 from hf_captioners.processing.vocabulary import composed
 
+from .instructed_encoding import InstructedEncoder
 from .streams import SKIPPED
 
 
@@ -36,12 +37,36 @@ class CaptionEncoder(Protocol):
         """Return `labels` `[B, T]` and the text inputs that the model needs with them."""
         ...
 
+    def with_captions(self, inputs: dict[str, Tensor], captions: Sequence[str]) -> dict[str, Tensor]:
+        """Return the model inputs of B images (see `encode_images`) with their captions, with `labels`."""
+        ...
+
+    def without_prompt(self, sequences: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the tokens of captions in the output of `generate()`, which may begin with a prompt."""
+        ...
+
     def decode(self, tokens: Tensor) -> list[str]:
         """Return the captions of generated tokens `[B, T]`."""
         ...
 
 
-class ProcessorEncoder:
+class SeparateCaptions:
+    """Part of encoders whose inputs of images and of captions have different names."""
+
+    def encode_captions(self, captions: Sequence[str]) -> dict[str, Tensor]:
+        """Return the inputs of captions, see `CaptionEncoder`."""
+        raise NotImplementedError
+
+    def with_captions(self, inputs: dict[str, Tensor], captions: Sequence[str]) -> dict[str, Tensor]:
+        """Return the model inputs of images with those of their captions."""
+        return {**inputs, **self.encode_captions(captions)}
+
+    def without_prompt(self, sequences: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+        """Return the sequences: there is no prompt."""
+        return sequences
+
+
+class ProcessorEncoder(SeparateCaptions):
     """Encoder for the processors of this library.
 
     Args:
@@ -73,7 +98,7 @@ class ProcessorEncoder:
         return self.processor.post_process_image_text_to_text(tokens)
 
 
-class ForeignEncoder:
+class ForeignEncoder(SeparateCaptions):
     """Encoder for captioners of transformers, whose processors make no labels.
 
     An encoder-decoder (`VisionEncoderDecoderModel`) takes labels alone and shifts them. Other models (BLIP, GIT) take
@@ -140,16 +165,19 @@ class ForeignEncoder:
         return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
 
-def caption_encoder(processor: Any, model: PreTrainedModel, max_tokens: int | None = None) -> CaptionEncoder:
+def caption_encoder(
+    processor: Any, model: PreTrainedModel, max_tokens: int | None = None, instruction: str | None = None
+) -> CaptionEncoder:
     """Return the encoder for a processor and a model.
 
     Args:
         processor: the captioner's processor.
         model: the captioner.
         max_tokens: maximum caption length in tokens, end token included; None for no limit.
+        instruction: what a model is asked that captions by an instruction. None: its default.
 
     Raises:
-        ValueError: the processor lacks an image processor or a tokenizer.
+        ValueError: the processor lacks an image processor or a tokenizer, or the model reads no instruction.
     """
     missing = [name for name in ("image_processor", "tokenizer") if getattr(processor, name, None) is None]
     if missing:
@@ -157,7 +185,14 @@ def caption_encoder(processor: Any, model: PreTrainedModel, max_tokens: int | No
             f"`processing_class` is a {type(processor).__name__} without {' and '.join(missing)}. Pass the whole "
             "processor, or ImageTextProcessor(image_processor, tokenizer)."
         )
-    if is_native_processor(processor):
+    is_own = is_native_processor(processor)
+    if not is_own and model.config.model_type not in IMAGE_CAPTIONERS:
+        return InstructedEncoder(processor, model, max_tokens, instruction)
+    if instruction is not None:
+        raise ValueError(
+            f"`instruction` is {instruction!r}, and a {type(model).__name__} reads images alone: leave it out."
+        )
+    if is_own:
         return ProcessorEncoder(processor, max_tokens)
     return ForeignEncoder(processor, model, max_tokens)
 
@@ -195,7 +230,7 @@ class CaptionCollator:
             rows = {name: [item["declared"][name] for item in images] for name in declared}
             batch.update(self.encoder.encode_columns(rows, len(images)))
         if "caption" in items[0]:
-            batch.update(self.encoder.encode_captions([item["caption"] for item in items]))
+            batch = self.encoder.with_captions(batch, [item["caption"] for item in items])
         return batch
 
 

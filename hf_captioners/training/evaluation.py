@@ -14,6 +14,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from hf_captioners.metrics.registry import DEFAULT_METRICS
 from hf_captioners.output_files import atomic_file
 from hf_captioners.pipelines.image_captioning import seeded
+from hf_captioners.pipelines.instructed_inputs import generating_part
 
 # Settings of sampling, which are wrong without it.
 SAMPLING_SETTINGS = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
@@ -30,7 +31,7 @@ def generation_config_for(model: PreTrainedModel, settings: Mapping[str, Any]) -
     Raises:
         ValueError: a setting is unknown to the generation configuration.
     """
-    config = copy.deepcopy(model.generation_config)
+    config = copy.deepcopy(generating_part(model).generation_config)
     config.max_length = None  # or it would compete with `max_new_tokens`
     config.num_return_sequences = 1
     if not settings.get("do_sample"):
@@ -50,11 +51,12 @@ def generating_by(model: Any, config: GenerationConfig) -> Iterator[None]:
         config: the settings.
     """
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    own, base.generation_config = base.generation_config, config
+    part: Any = generating_part(base)
+    own, part.generation_config = part.generation_config, config
     try:
         yield
     finally:
-        base.generation_config = own
+        part.generation_config = own
 
 
 @contextmanager

@@ -4,6 +4,7 @@
 |---|---|
 | `few_images` | 4 epochs of cross-entropy, then 100 steps on rewards; the saved weights keep 40 % of those before |
 | `few_images_cross_entropy` | 4 epochs of cross-entropy, where rewards cannot be used |
+| `lora` | 3 epochs of an adapter, for a captioner of more than a billion parameters, see `large_models` |
 
 `auto`, the default of a run, takes one of them if fewer than 500 images train a given captioner; `none` takes none. An
 argument that is given overrides just itself. Self-critical training (`SCSTArguments`) has defaults of its own, and
@@ -16,14 +17,21 @@ from typing import Any
 
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from hf_captioners.architectures import Purpose
+from hf_captioners.loading import supports
+
 from .arguments import CaptioningTrainingArguments
 from .scst.arguments import SCSTArguments
 
 FEW_IMAGES = 500
 AUTO, NONE = "auto", "none"
 REWARDS_RECIPE, CROSS_ENTROPY_RECIPE = "few_images", "few_images_cross_entropy"
-RECIPE_NAMES = (AUTO, REWARDS_RECIPE, CROSS_ENTROPY_RECIPE, NONE)
-RECIPE_HELP = f"Built-in settings; auto: those of few_images where fewer than {FEW_IMAGES} images train --model."
+LORA_RECIPE = "lora"  # see `large_models`
+RECIPE_NAMES = (AUTO, REWARDS_RECIPE, CROSS_ENTROPY_RECIPE, LORA_RECIPE, NONE)
+RECIPE_HELP = (
+    "Built-in settings; auto: those of lora where --model has more than a billion parameters, else those of "
+    f"few_images where fewer than {FEW_IMAGES} images train it."
+)
 # The last weights are saved: a tenth of a few images is too little to choose the best evaluation by.
 NO_EVALUATION = {
     "eval_strategy": IntervalStrategy.NO,
@@ -130,6 +138,8 @@ def why_no_rewards(arguments: CaptioningTrainingArguments, model: Any) -> str | 
         return "`scst` is false"
     if hasattr(model, "peft_config"):
         return "an adapter is trained"
+    if hasattr(model, "config") and not supports(model, Purpose.REWARDS):
+        return f"{Purpose.REWARDS} is not supported for a {type(model).__name__}"
     if getattr(model, "captions_depend_on_batch", False):
         return "its captions depend on the others of their batch"
     return "its weights are sharded" if arguments.fsdp or arguments.deepspeed or launched else None

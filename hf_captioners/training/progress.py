@@ -1,7 +1,9 @@
 """Progress messages of training: size before the start, remaining time after some steps, evaluations in one line."""
 
 import math
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,6 +11,7 @@ from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerCont
 from transformers.trainer_callback import PrinterCallback
 
 from .few_images import FEW_IMAGES
+from .instructed_encoding import InstructedEncoder
 from .streams import StreamedPairs
 
 MEASURED_STEPS = 5  # after the first one, which also prepares the device
@@ -33,6 +36,7 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
     captions = sum(map(len, pairs.images.captions)) if hasattr(pairs, "images") else len(pairs)
     lines = [
         f"A {type(trainer.base_model).__name__} from {started_from}.",
+        *_parts_of(trainer),
         f"Training on {images:,} images with {captions:,} captions{_evaluation_of(trainer)}.",
         f"At most {steps:,} steps in batches of {batch:,}, {per_epoch:,} steps an epoch{_stop_of(args)}.",
     ]
@@ -43,7 +47,8 @@ def describe_run(trainer: Any, started_from: str) -> list[str]:
         part = args.for_cross_entropy()
         most = f"at most {part.num_train_epochs:g} epochs of cross-entropy on {captions:,} pairs{_stop_of(part)}"
         lines.append(f"Before these steps, {most}.")
-    lines.append(_parameters_of(trainer.model))
+    if not isinstance(trainer.encoder, InstructedEncoder):
+        lines.append(_parameters_of(trainer.model))
     if getattr(args, "start_weight", 0):
         lines.append(f"At the end, {args.start_weight:.0%} of each weight is that of the captioner before training.")
     lines.append(f"The captioner will be in {args.output_dir}.")
@@ -90,6 +95,22 @@ def _stop_of(args: Any) -> str:
         return ""
     best = str(args.metric_for_best_model).removeprefix("eval_")
     return f"; it stops after {args.early_stopping_patience} evaluations without a better {best}"
+
+
+def _parts_of(trainer: Any) -> list[str]:
+    """Return how many weights of each part of a model that follows an instruction are trained, and how many are not.
+
+    Weights of adapters count as those of the part that they change.
+    """
+    if not isinstance(trainer.encoder, InstructedEncoder):
+        return []
+    trained: Counter[str] = Counter()
+    frozen: Counter[str] = Counter()
+    for name, weight in trainer.model.named_parameters():
+        part = re.sub(r"^(base_model\.model\.)?(model\.(?!model\.)|model\.)?", "", name).split(".")[0]
+        (trained if weight.requires_grad else frozen)[part] += weight.numel()
+    texts = [", ".join(f"{part} {count:,}" for part, count in counts.items()) for counts in (trained, frozen)]
+    return [f"Trained weights: {texts[0]}; frozen: {texts[1] or 'none'}."]
 
 
 def _parameters_of(model: Any) -> str:

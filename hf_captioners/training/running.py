@@ -31,6 +31,7 @@ from .data_record import resumed_data
 from .evaluation import MetricResult
 from .few_images import AUTO, NONE, with_recipe
 from .hub_trainer import ADVICE
+from .large_models import with_lora
 from .progress import Say, narrate
 from .resume import STATE, last_complete_checkpoint, require_complete
 from .scst.arguments import NEW_PARTS, SCSTArguments
@@ -138,8 +139,8 @@ def train_captioner(
         training_arguments: `SCSTArguments` for self-critical training, `CaptioningTrainingArguments` otherwise.
         test_arguments: the test after training. Its metrics are written to `test_results.json` and to the card.
         recipe: named settings for the training arguments that are not given, see `hf_captioners.training.few_images`:
-            `"few_images"`, `"few_images_cross_entropy"`, `"none"`, or `"auto"`: one of them if fewer than 500 images
-            train a given captioner.
+            `"few_images"`, `"few_images_cross_entropy"`, `"lora"`, `"none"`, or `"auto"`: `"lora"` for a captioner of
+            more than a billion parameters, else one of the others if fewer than 500 images train a given captioner.
         resume: resume from the last complete checkpoint in `output_dir`, if any.
         reproduces: compares the metrics of the test with a published row; the card shows both.
         say: receives lines that say what the run will do, how long it takes and what it has reached; the first one
@@ -202,7 +203,7 @@ def train_captioner(
         if data_arguments.held_out is not None and is_main:
             data_arguments.held_out.save(output)
         if say is not _say_nothing:
-            narrate(trainer, say, model_arguments.description)
+            narrate(trainer, say, start.model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
             written = known_test_metrics(output, test, variants, tokenizer) if result.had_finished else None
@@ -242,6 +243,8 @@ class _Start:
         recipe: str,
         resume: bool,
     ) -> None:
+        model, training, lora_line = with_lora(model, training, recipe)
+        recipe = recipe if lora_line is None else NONE
         self.model_arguments, self.data, self.recipe = model, data, recipe
         self.given: tuple[Any, Any] | None = None
         self.words_line: str | None = None
@@ -253,6 +256,7 @@ class _Start:
             set_seed(training.seed)
             self.given = start_captioner(model)
         self.training_arguments, self.recipe_line = with_recipe(training, recipe, self._given_model)
+        self.recipe_line = lora_line or self.recipe_line
         if data.streaming:
             require_stream_arguments(self.training_arguments)
         new_parts_sample = self.given is None and isinstance(training, SCSTArguments)

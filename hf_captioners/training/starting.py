@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 from transformers.utils import logging
 
@@ -34,6 +35,7 @@ logger = logging.get_logger(__name__)
 
 MISSING_VISION_MODEL = "`vision_model` is missing: pass a vision model, or stored features (`features`)."
 PROCESSOR_PARTS = ("image_processor", "tokenizer", "kwargs")
+HALVES = (torch.float16, torch.bfloat16)
 NEW_TOKENS = 3  # that a tokenizer may have beyond those of its language model: begin, end and padding
 
 
@@ -307,7 +309,10 @@ def _from_captioner(start: ModelArguments) -> tuple[Any, Any]:
         return continue_adapter(source, settings)
     options = {"config": changed_config(source, changes)} if changes else {}
     model, processor = load_captioner(source, **options)
-    return (add_adapter(model, start) if start.use_peft else model), processor
+    if start.use_peft:
+        return add_adapter(model, start), processor
+    # Steps of a whole model are lost in the precision of halves, in which many checkpoints are saved.
+    return (model.float() if model.dtype in HALVES else model), processor
 
 
 def _from_parts(start: ModelArguments, captions: Iterable[str], caption_tokenizer: str) -> tuple[Any, Any]:

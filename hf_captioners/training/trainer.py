@@ -4,31 +4,22 @@ import dataclasses
 import inspect
 import math
 import os
-import time
-from collections.abc import Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
-from torch.utils.data import DataLoader, Subset
-from torch.utils.data import Dataset as TorchDataset
-from tqdm.auto import tqdm
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType, TrainOutput, speed_metrics
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, TrainerCallback, TrainerState
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, SchedulerType, TrainOutput
 from transformers.utils import logging
 
 from hf_captioners.architectures import Purpose
-from hf_captioners.data.schema import REGIONS
-from hf_captioners.features.agreement import require_own_features
-from hf_captioners.features.cache import FeatureCache, can_cache
 from hf_captioners.loading import require_supported_model
 from hf_captioners.metrics.caption_tokenizers import caption_tokenizer, require_blanks
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.pipelines.image_captioning import is_native_processor
-from hf_captioners.processing.image_reading import read_image
 
 from .arguments import CaptioningTrainingArguments
 from .callbacks import ElementClipping, EpochCallback, StopWithoutProgress
@@ -36,42 +27,31 @@ from .caption_checks import CaptionCounts, check_training_captions
 from .card_writer import CardWriter
 from .choosing import best_evaluation, equal_metric
 from .collator import CaptionCollator, caption_encoder
-from .evaluation import (
-    MetricResult,
-    caption_batch,
-    generation_config_for,
-    packed_weights,
-    score_captions,
-    write_captions,
-)
+from .evaluation_loop import CaptionEvaluationTrainer
 from .health import (
-    CaptionedExample,
     require_finite_loss,
     require_finite_weights,
     require_short_captions,
     require_targets,
-    scored_words,
-    show_examples,
-    visual_gate_means,
     warn_of_wordless,
 )
-from .hub_trainer import HubTrainer
 from .images import CaptionedImages, CaptionPairs, CaptionSampler
+from .instructed_encoding import InstructedEncoder
 from .optimization import OPTIMIZERS, SCHEDULES, RunLength, StartWeights, make_schedule, set_own_rate
 from .resume import STATE, final_state, last_complete_checkpoint, load_weights, restore_best_checkpoint, why_finished
 from .scheduled_sampling import mix_in_own_words
-from .streams import StreamedPairs, in_memory, require_stream_arguments
+from .streams import StreamedPairs, require_stream_arguments
 
 logger = logging.get_logger(__name__)
 
 SAMPLING_STRATEGIES = ("random", "group_by_length")
 
 
-class CaptioningTrainer(HubTrainer):
+class CaptioningTrainer(CaptionEvaluationTrainer):
     """Trainer of captioners with `generate()` and a teacher-forced `forward`.
 
-    It trains the captioners of this library, and BLIP, GIT and vision-encoder-decoder models of transformers, whole or
-    in an adapter of PEFT (`peft.get_peft_model`), which is then what checkpoints hold.
+    It trains the captioners of this library and those of transformers in `TRANSFORMERS_CAPTIONERS`, whole or in an
+    adapter of PEFT (`peft.get_peft_model`), which is then what checkpoints hold.
 
     Args:
         model: the captioner.
@@ -109,7 +89,6 @@ class CaptioningTrainer(HubTrainer):
     ```
     """
 
-    control: TrainerControl
     lr_scheduler: Any
     purpose: Purpose = Purpose.TRAINING
     _streamed: type[StreamedPairs] = StreamedPairs
@@ -153,8 +132,7 @@ class CaptioningTrainer(HubTrainer):
         self._is_own = is_own
         self.tokenize_captions = caption_tokenizer(args.caption_tokenizer)  # shared: it caches split words
         _smooth_inside(model, args.label_smoothing_factor, is_own)
-        self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens)
-        self._feature_cache: FeatureCache | None = None
+        self.encoder = caption_encoder(processing_class, model, args.max_caption_tokens, args.instruction)
         self._counts: CaptionCounts | None = None
         self.card = CardWriter()
         super().__init__(
@@ -174,7 +152,8 @@ class CaptioningTrainer(HubTrainer):
         self.label_smoother = None
         # The base class assumes that a model with `**kwargs` divides by `num_items_in_batch`. For one that does not,
         # gradients would be too large by the number of accumulated batches.
-        self.model_accepts_loss_kwargs = "num_items_in_batch" in inspect.signature(self.base_model.forward).parameters
+        counts_inside = "num_items_in_batch" in inspect.signature(self.base_model.forward).parameters
+        self.model_accepts_loss_kwargs = counts_inside or isinstance(self.encoder, InstructedEncoder)
         if self.train_dataset is not None and not self._is_streamed:
             seed = args.seed if args.data_seed is None else args.data_seed
             self.sampler = CaptionSampler(
@@ -191,11 +170,6 @@ class CaptioningTrainer(HubTrainer):
         if args.early_stopping_patience is not None and args.eval_strategy != IntervalStrategy.NO:
             better = bool(args.greater_is_better)
             self.add_callback(StopWithoutProgress(args.early_stopping_patience, args.best_metric_key, better))
-
-    @property
-    def base_model(self) -> PreTrainedModel:
-        """Captioner without adapters."""
-        return self.model.get_base_model() if hasattr(self.model, "get_base_model") else self.model
 
     def _make_collator(self, args: Any) -> CaptionCollator:
         return CaptionCollator(self.encoder, share_images=args.group_captions)
@@ -242,29 +216,11 @@ class CaptioningTrainer(HubTrainer):
             self.attach_features(self.train_dataset.images)
         return super().get_train_dataloader()
 
-    def attach_features(self, images: CaptionedImages) -> None:
-        """Replace images by their stored features, if the vision model is frozen and caching is on."""
-        if images.source is not None:
-            require_own_features(self.base_model, self.processing_class, images.source)
-        usable = self.args.cache_features and can_cache(self.base_model) and images.image_column != REGIONS
-        if not usable or images.features is not None:
-            return
-        if self._feature_cache is None:
-            self._feature_cache = FeatureCache(
-                self.args.feature_cache_dir or Path(self.args.output_dir, "features"),
-                self.base_model,
-                self.processing_class,
-                self.args.feature_cache_dtype,
-                workers=self.args.dataloader_num_workers,
-            )
-        with self.args.main_process_first(local=False, desc="features"):
-            images.features = self._feature_cache.features_of(images.rows)
-
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: PreTrainedModel | None = None) -> tuple[Any, Any]:
         """Return the optimizer class that `optim` names, and its arguments."""
         if args.optim not in OPTIMIZERS:
-            return HubTrainer.get_optimizer_cls_and_kwargs(args, model)
+            return CaptionEvaluationTrainer.get_optimizer_cls_and_kwargs(args, model)
         kind, options = OPTIMIZERS[args.optim]
         return kind, {"lr": args.learning_rate, **options}
 
@@ -310,7 +266,15 @@ class CaptioningTrainer(HubTrainer):
         if probability and model.training:
             words = mix_in_own_words(self.base_model, inputs, probability)
             inputs = {**inputs, "decoder_input_ids": words, "use_cache": False}
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if not isinstance(self.encoder, InstructedEncoder):
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        outputs = model(**inputs)
+        loss = outputs.loss  # the mean over the tokens of this batch
+        if num_items_in_batch is not None:  # tokens of all accumulated batches, of all processes
+            loss = loss * (inputs["labels"] != IGNORED_LABEL).sum() / num_items_in_batch
+            if self.args.average_tokens_across_devices:
+                loss = loss * self.accelerator.num_processes
+        return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """Compute loss and gradients of a batch.
@@ -487,229 +451,6 @@ class CaptioningTrainer(HubTrainer):
             load_weights(self.model, self.state.best_model_checkpoint)
         else:
             super()._load_best_model()
-
-    def evaluate(
-        self,
-        eval_dataset: Dataset | dict[str, Dataset] | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-        **gen_kwargs: Any,
-    ) -> dict[str, float]:
-        """Caption every image once and score the captions against all references.
-
-        Args:
-            eval_dataset: captioned images, or several data sets by name; default: the trainer's own.
-            ignore_keys: not used; there are no model outputs to gather.
-            metric_key_prefix: prefix of the names of the metrics.
-            **gen_kwargs: generation settings of this evaluation. Captions are searched, also where the generation
-                configuration of the captioner samples; `do_sample=True` samples, by `seed` (default: training's).
-
-        Returns:
-            The scores of `eval_metrics` in natural units (`eval_bleu_1` to `eval_bleu_4`, `eval_rouge_l`,
-            `eval_cider_d`), `eval_loss` if it is evaluated, speed, and statistics of the captions: `eval_distinct`,
-            `eval_length` in words, `eval_length_ratio`, `eval_bad_endings`.
-
-        Raises:
-            DivergenceError: the loss is not finite.
-        """
-        rows = self.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(rows, dict):
-            parts = [
-                self.evaluate(part, metric_key_prefix=f"{metric_key_prefix}_{name}", **gen_kwargs)
-                for name, part in rows.items()
-            ]
-            return {name: value for part in parts for name, value in part.items()}
-        if rows is None:
-            raise ValueError("There is no data set to evaluate on: pass `eval_dataset`.")
-        started = time.time()
-        images = self._images_of(rows)
-        captions, figures = self._measure(images, self.args.eval_metrics, None, gen_kwargs)
-        if self.args.diagnostic_examples:
-            figures |= self._diagnose(images, captions)
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
-        metrics.update(speed_metrics(metric_key_prefix, started, num_samples=len(images)))
-        if self.args.save_captions and self.is_world_process_zero():
-            name = f"{metric_key_prefix}-{self.state.global_step:07d}.jsonl"
-            write_captions(Path(self.args.output_dir, "captions", name), images.image_ids, captions)
-        self._note_on_card(metric_key_prefix, rows, captions, figures, gen_kwargs)
-        self.log(metrics)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
-
-    def test(
-        self, rows: Dataset, metrics: Sequence[str] | None = None, tokenizer: str | None = None, **gen_kwargs: Any
-    ) -> MetricResult:
-        """Caption a data set with the trained captioner; the card of the next save reports the metrics.
-
-        Args:
-            rows: captioned images.
-            metrics: see `compute_caption_metrics`; default: those of `evaluate`, `args.eval_metrics`.
-            tokenizer: see `compute_caption_metrics`; default: that of `evaluate`, `args.caption_tokenizer`.
-            **gen_kwargs: generation settings.
-
-        Returns:
-            The metrics and statistics of `evaluate`, without a prefix and without speed, and their `conditions`.
-        """
-        asked = self.args.eval_metrics if metrics is None else metrics
-        captions, figures = self._measure(self._images_of(rows), asked, tokenizer, gen_kwargs)
-        self._note_on_card("test", rows, captions, figures, gen_kwargs)
-        return figures
-
-    def _measure(
-        self, images: CaptionedImages, metrics: Sequence[str], tokenizer: str | None, gen_kwargs: dict[str, Any]
-    ) -> tuple[list[str], MetricResult]:
-        """Caption images, and compute everything that `evaluate` and `test` report about the captions."""
-        captions = self._caption_images(images, **gen_kwargs)
-        own = self.args.caption_tokenizer
-        tokenize = self.tokenize_captions if tokenizer in (None, own) else None
-        figures = score_captions(captions, images.captions, metrics, tokenizer or own, tokenize)
-        if self.args.evaluate_loss:
-            figures["loss"] = self.caption_loss(images)
-            require_finite_loss(figures["loss"], f"The evaluation loss at step {self.state.global_step}", self)
-        return captions, figures
-
-    def _note_on_card(
-        self, name: str, rows: Dataset, captions: list[str], figures: MetricResult, given: dict[str, Any]
-    ) -> None:
-        images = self._images_of(rows)
-        scored = partial(self._scored_words, images, captions)
-        settings = self._generation_settings(given)
-        self.card.note_evaluation(self.state.global_step, name, rows, images, captions, figures, settings, scored)
-
-    @torch.no_grad()
-    def _diagnose(self, images: CaptionedImages, captions: list[str]) -> dict[str, float]:
-        """Log the first images with their captions to the tools of `report_to`.
-
-        Returns:
-            The mean visual gate of each layer over these captions, for captioners with such gates.
-        """
-        rows = range(min(self.args.diagnostic_examples, len(images)))
-        if self.is_world_process_zero() and "image" in images.rows.column_names:
-            examples = [
-                CaptionedExample(read_image(images.rows[row]["image"]), captions[row], images.captions[row])
-                for row in rows
-            ]
-            show_examples(self.callback_handler.callbacks, examples, self.state.global_step)
-        if not self._is_own:
-            return {}
-        batch = self._captioned_batch(images, captions, rows)
-        with self.accelerator.autocast():
-            outputs = self.base_model(**batch, output_gates=True)
-        means = visual_gate_means(self.base_model, outputs, batch["labels"] != IGNORED_LABEL)
-        return {f"visual_gate_{layer}": mean for layer, mean in enumerate(means)}
-
-    def _scored_words(self, images: CaptionedImages, captions: list[str], row: int) -> list[tuple[str, float]]:
-        """Return the words of a caption with their visual scores, for captioners that have such scores."""
-        if not getattr(self.base_model, "has_visual_scores", False) or not captions[row]:
-            return []
-        with self.accelerator.autocast():
-            return scored_words(
-                self.base_model, self.processing_class, **self._captioned_batch(images, captions, [row])
-            )
-
-    def _captioned_batch(self, images: CaptionedImages, captions: list[str], rows: Iterable[int]) -> dict[str, Any]:
-        """Return images and their generated captions as model inputs, and set the model to evaluation mode."""
-        self.model.eval()
-        batch = self.data_collator([{**images[row], "caption": captions[row]} for row in rows])
-        return self._prepare_inputs({name: value for name, value in batch.items() if name != "row"})
-
-    def caption(self, rows: Dataset, **gen_kwargs: Any) -> list[str]:
-        """Generate the best caption of every image of a data set.
-
-        Processes share the work, and each returns all captions.
-
-        Args:
-            rows: captioned images, see the class.
-            **gen_kwargs: generation settings, see `evaluate`; default: those of the arguments.
-
-        Returns:
-            One caption per row, in the order of the rows.
-        """
-        return self._caption_images(self._images_of(rows), **gen_kwargs)
-
-    def predict(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refuse the `predict` of transformers, whose `PredictionOutput` holds token ids and logits.
-
-        Raises:
-            NotImplementedError: always.
-        """
-        raise NotImplementedError(
-            "`predict` is not supported: call trainer.caption(rows) for captions, or trainer.test(rows) for metrics."
-        )
-
-    def _caption_images(self, images: CaptionedImages, **gen_kwargs: Any) -> list[str]:
-        settings = self._generation_settings(gen_kwargs)
-        seed = settings.pop("seed", None)
-        config = generation_config_for(self.base_model, settings)
-        self.model.eval()
-        captions: list[str] = []
-        with packed_weights(self.model):
-            for batch in self._own_share(images, "captions"):
-                tokens = caption_batch(self.model, batch, config, self.accelerator.autocast(), seed)
-                captions += self.encoder.decode(tokens)
-        shares = gather_object([captions]) if self.args.world_size > 1 else [captions]
-        # Process p captioned the rows p, p + world size, ...
-        return [shares[row % len(shares)][row // len(shares)] for row in range(len(images))]
-
-    def _generation_settings(self, given: dict[str, Any]) -> dict[str, Any]:
-        settings = {
-            "num_beams": self.args.generation_num_beams,
-            "max_new_tokens": self.args.generation_max_new_tokens,
-        }
-        # None keeps the model's own setting.
-        settings = {name: value for name, value in (settings | given).items() if value is not None}
-        return {"seed": self.args.seed} | settings if settings.get("do_sample") else settings
-
-    @torch.no_grad()
-    def caption_loss(self, images: CaptionedImages) -> float:
-        """Compute the mean negative log-likelihood of all tokens of all references.
-
-        Label smoothing and other loss settings have no effect. For captioners of transformers it is the mean of their
-        own loss.
-        """
-        self.model.eval()
-        total = torch.zeros(2, dtype=torch.float64)  # loss, tokens
-        for batch in self._own_share(CaptionPairs(images, skip_uncaptioned=True), "loss"):
-            real = batch["labels"] != IGNORED_LABEL
-            with self.accelerator.autocast():
-                outputs = self.model(**batch)
-            if self._is_own:
-                targets = batch["labels"][real]
-                loss = torch.nn.functional.cross_entropy(outputs.logits[real].float(), targets, reduction="sum")
-            else:
-                loss = outputs.loss * real.sum()
-            total += torch.tensor([loss.item(), real.sum().item()], dtype=torch.float64)
-        total = self.accelerator.reduce(total.to(self.args.device, torch.float32))
-        return float(total[0] / total[1])
-
-    def _images_of(self, rows: Dataset) -> CaptionedImages:
-        """Return the wrapped form of a data set, with stored features where they are used."""
-        images = self._wrapped(rows)
-        self.attach_features(images)
-        return images
-
-    def _wrapped(self, rows: Dataset) -> CaptionedImages:
-        """Return the wrapped form of a data set, made once per data set."""
-        if not hasattr(self, "_evaluated"):
-            self._evaluated: dict[int, tuple[Dataset, CaptionedImages]] = {}
-        if id(rows) not in self._evaluated:
-            stored = in_memory(rows) if isinstance(rows, IterableDataset) else rows
-            self._evaluated[id(rows)] = rows, CaptionedImages(stored, declared_inputs=self.encoder.declared_inputs)
-        return self._evaluated[id(rows)][1]
-
-    def _own_share(self, items: TorchDataset, description: str) -> Any:
-        """Yield the batches of this process's part of a data set, on its device."""
-        share = Subset(items, range(self.args.process_index, len(items), self.args.world_size))  # type: ignore[arg-type]
-        loader = DataLoader(
-            share,
-            self.args.per_device_eval_batch_size,
-            collate_fn=self.data_collator,
-            num_workers=self.args.dataloader_num_workers,
-            generator=torch.Generator().manual_seed(0),  # leaves the run's own random numbers alone
-        )
-        hidden = self.args.disable_tqdm or not self.is_local_process_zero()
-        for batch in tqdm(loader, desc=description, leave=False, disable=hidden or None):
-            yield self._prepare_inputs(batch)
 
 
 def _smooth_inside(model: PreTrainedModel, label_smoothing: float, is_own: bool) -> None:

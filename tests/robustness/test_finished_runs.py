@@ -57,7 +57,7 @@ def steps_of(output):
 def test_a_finished_run_that_is_resumed_changes_no_file(command, tmp_path, capsys, monkeypatch):
     """With one checkpoint kept, the newest checkpoint is the best one, from before the end of the run."""
     cider = iter([0.5, 0.4, 0.3])
-    monkeypatch.setattr("hf_captioners.training.trainer.score_captions", lambda *_: {"cider_d": next(cider)})
+    monkeypatch.setattr("hf_captioners.training.evaluation_loop.score_captions", lambda *_: {"cider_d": next(cider)})
     output = tmp_path / "run"
     typed = [*command, "--output_dir", str(output), "--max_steps", "4", "--save_total_limit", "1"]
     assert main(typed) == 0

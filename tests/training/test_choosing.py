@@ -1,5 +1,6 @@
 import pytest
 
+from hf_captioners.training import evaluation_loop
 from hf_captioners.training import trainer as trainer_module
 from hf_captioners.training.choosing import best_evaluation, equal_metric
 from hf_captioners.training.evaluation import MetricResult
@@ -38,7 +39,7 @@ def test_a_run_whose_metric_is_zero_keeps_the_lowest_loss(make_trainer, monkeypa
         return figures
 
     losses = iter([5.0, 4.0, 3.0, 3.5, 3.6])
-    monkeypatch.setattr(trainer_module, "score_captions", score)
+    monkeypatch.setattr(evaluation_loop, "score_captions", score)
     monkeypatch.setattr(trainer_module.CaptioningTrainer, "caption_loss", lambda self, images: next(losses))
     trainer = make_trainer(num_train_epochs=20, early_stopping_patience=2)
     trainer.train()

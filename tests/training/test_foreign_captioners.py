@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from hf_captioners.loading import ImageTextProcessor, load_captioner
-from hf_captioners.training import trainer as trainer_module
+from hf_captioners.training import evaluation_loop
 from hf_captioners.training.arguments import CaptioningTrainingArguments
 from hf_captioners.training.collator import caption_encoder
 from hf_captioners.training.few_images import REWARDS, with_recipe
@@ -116,7 +116,7 @@ def test_the_loss_is_that_of_the_next_token(foreign, tokenizer, scenes):
 def test_trains_evaluates_and_loads_again(foreign, make_trainer, monkeypatch, scenes, tmp_path):
     calls = []
     monkeypatch.setattr(
-        trainer_module, "score_captions", lambda captions, *_: calls.append(captions) or {"cider_d": 0.0}
+        evaluation_loop, "score_captions", lambda captions, *_: calls.append(captions) or {"cider_d": 0.0}
     )
     model, processor = foreign
     every = {"eval_strategy": "steps", "eval_steps": 10, "save_strategy": "steps", "save_steps": 10}

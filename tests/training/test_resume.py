@@ -9,8 +9,7 @@ from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
 from torch.utils.data import BatchSampler
 from transformers import TrainerCallback
 
-from hf_captioners.training import last_complete_checkpoint
-from hf_captioners.training import trainer as trainer_module
+from hf_captioners.training import evaluation_loop, last_complete_checkpoint
 from tests.comparisons import assert_trained_alike
 from tests.variants import slow_unless
 
@@ -28,7 +27,7 @@ class Kill(TrainerCallback):
 
 @pytest.fixture(autouse=True)
 def scores(monkeypatch):
-    monkeypatch.setattr(trainer_module, "score_captions", lambda *_: {"cider_d": 0.0})
+    monkeypatch.setattr(evaluation_loop, "score_captions", lambda *_: {"cider_d": 0.0})
 
 
 def curve(trainer):
@@ -67,7 +66,7 @@ def test_patience_counts_through_a_kill(make_trainer, make_captioner, monkeypatc
     fields = {"num_train_epochs": 10, "early_stopping_patience": 3}
     figures = {1: 0.1, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.2, 6: 0.1}
     trainer = None
-    monkeypatch.setattr(trainer_module, "score_captions", lambda *_: {"cider_d": figures[round(trainer.state.epoch)]})
+    monkeypatch.setattr(evaluation_loop, "score_captions", lambda *_: {"cider_d": figures[round(trainer.state.epoch)]})
     trainer = make_trainer(make_captioner(), [Kill(2 * 4 + 1)], **fields)  # in the fifth epoch of two steps
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
@@ -81,7 +80,7 @@ def test_a_run_that_had_stopped_stays_stopped(make_trainer, make_captioner, monk
     fields = {"num_train_epochs": 10, "early_stopping_patience": 2, "save_total_limit": None}
     figures = {1: 0.1, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.9}
     trainer = None
-    monkeypatch.setattr(trainer_module, "score_captions", lambda *_: {"cider_d": figures[round(trainer.state.epoch)]})
+    monkeypatch.setattr(evaluation_loop, "score_captions", lambda *_: {"cider_d": figures[round(trainer.state.epoch)]})
     trainer = make_trainer(make_captioner(), **fields)
     trainer.train()
     assert trainer.state.epoch == 4

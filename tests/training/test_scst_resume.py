@@ -10,8 +10,7 @@ import torch
 from transformers import TrainerCallback
 
 from hf_captioners.hub.card_facts import TrainingFacts
-from hf_captioners.training import last_scst_checkpoint
-from hf_captioners.training import trainer as trainer_module
+from hf_captioners.training import evaluation_loop, last_scst_checkpoint
 from hf_captioners.training.scst.start import save_start
 from tests.comparisons import assert_trained_alike
 
@@ -34,7 +33,7 @@ class Kill(TrainerCallback):
 def figures(monkeypatch):
     """Values of the next evaluations; 0 when none is left."""
     coming = []
-    monkeypatch.setattr(trainer_module, "score_captions", lambda *_: {"cider_d": coming.pop(0) if coming else 0.0})
+    monkeypatch.setattr(evaluation_loop, "score_captions", lambda *_: {"cider_d": coming.pop(0) if coming else 0.0})
     return coming
 
 

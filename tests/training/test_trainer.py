@@ -11,6 +11,7 @@ from transformers import AutoProcessor, TrainerCallback
 
 from hf_captioners.metrics import PTBTokenizer
 from hf_captioners.modeling.modeling_visualgpt import VisualGPTForConditionalGeneration
+from hf_captioners.training import evaluation_loop
 from hf_captioners.training import trainer as trainer_module
 from hf_captioners.training.trainer import keep_boxes_exact
 
@@ -34,7 +35,7 @@ def scores(monkeypatch):
         return {"bleu_4": 0.0, "cider_d": next(score.figures, 0.0)}
 
     score.figures, score.calls = figures, calls
-    monkeypatch.setattr(trainer_module, "score_captions", score)
+    monkeypatch.setattr(evaluation_loop, "score_captions", score)
     return score
 
 

@@ -1,0 +1,94 @@
+"""The recipe `lora`: an adapter instead of all weights for captioners of more than a billion parameters."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+from hf_captioners.architectures import TRANSFORMERS_CAPTIONERS
+from hf_captioners.default_model import is_default
+from hf_captioners.loading import adapter_settings, base_of_adapter, reading, require_peft
+
+from .arguments import CaptioningTrainingArguments
+from .few_images import AUTO, LORA_RECIPE, NONE
+from .scst.arguments import SCSTArguments
+from .starting import ModelArguments
+
+MAX_WHOLE = 1_000_000_000
+"""Largest number of parameters of a captioner that is trained whole by default."""
+LORA: dict[str, Any] = {
+    "learning_rate": 1e-4,
+    "lr_scheduler_type": "linear",
+    "num_train_epochs": 3.0,
+    "per_device_train_batch_size": 4,
+    "per_device_eval_batch_size": 4,
+    "gradient_accumulation_steps": 4,
+    "gradient_checkpointing": True,
+    "generation_num_beams": 1,
+    "generation_max_new_tokens": 256,
+}
+
+
+def parameters_of(source: str) -> int | None:
+    """Return the number of parameters of a captioner of transformers, by its configuration; no weights are read.
+
+    Args:
+        source: directory or name; of an adapter, its captioner is counted.
+
+    Returns:
+        None: it is a captioner of this library, or code of its checkpoint.
+
+    Raises:
+        ValueError, FileNotFoundError: see `reading`.
+    """
+    if is_default(source):
+        return None
+    if (settings := adapter_settings(source)) is not None:
+        source = base_of_adapter(source, settings)
+    with reading(source):
+        config = AutoConfig.from_pretrained(source)
+        if config.model_type not in TRANSFORMERS_CAPTIONERS:
+            return None
+        with torch.device("meta"):
+            return int(AutoModelForImageTextToText.from_config(config).num_parameters())
+
+
+def with_lora(
+    model: ModelArguments, training: CaptioningTrainingArguments, recipe: str
+) -> tuple[ModelArguments, CaptioningTrainingArguments, str | None]:
+    """Return the arguments of a run with the recipe `lora`, if it is chosen or the captioner asks for it.
+
+    Args:
+        model: the model arguments.
+        training: the training arguments; those in `given` stay as they are.
+        recipe: see `train_captioner`.
+
+    Returns:
+        Both, and a line that names the recipe and the reason; None if it is not taken.
+
+    Raises:
+        ImportError: peft is not installed.
+        ValueError: the recipe is chosen, and there is no captioner to adapt, or the run trains on rewards.
+    """
+    if recipe == LORA_RECIPE:
+        if model.model is None:
+            raise ValueError("`recipe=lora` trains an adapter of a captioner: pass `model` too, or leave it out.")
+        if isinstance(training, SCSTArguments):
+            raise ValueError("`scst` and `recipe=lora` exclude each other; pass `use_peft` for rewards of an adapter.")
+        reason = "it was chosen"
+    else:
+        if recipe != AUTO or model.model is None or isinstance(training, SCSTArguments):
+            return model, training, None
+        count = parameters_of(model.model)
+        if count is None or count <= MAX_WHOLE:
+            return model, training, None
+        reason = f"the captioner has {count:,} parameters, more than {MAX_WHOLE:,}"
+    require_peft(f"`recipe={LORA_RECIPE}` ({reason})")
+    is_adapter = adapter_settings(str(model.model)) is not None
+    settings = {**LORA, "bf16": torch.accelerator.is_available() and not training.fp16}
+    given = {name: getattr(training, name) for name in training.given if hasattr(training, name)}
+    changed = CaptioningTrainingArguments(**(settings | given))
+    changed.given = training.given
+    line = f"Recipe {LORA_RECIPE}: {reason}; an adapter is trained. `recipe={NONE}` trains without it."
+    return (model if is_adapter else dataclasses.replace(model, use_peft=True)), changed, line
