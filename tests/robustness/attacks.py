@@ -16,7 +16,7 @@ from .attacked_names import attack_edited_data, attack_names, attack_with_two_wr
 from .attacked_pickles import attack_pickle, whole_pickles
 from .attacked_tables import attack_table, whole_tables
 from .isolated import attempt_in_child
-from .killed_jobs import JOBS, Job, kill_and_resume, prepare_jobs
+from .killed_jobs import JOBS, Job, kill_and_resume
 from .outcomes import Outcome
 
 
@@ -55,7 +55,7 @@ ATTACKS: Mapping[str, AttackClass] = {
     "two writers": AttackClass(partial(attempt_in_child, attack_with_two_writers), 0.4, prepare_folders),
     "edited data": AttackClass(partial(attempt_in_child, attack_edited_data), 0.6, prepare_folders),
     **{
-        f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills if job.kills < 10 else 0.01, prepare_jobs)
+        f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills if job.kills < 10 else 0.01, job.prepare)
         for name, job in JOBS.items()
     },
 }
