@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .attacked_checkpoints import attack_configuration, load_model
+from .attacked_converters import attack_converter, write_released
 from .attacked_downloads import attack_download, serve
 from .attacked_exports import attack_export, write_export
 from .attacked_features import attack_features, write_features
@@ -43,6 +44,9 @@ ATTACKS: Mapping[str, AttackClass] = {
     "tables": AttackClass(partial(attempt_in_child, attack_table), 0.7, whole_tables),
     "feature files": AttackClass(partial(attempt_in_child, attack_features), 2.0, write_features),
     "pickles and torch files": AttackClass(partial(attempt_in_child, attack_pickle), 1.7, whole_pickles),
+    "pickles inside whole checkpoints": AttackClass(
+        partial(attempt_in_child, attack_converter), 1.0, write_released
+    ),
     "checkpoints, configurations, cards": AttackClass(
         partial(attempt_in_child, attack_configuration), 0.6, load_model
     ),
