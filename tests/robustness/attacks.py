@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .attacked_checkpoints import attack_configuration, load_model
+from .attacked_containers import attack_container, write_containers
 from .attacked_converters import attack_converter, write_released
 from .attacked_downloads import attack_download, serve
 from .attacked_exports import attack_export, write_export
@@ -44,9 +45,8 @@ ATTACKS: Mapping[str, AttackClass] = {
     "tables": AttackClass(partial(attempt_in_child, attack_table), 0.7, whole_tables),
     "feature files": AttackClass(partial(attempt_in_child, attack_features), 2.0, write_features),
     "pickles and torch files": AttackClass(partial(attempt_in_child, attack_pickle), 1.7, whole_pickles),
-    "pickles inside whole checkpoints": AttackClass(
-        partial(attempt_in_child, attack_converter), 1.0, write_released
-    ),
+    "pickles inside whole checkpoints": AttackClass(partial(attempt_in_child, attack_converter), 1.0, write_released),
+    "Parquet and Arrow files": AttackClass(partial(attempt_in_child, attack_container), 1.0, write_containers),
     "checkpoints, configurations, cards": AttackClass(
         partial(attempt_in_child, attack_configuration), 0.6, load_model
     ),
