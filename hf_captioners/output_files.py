@@ -234,6 +234,17 @@ def require_writable_folder(folder: str | os.PathLike[str]) -> None:
         raise PermissionError(f"{path} cannot be written to ({error.strerror}). Choose a different folder.") from error
 
 
+LONGEST_NAME = 255  # bytes of a name of a file; most file systems allow no more
+
+
+def _temporary_of(target: Path) -> Path:
+    """Return a hidden name beside a file, or folder, that no other process uses; a long name is cut."""
+    name, ending = target.name, f"-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    while len(os.fsencode(f".{name}{ending}")) > LONGEST_NAME:
+        name = name[:-1]
+    return target.with_name(f".{name}{ending}")
+
+
 @contextmanager
 def atomic_file(path: StrPath, mode: str = "w", inside: StrPath | None = None, **options: Any) -> Iterator[IO[Any]]:
     """Open a file for writing that appears under its name only when the block ends without an error.
@@ -253,7 +264,7 @@ def atomic_file(path: StrPath, mode: str = "w", inside: StrPath | None = None, *
     """
     target = Path(path)
     require_safe_target(target, inside)
-    temporary = target.with_name(f".{target.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = _temporary_of(target)
     try:
         with open_for_writing(temporary, mode.replace("w", "x"), inside, **options) as file:
             if target.exists():
@@ -343,7 +354,7 @@ def new_folder(folder: str | os.PathLike[str]) -> Iterator[Path]:
     target = Path(folder)
     require_new_folder(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_name(f".{target.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    partial = _temporary_of(target)
     try:
         partial.mkdir()
         yield partial

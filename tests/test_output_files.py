@@ -11,6 +11,7 @@ from hf_captioners.output_files import (
     UnsafeFileError,
     atomic_file,
     lock_of,
+    new_folder,
     only_run_in,
     open_for_writing,
     open_plain,
@@ -108,6 +109,15 @@ def test_the_mode_of_a_file_that_is_replaced_stays(folder, mode):
         assert stat.S_IMODE(os.fstat(file.fileno()).st_mode) == mode, "the new content can be read by others"
         file.write("new\n")
     assert path.read_text() == "new\n" and stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("name", ["a" * 255, "é" * 127, "図" * 85])
+def test_names_as_long_as_file_systems_allow(folder, name):
+    write_text(folder / name, "new\n")
+    assert [path.name for path in folder.iterdir() if path.is_file()] == [name]
+    with new_folder(folder / "sub" / name) as partial:
+        (partial / "a.txt").touch()
+    assert (folder / "sub" / name / "a.txt").exists()
 
 
 def test_a_run_refuses_a_folder_with_links_out_of_it(folder):

@@ -7,8 +7,10 @@ Such an image has the name of its container and its place there, as if the conta
 
 import bisect
 import io
+import json
 import os
 import re
+import struct
 import tarfile
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -17,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 
 from hf_captioners.data.images import IMAGE_SUFFIXES, is_image_name, visible_files
@@ -28,6 +31,8 @@ SAVED_FILE = "state.json"  # of `Dataset.save_to_disk`; each split of a `Dataset
 IMAGE_COLUMN = "image"
 HUB_PREFIX = "hf://datasets/"
 HUB_NAME = re.compile(r"hf://datasets/(?P<repo>[^/@]+/[^/@]+)(@(?P<revision>[^/]+))?(/(?P<path>.*))?")
+EXPANDED_FLOOR = 64 * 2**20  # bytes that the images of a row group may decompress to, whatever the size of the file
+EXPANDED_RATIO = 32  # or this many times the bytes of the file
 OPEN_CONTAINERS = 8  # whose tables of contents a process keeps; images are read container by container
 
 
@@ -123,7 +128,23 @@ class ParquetImages:
         self.column = image_column(self.file.schema_arrow, path)
         sizes = [self.file.metadata.row_group(group).num_rows for group in range(self.file.num_row_groups)]
         self.ends = list(accumulate(sizes))
-        self.loaded: tuple[int, Any] | None = None  # a row group: images are read in order
+        self._check_sizes()
+        self.batches: Iterator[Any] = iter(())  # of the row group that is read: images are read in order
+        self.batch: Any = None
+        self.first = -1  # number of the first row of the batch
+
+    def _check_sizes(self) -> None:
+        """Refuse row groups that decompress to far more than the file has."""
+        size, metadata = self.path.stat().st_size, self.file.metadata
+        most = max(EXPANDED_FLOOR, EXPANDED_RATIO * size)
+        for group in range(self.file.num_row_groups):
+            columns = (metadata.row_group(group).column(number) for number in range(metadata.num_columns))
+            expanded = sum(one.total_uncompressed_size for one in columns if _is_of(self.column, one.path_in_schema))
+            if expanded > most:
+                raise ValueError(
+                    f"{self.path} has {size:,} bytes, and its row group {group} decompresses to {expanded:,}, "
+                    f"expected {most:,} at most. If the file is right, write it again with smaller row groups."
+                )
 
     def places(self) -> Iterator[str]:
         """Yield the numbers of the rows."""
@@ -132,14 +153,30 @@ class ParquetImages:
     def content(self, place: str) -> bytes | str:
         """Return the bytes or the path of the image of a row."""
         row = row_number(place, self.file.metadata.num_rows, self.path)
-        group = bisect.bisect_right(self.ends, row)
-        if self.loaded is None or self.loaded[0] != group:
-            try:
-                self.loaded = group, self.file.read_row_group(group, [self.column], use_threads=False).column(0)
-            except (pyarrow.ArrowException, OSError) as error:
-                raise ValueError(f"Rows of {self.path} cannot be read: {error}. Copy it again.") from error
-        value = self.loaded[1][row - (self.ends[group - 1] if group else 0)].as_py()
+        try:
+            self._read_to(row)
+            value = self.batch.column(0)[row - self.first].as_py()
+        except (pyarrow.ArrowException, OSError, StopIteration, IndexError) as error:
+            self.batch = None
+            reason = str(error) or "there are fewer rows than it states"
+            raise ValueError(f"Rows of {self.path} cannot be read: {reason}. Copy it again.") from error
         return image_of_value(value, self.path, place)
+
+    def _read_to(self, row: int) -> None:
+        """Read on to the batch of a row, or begin its row group again: a batch is a row, which may be large."""
+        group = bisect.bisect_right(self.ends, row)
+        start = self.ends[group - 1] if group else 0
+        if self.batch is None or not start <= self.first <= row:
+            self.batches = self.file.iter_batches(1, [group], [self.column], use_threads=False)
+            self.batch, self.first = next(self.batches), start
+        while row >= self.first + len(self.batch):
+            self.first += len(self.batch)
+            self.batch = next(self.batches)
+
+
+def _is_of(column: str, path: str) -> bool:
+    """Return whether a column of a Parquet file is a top-level column, or a part of it."""
+    return path == column or path.startswith(f"{column}.")
 
 
 class SavedDataSet:
@@ -157,6 +194,7 @@ class SavedDataSet:
 
         self.path = path
         try:
+            require_no_compression(path)
             rows = load_from_disk(str(path))
         except Exception as error:  # files that are damaged raise errors of many types
             raise ValueError(f"{path} cannot be read as a saved data set: {error}. Save it again.") from error
@@ -171,6 +209,50 @@ class SavedDataSet:
         """Return the bytes or the path of the image of a row."""
         row = row_number(place, len(self.rows), self.path)
         return image_of_value(self.rows[row].column(0)[0].as_py(), self.path, place)
+
+
+BATCHES, DICTIONARIES = 3, 2  # types of messages of Arrow
+
+
+def require_no_compression(path: Path) -> None:
+    """Check that the Arrow files of a data set can be mapped into memory: compressed ones expand as they are opened.
+
+    Raises:
+        ValueError: a record batch is compressed, which `datasets` never writes.
+        OSError: a file cannot be read.
+        ArrowException: a file is damaged.
+    """
+    state = json.loads((path / SAVED_FILE).read_bytes())
+    for name in (one["filename"] for one in state["_data_files"]):
+        with pyarrow.memory_map(os.path.join(path, name)) as file:
+            for message in pyarrow.ipc.MessageReader.open_stream(file):
+                if is_compressed(message.metadata.to_pybytes()):
+                    raise ValueError(f"{name} is compressed, which `Dataset.save_to_disk` never does")
+
+
+def is_compressed(metadata: bytes) -> bool:
+    """Return whether a message of Arrow, a table of FlatBuffers, has a compressed record batch."""
+
+    def field(table: int, number: int) -> int:
+        """Return the place of a field of a table; 0 if it has none."""
+        fields = table - struct.unpack_from("<i", metadata, table)[0]
+        at = 4 + 2 * number
+        if at >= struct.unpack_from("<H", metadata, fields)[0]:
+            return 0
+        offset = struct.unpack_from("<H", metadata, fields + at)[0]
+        return table + offset if offset else 0
+
+    def target(place: int) -> int:
+        return place + struct.unpack_from("<I", metadata, place)[0]
+
+    message = target(0)
+    kind, header = field(message, 1), field(message, 2)
+    if not kind or not header or metadata[kind] not in (BATCHES, DICTIONARIES):
+        return False
+    batch = target(header)
+    if metadata[kind] == DICTIONARIES:
+        batch = target(field(batch, 1))
+    return field(batch, 3) > 0
 
 
 def image_column(schema: pyarrow.Schema, path: Path) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from hf_captioners.data.generated_captions import RECORD_NAME, record_generated, text_digest
 from hf_captioners.data.images import IMAGE_SUFFIXES
 from hf_captioners.output_files import (
+    LONGEST_NAME,
     UnsafeFileError,
     change_file,
     explain_write_errors,
@@ -71,7 +72,8 @@ def check_sidecars(images: Sequence[str], ending: str, folders: Sequence[Path] =
 
     Raises:
         UnsafeFileError: a symbolic link leads out of a typed folder, or the record of a folder is one.
-        ValueError: two images have the same name but for the ending, or an item is a study of several views.
+        ValueError: two images have the same name but for the ending, the name of a text file is too long, or an item
+            is a study of several views.
         PermissionError: a folder cannot be written to.
     """
     inputs, owners = set(images), dict[Path, str]()
@@ -81,6 +83,11 @@ def check_sidecars(images: Sequence[str], ending: str, folders: Sequence[Path] =
         if image.startswith(HUB_PREFIX) or split_name(image) is not None:
             raise ValueError(f"`sidecar` writes files beside images, and {image} is in no folder. Pass `output`.")
         path = sidecar_of(image, ending)
+        if (length := len(os.fsencode(path.name))) > LONGEST_NAME:
+            raise ValueError(
+                f"The name of the text file of {image} would have {length} bytes, expected {LONGEST_NAME} at most. "
+                "Rename the image, or pass a shorter ending."
+            )
         other = owners.setdefault(path, image)
         if other != image:
             raise ValueError(f"{other} and {image} would both have the text file {path}. Rename one of them.")

@@ -30,6 +30,7 @@ from datasets.features.features import generate_from_arrow_type
 from hf_captioners.image_names import FolderNames
 from hf_captioners.metrics.caption_tables import Numbered
 from hf_captioners.names import did_you_mean, listed
+from hf_captioners.output_files import LONGEST_NAME
 
 from .folder_tables import (
     CAPTION_COLUMNS,
@@ -47,7 +48,6 @@ from .report import DataReport, ProblemKind, first_lines
 from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow, storable
 
 NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
-LONGEST_NAME = 255  # bytes of each part of a path, as in most file systems
 FIRST_ROWS = 1000  # in which named columns are looked for; rows of JSON may have different columns
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from .request_batches import CaptioningFailedError, RequestBatches, UnreadableIm
 logger = logging.getLogger(__name__)
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 RETRY_SECONDS = 1  # after which a refused client may try again
+NO_DESCRIPTORS = "socket.accept() out of system resource"  # message of asyncio
+REPORT_SECONDS = 60  # between two reports of it
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,7 @@ class CaptionServer:
 
     async def run_batches(self, _application: web.Application) -> AsyncIterator[None]:
         """Caption batches while the application runs."""
+        report_shortage_rarely(asyncio.get_running_loop())
         running = asyncio.create_task(self.batches.run())
         yield
         running.cancel()
@@ -149,6 +153,25 @@ def make_application(
     application.router.add_post("/caption", server.caption)
     application.cleanup_ctx.append(server.run_batches)
     return application
+
+
+def report_shortage_rarely(loop: asyncio.AbstractEventLoop) -> None:
+    """Let a loop report at most once a minute that there are no descriptors; asyncio does so 100 times a second."""
+    reported = -math.inf
+
+    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal reported
+        if context.get("message") != NO_DESCRIPTORS:
+            loop.default_exception_handler(context)
+        elif loop.time() - reported >= REPORT_SECONDS:
+            reported = loop.time()
+            logger.error(
+                "No more connections can be accepted: %s. Raise the limit of open files (ulimit -n), or put the "
+                "server after a proxy that limits idle connections.",
+                context.get("exception"),
+            )
+
+    loop.set_exception_handler(report)
 
 
 def host_name(text: str) -> str:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import datasets
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
-from hf_captioners.captioning.containers import TarShard, hub_address, located, names_in, split_name
+from hf_captioners.captioning.containers import ParquetImages, TarShard, hub_address, located, names_in, split_name
 from hf_captioners.captioning.image_list import find_images
 from hf_captioners.cli import main
 from hf_captioners.data.shards import write_parquet_shards
@@ -224,3 +225,40 @@ def test_names_of_data_sets_of_the_hub():
 def test_names_are_read_without_reading_images(containers, monkeypatch):
     monkeypatch.setattr(TarShard, "content", None)
     assert len(names_in(containers / "tar" / "0.tar")) == 10
+
+
+def test_parquet_bomb(images, tmp_path):
+    """A file of some kilobytes that decompresses to more than 64 MiB is refused before any of its rows is read."""
+    bomb, whole = tmp_path / "bomb.parquet", tmp_path / "whole.parquet"
+    image = (images / "scene_000.png").read_bytes()
+    pyarrow.parquet.write_table(pyarrow.table({"image": [image, bytes(2**27)]}), bomb, compression="zstd")
+    pyarrow.parquet.write_table(pyarrow.table({"image": [image, bytes(2**22)]}), whole, compression="zstd")
+    assert bomb.stat().st_size < 100_000
+    with pytest.raises(ValueError, match=r"bomb\.parquet has .* row group 0 decompresses to 134,\d+,\d+, expected"):
+        names_in(bomb)
+    assert ParquetImages(whole).content("0") == image
+
+
+def test_rows_of_parquet_in_any_order(tmp_path):
+    """Rows are read one after another, and again from the start of a row group for one that was passed."""
+    path = tmp_path / "rows.parquet"
+    contents = [bytes([number]) for number in range(10)]
+    pyarrow.parquet.write_table(pyarrow.table({"image": contents}), path, row_group_size=4)
+    images_of_rows = ParquetImages(path)
+    for row in (0, 3, 1, 9, 8, 2, 2, 5):
+        assert images_of_rows.content(str(row)) == contents[row]
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_compressed_saved_data_set(images, tmp_path, compression):
+    """A compressed Arrow file is decompressed when it is opened; `datasets` writes none."""
+    saved = tmp_path / "saved"
+    image = (images / "scene_000.png").read_bytes()
+    datasets.Dataset.from_dict({"image": [image]}).save_to_disk(str(saved))
+    (arrow,) = saved.glob("*.arrow")
+    table = pyarrow.table({"image": [image, bytes(2**27)]})
+    options = pyarrow.ipc.IpcWriteOptions(compression=compression)
+    with pyarrow.ipc.new_stream(str(arrow), table.schema, options=options) as writer:
+        writer.write_table(table)
+    with pytest.raises(ValueError, match=rf"saved cannot be read .*{arrow.name} is compressed"):
+        names_in(saved)

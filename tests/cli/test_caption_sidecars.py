@@ -99,6 +99,7 @@ def test_a_text_file_that_is_no_text_is_kept(folder, caption):
     ("change", "typed", "said"),
     [
         ("stem", [], "0.jpg and "),
+        ("long", ["caption"], "would have 258 bytes, expected 255 at most"),
         ("", ["png"], "the ending of images"),
         ("", ["no/ending"], "expected the ending of the text files"),
         ("", ["FOLDER"], "hf-captioners caption DIR --sidecar"),
@@ -118,6 +119,8 @@ def test_what_cannot_be_is_said_before_the_first_image(folder, captioner, capsys
     inputs = folder
     if change == "stem":
         PIL.Image.new("RGB", (8, 8)).save(folder / "0.jpg")
+    if change == "long":
+        shutil.copy(folder / "0.png", folder / f"{'n' * 250}.png")
     if change == "folder":
         (folder / "0.txt").mkdir()
     if change in ("list", "study"):

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .attacked_checkpoints import attack_configuration, load_model
+from .attacked_containers import attack_container, write_containers
+from .attacked_converters import attack_converter, write_released
 from .attacked_downloads import attack_download, serve
 from .attacked_exports import attack_export, write_export
 from .attacked_features import attack_features, write_features
@@ -16,7 +18,7 @@ from .attacked_names import attack_edited_data, attack_names, attack_with_two_wr
 from .attacked_pickles import attack_pickle, whole_pickles
 from .attacked_tables import attack_table, whole_tables
 from .isolated import attempt_in_child
-from .killed_jobs import JOBS, Job, kill_and_resume, prepare_jobs
+from .killed_jobs import JOBS, Job, kill_and_resume
 from .outcomes import Outcome
 
 
@@ -43,6 +45,8 @@ ATTACKS: Mapping[str, AttackClass] = {
     "tables": AttackClass(partial(attempt_in_child, attack_table), 0.7, whole_tables),
     "feature files": AttackClass(partial(attempt_in_child, attack_features), 2.0, write_features),
     "pickles and torch files": AttackClass(partial(attempt_in_child, attack_pickle), 1.7, whole_pickles),
+    "pickles inside whole checkpoints": AttackClass(partial(attempt_in_child, attack_converter), 1.0, write_released),
+    "Parquet and Arrow files": AttackClass(partial(attempt_in_child, attack_container), 1.0, write_containers),
     "checkpoints, configurations, cards": AttackClass(
         partial(attempt_in_child, attack_configuration), 0.6, load_model
     ),
@@ -55,7 +59,7 @@ ATTACKS: Mapping[str, AttackClass] = {
     "two writers": AttackClass(partial(attempt_in_child, attack_with_two_writers), 0.4, prepare_folders),
     "edited data": AttackClass(partial(attempt_in_child, attack_edited_data), 0.6, prepare_folders),
     **{
-        f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills if job.kills < 10 else 0.01, prepare_jobs)
+        f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills if job.kills < 10 else 0.01, job.prepare)
         for name, job in JOBS.items()
     },
 }

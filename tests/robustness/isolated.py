@@ -146,7 +146,7 @@ def _run_child(attack: Attack, material: Any, seed: str, folder: Path, writing: 
     try:
         attempt = attack(material, random.Random(seed), folder)
         os.write(writing, json.dumps(attempt.what).encode() + b"\n")  # all that is known if the process dies
-        watch_opens(seen, folder, material.root)
+        watch_opens(seen.append, folder, material.root)
         attempt.run()
         kind, reason = RESULT, ""
     except BaseException as error:

@@ -1,7 +1,6 @@
 """Long jobs that are killed at random moments and resumed; what they write must be what an undisturbed job writes."""
 
 import contextlib
-import functools
 import http.server
 import json
 import os
@@ -13,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ from hf_captioners.data.generated_captions import RECORD_NAME
 from tests.hub.released_files import write_visualgpt
 from tests.parity.figures import Figures, variants
 
+from .attacked_exports import write_export
 from .attacked_images import HOSTILE, decoded_bytes, encoded, large_png, whole_images
 from .mutators import mutated
 from .outcomes import FAILED, RESULT, Outcome
+from .watched_files import watch_opens
 
 WALL_SECONDS = 900.0
 TOLERANCE = 1e-6
@@ -48,12 +50,14 @@ class Job:
         outputs: what it has written, by name, without what may differ between two undisturbed jobs.
         kills: how often the job is killed before it may end.
         status: the exit status of a whole job.
+        prepare: makes what the job reads, from material, before processes are forked.
     """
 
     run: Callable[[Any, Path], int]
     outputs: Callable[[Path], Outputs]
     kills: int = 3
     status: int = 0
+    prepare: Callable[[Any], Any] = lambda material: None
 
 
 def kill_and_resume(job: Job, material: Any, rng: random.Random, folder: Path) -> Outcome:
@@ -88,6 +92,8 @@ def kill_and_resume(job: Job, material: Any, rng: random.Random, folder: Path) -
         reason = difference(expected, job.outputs(killed))
         if ended != job.status:
             reason = f"it ends with {ended}: {printed_by(killed)}"
+        if opened := opened_outside(killed) or opened_outside(undisturbed):
+            reason = f"it made {opened}; {reason}"
         if reason or len(moments) == job.kills:
             break
     what = f"killed after {', '.join(moments)} of {seconds:.2f} CPU seconds"
@@ -98,12 +104,18 @@ def fresh(folder: Path) -> Path:
     """Return an empty folder of this name."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    folder.with_suffix(".opened").unlink(missing_ok=True)
     return folder
 
 
 def printed_by(folder: Path) -> str:
     """Return the end of what a job in this folder has printed."""
     return folder.with_suffix(".printed").read_text(errors="replace")[-1500:]
+
+
+def opened_outside(folder: Path) -> str:
+    """Return the first file outside of what a job in this folder was given that it has opened or changed."""
+    return folder.with_suffix(".opened").read_text().partition("\n")[0]
 
 
 def cpu_seconds(child: int) -> float:
@@ -124,9 +136,12 @@ def run_in_child(job: Job, material: Any, folder: Path, moment: float | None = N
         printed = os.open(folder.with_suffix(".printed"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(printed, 1)
         os.dup2(printed, 2)
+        outside = os.open(folder.with_suffix(".opened"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         # The lock of progress bars is shared by all forked processes, and the next one would wait for a killed one.
         tqdm.std.tqdm.set_lock(threading.RLock())
         datasets.config.HF_DATASETS_CACHE = folder / "cache"
+        # Written at once: the process may be killed before it ends.
+        watch_opens(lambda line: os.write(outside, f"{line}\n".encode("utf-8", "replace")), folder, material.root)
         try:
             os._exit(job.run(material, folder))
         except BaseException:
@@ -184,14 +199,24 @@ def caption_10000(material: Any, folder: Path) -> int:
     return caption(material, some_images(material, 10_000), folder)
 
 
-def caption(material: Any, images: Path, folder: Path) -> int:
+def caption_exported(material: Any, folder: Path) -> int:
+    """Caption a folder of 60 images, of which some are bad, with onnxruntime."""
+    return caption(material, some_images(material, 60), folder, "--backend", "onnx")
+
+
+def caption_10000_exported(material: Any, folder: Path) -> int:
+    """Caption a folder of 10,000 images, of which 1 % are bad, with onnxruntime."""
+    return caption(material, some_images(material, 10_000), folder, "--backend", "onnx")
+
+
+def caption(material: Any, images: Path, folder: Path, *backend: str) -> int:
     """Caption a folder of images."""
     if (folder / "out.jsonl").exists():  # killed after its last step; a repeated command says that it is complete
         return 1
-    options = ["--batch_size", "8", "--num_beams", "1", "--max_new_tokens", "3", "--device", "cpu", "--resume"]
-    return main(
-        ["caption", str(images), "--model", material.captioner, "--output", str(folder / "out.jsonl"), *options]
-    )
+    options = ["--batch_size", "8", "--num_beams", "1", "--max_new_tokens", "3", "--resume"]
+    options += list(backend) or ["--device", "cpu"]
+    model = str(material.kept["exported"]) if backend else material.captioner
+    return main(["caption", str(images), "--model", model, "--output", str(folder / "out.jsonl"), *options])
 
 
 def caption_beside(material: Any, folder: Path) -> int:
@@ -295,7 +320,7 @@ def training_outputs(folder: Path) -> Outputs:
 
 def convert(material: Any, folder: Path) -> int:
     """Convert a checkpoint; a killed conversion is begun again."""
-    checkpoint = material.root / "best.pth"
+    checkpoint = released_checkpoint(material)
     if (folder / "converted").exists():  # it appears only when it is complete
         return 0
     sizes = Figures.load(variants("visualgpt")[0]).config
@@ -314,8 +339,8 @@ def converted_outputs(folder: Path) -> Outputs:
     }
 
 
-def build_data_set(material: Any, folder: Path) -> int:
-    """Build the Arrow files of 2,000 rows."""
+def rows_of_a_table(material: Any) -> Path:
+    """Return a folder of 2,000 images and their table."""
     table = material.root / "rows" / "metadata.jsonl"
     if not table.exists():
         shutil.copytree(material.images, table.parent, dirs_exist_ok=True)
@@ -325,7 +350,12 @@ def build_data_set(material: Any, folder: Path) -> int:
             os.link(table.parent / line["file_name"], table.parent / row["file_name"])
         table.with_suffix(".partial").write_text("".join(json.dumps(row) + "\n" for row in rows))
         os.replace(table.with_suffix(".partial"), table)
-    splits = load_captions("caption_folder", data_dir=table.parent, cache_dir=folder / "arrow")
+    return table.parent
+
+
+def build_data_set(material: Any, folder: Path) -> int:
+    """Build the Arrow files of 2,000 rows."""
+    splits = load_captions("caption_folder", data_dir=rows_of_a_table(material), cache_dir=folder / "arrow")
     digest = "".join(f"{row['image_id']} {row['captions']}\n" for row in splits["train"].remove_columns("image"))
     (folder / "rows.txt").write_text(digest)
     return 0
@@ -356,7 +386,7 @@ class SlowServer(http.server.BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-@functools.cache
+@cache
 def serve() -> str:
     """Start the server in this process, and return its address."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), SlowServer)
@@ -389,23 +419,39 @@ def download_outputs(folder: Path) -> Outputs:
     return files | {"outcomes": json.dumps(sorted(outcomes.items())).encode()}
 
 
+def released_checkpoint(material: Any) -> Path:
+    """Return a checkpoint of the authors' program of VisualGPT."""
+    path, figures = material.root / "best.pth", Figures.load(variants("visualgpt")[0])
+    if not path.exists():
+        write_visualgpt(path.with_suffix(".partial"), figures.weights, figures.config)
+        os.replace(path.with_suffix(".partial"), path)
+    return path
+
+
+def images_and_export(material: Any, count: int) -> None:
+    """Make a folder of images, and export the captioner."""
+    some_images(material, count)
+    write_export(material)
+
+
 JOBS = {
-    "caption": Job(caption_folder, caption_outputs, status=1),
-    "caption --sidecar, 1,000 files": Job(caption_beside, texts_beside, kills=5, status=1),
+    "caption": Job(caption_folder, caption_outputs, status=1, prepare=partial(some_images, count=60)),
+    "caption --sidecar, 1,000 files": Job(
+        caption_beside, texts_beside, kills=5, status=1, prepare=partial(some_images, count=1000)
+    ),
     "extract-features": Job(extract, store_outputs),
     "train": Job(train, training_outputs),
     "train --scst": Job(train_scst, training_outputs),
-    "convert": Job(convert, converted_outputs),
-    "load_captions": Job(build_data_set, data_set_outputs),
-    "download-images": Job(download, download_outputs, status=1),
-    "caption, 10,000 files": Job(caption_10000, caption_outputs, kills=10, status=1),
+    "convert": Job(convert, converted_outputs, prepare=released_checkpoint),
+    "load_captions": Job(build_data_set, data_set_outputs, prepare=rows_of_a_table),
+    "download-images": Job(download, download_outputs, status=1, prepare=lambda _: serve()),
+    "caption --backend onnx": Job(
+        caption_exported, caption_outputs, status=1, prepare=partial(images_and_export, count=60)
+    ),
+    "caption, 10,000 files": Job(
+        caption_10000, caption_outputs, kills=10, status=1, prepare=partial(some_images, count=10_000)
+    ),
+    "caption --backend onnx, 10,000 files": Job(
+        caption_10000_exported, caption_outputs, kills=10, status=1, prepare=partial(images_and_export, count=10_000)
+    ),
 }
-
-
-def prepare_jobs(material: Any) -> None:
-    """Start what must be there before processes are forked."""
-    serve()
-    figures = Figures.load(variants("visualgpt")[0])
-    if not (material.root / "best.pth").exists():
-        write_visualgpt(material.root / "best.partial", figures.weights, figures.config)
-        os.replace(material.root / "best.partial", material.root / "best.pth")

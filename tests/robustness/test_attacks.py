@@ -33,6 +33,7 @@ KILLED = (
     "kills: convert",
     "kills: load_captions",
     "kills: download-images",
+    "kills: caption --backend onnx",
 )
 
 
@@ -218,15 +219,24 @@ def count_wrongly(material, folder):
     return count_slowly(material, folder)
 
 
+def count_and_look_outside(material, folder):
+    """A job that reads a file of the machine."""
+    Path("/etc/passwd").read_bytes()
+    return count_slowly(material, folder)
+
+
 def outputs(folder):
     return {"out": (folder / "out").read_bytes()} if (folder / "out").exists() else {}
 
 
-@pytest.mark.parametrize(("run", "kind"), [(count_slowly, RESULT), (count_wrongly, FAILED)])
-def test_kills_are_counted_and_differences_found(run, kind, material, tmp_path):
-    outcome = kill_and_resume(Job(run, outputs), material, random.Random(0), tmp_path)
-    assert outcome.kind == kind and 1 <= outcome.attempts <= 3, outcome
-    assert ("out differs" in outcome.reason) == (kind == FAILED)
+KILLED_FAULTS = {count_slowly: "", count_wrongly: "out differs", count_and_look_outside: "an open of "}
+
+
+@pytest.mark.parametrize("run", KILLED_FAULTS)
+def test_kills_are_counted_and_differences_found(run, material, tmp_path):
+    outcome = kill_and_resume(Job(run, outputs), material, random.Random(0), tmp_path / "attack")
+    assert outcome.kind == (FAILED if KILLED_FAULTS[run] else RESULT) and 1 <= outcome.attempts <= 3, outcome
+    assert KILLED_FAULTS[run] in outcome.reason and bool(outcome.reason) == bool(KILLED_FAULTS[run])
 
 
 def test_the_table_counts_what_is_done_once(tmp_path):

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,14 +83,15 @@ def canaries_work(folder: Path) -> bool:
     return found
 
 
-def watch_opens(seen: list[str], folder: Path, *given: Path) -> None:
+def watch_opens(note: Callable[[str], Any], folder: Path, *given: Path) -> None:
     """Note files outside of the folder of an attack that this process changes, and those that it should not read.
 
     Args:
-        seen: receives a line for each.
+        note: is called with a line for each.
         folder: the folder of the attack, which may be written to.
         *given: further files that may be read.
     """
+    sys.dont_write_bytecode = True  # Python's compiled files, beside the sources
     tempfile.tempdir = str(folder.parent / "temporary")
     os.makedirs(tempfile.tempdir, exist_ok=True)
     writable = [os.path.realpath(one) for one in (folder, folder.parent / "cache", tempfile.tempdir)]
@@ -115,15 +117,15 @@ def watch_opens(seen: list[str], folder: Path, *given: Path) -> None:
             )
             real = os.path.realpath(path)
             if writes and not inside(real, writable):
-                seen.append(f"an open of {real} for writing")
+                note(f"an open of {real} for writing")
             elif not writes and not inside(real, readable):
-                seen.append(f"an open of {real}")
+                note(f"an open of {real}")
         elif event in CHANGES:
             for place, descriptor in CHANGES[event]:
                 if isinstance(arguments[place], int):  # a descriptor, whose open was seen
                     continue
                 real = resolved(arguments[place], None if descriptor is None else arguments[descriptor])
                 if not inside(real, writable):
-                    seen.append(f"{event} of {real}")
+                    note(f"{event} of {real}")
 
     sys.addaudithook(hook)

@@ -5,10 +5,13 @@ import http.client
 import json
 import os
 import re
+import resource
 import socket
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -187,24 +190,51 @@ def test_a_captioner_that_fails_is_no_fault_of_the_client(caption, contents, cap
         assert ask(port, contents[0])[0] == 200
 
 
-@pytest.mark.slow
-def test_the_command_serves(fork_server, captioner, contents, tmp_path):
-    """It listens at the loopback interface, says where, and writes no file."""
+@contextmanager
+def command_serves(fork_server, captioner, folder, *typed):
+    """Serve with the command in a folder; yield its process and port."""
     command = ["-m", "hf_captioners.cli", "serve", captioner, "--port", "0", "--device", "cpu", "--num_beams", "1"]
-    command += ["--generate", "min_new_tokens=3", "--prompt", "a red", "--max_new_tokens", "4"]
-    with open(tmp_path / "log.txt", "w") as log:
-        server = fork_server.start(command, log, log, cwd=tmp_path, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+    with open(folder / "log.txt", "w") as log:
+        server = fork_server.start([*command, *typed], log, log, cwd=folder, env=os.environ | {"HF_HUB_OFFLINE": "1"})
     try:
-        while "Running on http://127.0.0.1:" not in (text := (tmp_path / "log.txt").read_text()):
+        while "Running on http://127.0.0.1:" not in (text := (folder / "log.txt").read_text()):
             assert server.poll() is None, text[-3000:]
             time.sleep(0.1)
-        port = int(text.partition("127.0.0.1:")[2].split()[0])
-        status, answer, _ = ask(port, contents[0])
-        assert status == 200 and answer["caption"].startswith("a red"), answer
-        assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
+        yield server, int(text.partition("127.0.0.1:")[2].split()[0])
     finally:
         server.terminate()
         server.wait()
+
+
+@pytest.mark.slow
+def test_the_command_serves(fork_server, captioner, contents, tmp_path):
+    """It listens at the loopback interface, says where, and writes no file."""
+    typed = ["--generate", "min_new_tokens=3", "--prompt", "a red", "--max_new_tokens", "4"]
+    with command_serves(fork_server, captioner, tmp_path, *typed) as (_, port):
+        status, answer, _ = ask(port, contents[0])
+        assert status == 200 and answer["caption"].startswith("a red"), answer
+        assert [path.name for path in tmp_path.iterdir()] == ["log.txt"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process are set on Linux only")
+def test_a_server_without_descriptors_answers_again_when_clients_have_gone(fork_server, captioner, contents, tmp_path):
+    with command_serves(fork_server, captioner, tmp_path, "--max_new_tokens", "4") as (server, port):
+        expected = ask(port, contents[0])[1]
+        descriptors = Path(f"/proc/{server.pid}/fd")
+        most = max(int(path.name) for path in descriptors.iterdir()) + 8
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (most, most))
+        clients = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+        deadline = time.monotonic() + 30
+        while "Too many open files" not in (tmp_path / "log.txt").read_text():
+            assert time.monotonic() < deadline, len(list(descriptors.iterdir()))
+            time.sleep(0.1)
+        for client in clients:
+            client.close()
+        status, answer, _ = ask(port, contents[0])
+        assert status == 200 and answer == expected
+        log = (tmp_path / "log.txt").read_text()
+        assert server.poll() is None and log.count("Too many open files") == 1 and "ulimit -n" in log
 
 
 def test_the_page_names_the_defaults():

@@ -1,0 +1,103 @@
+"""Parquet and Arrow files that are damaged, or small and expand to gigabytes."""
+
+import io
+import random
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+
+from hf_captioners.captioning.containers import located, names_in
+from hf_captioners.metrics.caption_files import read_captions
+from hf_captioners.processing.image_reading import read_image
+
+from .isolated import Attempt
+from .mutators import mutated
+
+LARGE = 2**28  # bytes of a value that compresses to some kilobytes
+READ = 12  # images of a file
+
+
+def write_containers(material: Any) -> dict[str, bytes]:
+    """Write Parquet files of images and of captions, once: whole ones, and ones that expand to gigabytes."""
+    if "containers" in material.kept:
+        return material.kept["containers"]
+    image = (material.images / "scene_000.png").read_bytes()
+    zeros = bytes(LARGE)
+    tables = {
+        "whole": {"image": [image] * 6},
+        "structs": {"image": [{"bytes": image, "path": "x.png"}] * 6},
+        "one large": {"image": [image, zeros, image]},
+        "many large": {"image": [image] + [zeros] * 5},
+        "repeated": {"image": [image + bytes(2**22)] * 1000},
+        "million rows": {"image": [image] * 10**6},
+        "without values": {"image": pyarrow.array([None] * 10**6, pyarrow.binary())},
+        "captions": {"file_name": ["a.png", "b.png"], "caption": ["a dog", "a cat"]},
+        "large captions": {"file_name": ["a.png", "b.png"], "caption": ["a dog", "x " * 2**26]},
+        "repeated captions": {"file_name": ["a.png"] * 5000, "caption": ["x " * 2**20] * 5000},
+    }
+    files = {}
+    for name, columns in tables.items():
+        stream = io.BytesIO()
+        table = pyarrow.table(columns)
+        pyarrow.parquet.write_table(table, stream, compression="zstd", dictionary_pagesize_limit=2**30)
+        files[name] = stream.getvalue()
+    return material.kept.setdefault("containers", files)
+
+
+def saved_data_set(image: bytes, folder: Path, rng: random.Random) -> str:
+    """Save a data set as `datasets` does, and damage its files or compress one."""
+    datasets.Dataset.from_dict({"image": [image] * 4}).save_to_disk(str(folder))
+    kind = rng.choice(("compressed", "compressed", "bytes", "JSON", "sizes"))
+    (arrow,) = folder.glob("*.arrow")
+    if kind == "compressed":
+        table = pyarrow.table({"image": [image, bytes(rng.choice((2**20, LARGE)))]})
+        options = pyarrow.ipc.IpcWriteOptions(compression=rng.choice(("zstd", "lz4")))
+        with pyarrow.ipc.new_stream(str(arrow), table.schema, options=options) as writer:
+            writer.write_table(table)
+    elif kind == "sizes":
+        content = np.frombuffer(arrow.read_bytes(), np.uint8).copy()
+        place = rng.randrange(0, min(1200, len(content) - 8), 8)
+        content[place : place + 8] = np.frombuffer(rng.choice((2**31, 2**40, 2**62)).to_bytes(8, "little"), np.uint8)
+        arrow.write_bytes(content.tobytes())
+    else:
+        path = arrow if kind == "bytes" else folder / rng.choice(("state.json", "dataset_info.json"))
+        content, how = mutated(path.read_bytes(), rng)
+        path.write_bytes(content)
+        return f"{path.name}: {how}"
+    return kind
+
+
+def attack_container(material: Any, rng: random.Random, folder: Path) -> Attempt:
+    """Read the images or captions of a container that is damaged or expands."""
+    image = (material.images / "scene_000.png").read_bytes()
+    if rng.random() < 0.3:
+        path = folder / "saved"
+        how = saved_data_set(image, path, rng)
+        return Attempt(f"saved data set: {how}", lambda: read_images(path), (str(path),))
+    name, content = rng.choice(list(write_containers(material).items()))
+    how = "as it is"
+    if rng.random() < 0.6:
+        content, how = mutated(content, rng)
+    path = folder / "x.parquet"
+    path.write_bytes(content)
+    if "captions" in name:
+        return Attempt(f"{name}: {how}", lambda: read_captions(path), (str(path),))
+    return Attempt(f"{name}: {how}", lambda: read_images(path), (str(path),))
+
+
+def read_images(path: Path) -> None:
+    """Read the first images of a container; an image that cannot be read is named."""
+    faults = []
+    for name in names_in(path)[:READ]:
+        try:
+            assert read_image(located(name)).size[0] > 0
+        except (ValueError, OSError) as error:
+            if str(path) not in str(error):
+                raise
+            faults.append(str(error))
+    if faults:
+        raise ValueError(faults[0])
