@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 StrPath = str | os.PathLike[str]
 MAX_TEXT_BYTES = 16 * 2**20  # of a text file beside an image, and of small records
 MAX_TABLE_BYTES = 2**30  # of a table or record that is read as a whole
+MAX_NAME_BYTES = 255  # of the name of a file, as in most file systems
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has neither; there a check before has to do
 NO_WAITING = getattr(os, "O_NONBLOCK", 0)  # for the other end of a FIFO
 KINDS = {
@@ -253,7 +254,7 @@ def atomic_file(path: StrPath, mode: str = "w", inside: StrPath | None = None, *
     """
     target = Path(path)
     require_safe_target(target, inside)
-    temporary = target.with_name(f".{target.name}-{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = _temporary_of(target)
     try:
         with open_for_writing(temporary, mode.replace("w", "x"), inside, **options) as file:
             if target.exists():
@@ -263,6 +264,12 @@ def atomic_file(path: StrPath, mode: str = "w", inside: StrPath | None = None, *
         os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _temporary_of(target: Path) -> Path:
+    """Return a new hidden name beside a file, no longer than file systems allow, whatever the length of the file's."""
+    name, own = os.fsencode(target.name), f"-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+    return target.with_name(f".{os.fsdecode(name[: MAX_NAME_BYTES - len(own) - 1])}{own}")
 
 
 def write_text(path: StrPath, text: str, inside: StrPath | None = None) -> None:
