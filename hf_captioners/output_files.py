@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 StrPath = str | os.PathLike[str]
 MAX_TEXT_BYTES = 16 * 2**20  # of a text file beside an image, and of small records
 MAX_TABLE_BYTES = 2**30  # of a table or record that is read as a whole
+MAX_NAME_BYTES = 255  # of the name of a file, as in most file systems
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has neither; there a check before has to do
 NO_WAITING = getattr(os, "O_NONBLOCK", 0)  # for the other end of a FIFO
 KINDS = {
@@ -234,13 +235,10 @@ def require_writable_folder(folder: str | os.PathLike[str]) -> None:
         raise PermissionError(f"{path} cannot be written to ({error.strerror}). Choose a different folder.") from error
 
 
-LONGEST_NAME = 255  # bytes of a name of a file; most file systems allow no more
-
-
 def _temporary_of(target: Path) -> Path:
     """Return a hidden name beside a file, or folder, that no other process uses; a long name is cut."""
     name, ending = target.name, f"-{os.getpid()}-{secrets.token_hex(4)}.tmp"
-    while len(os.fsencode(f".{name}{ending}")) > LONGEST_NAME:
+    while len(os.fsencode(f".{name}{ending}")) > MAX_NAME_BYTES:
         name = name[:-1]
     return target.with_name(f".{name}{ending}")
 

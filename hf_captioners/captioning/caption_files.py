@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from hf_captioners.output_files import (
     UnsafeFileError,
@@ -111,6 +111,11 @@ WRITERS: dict[str, Callable[[Iterable[dict[str, Any]], IO[Any]], None]] = {
     ".json": write_coco,
     PARQUET: write_parquet,
 }
+
+
+def is_working_file(path: Path) -> bool:
+    """Return whether a file has the name of the partial file of a job, see `CaptionFile`."""
+    return path.suffix == WORKING_SUFFIX and Path(path.stem).suffix.lower() in WRITERS
 
 
 def part_of_output(path: Path, shard: str | None) -> Path:
@@ -253,7 +258,7 @@ class CaptionFile:
     def _require_free(self, resume: bool, overwrite: bool) -> None:
         require_free_output(self.path, resume, overwrite)
 
-    def __enter__(self) -> "CaptionFile":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -312,10 +317,11 @@ class CaptionFile:
         Raises:
             OSError: the disk is full; the message names the file.
         """
-        reasons = dict(skipped)
-        self.skipped |= reasons
+        captioned, reasons = list(records), dict(skipped)
         bad = ({"skipped": image, "reason": reason} for image, reason in reasons.items())
-        self._append([*records, *bad])
+        self._append([*captioned, *bad])
+        self.skipped |= reasons
+        self.done |= reasons.keys() | {record["image"] for record in captioned}
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Read all records from disk."""

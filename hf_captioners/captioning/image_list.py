@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hf_captioners.data.folder_tables import TABLE_STEMS
-from hf_captioners.data.images import READ_SUFFIXES, is_image_name, list_images, visible_files
+from hf_captioners.data.images import is_image_name, list_images, readable_suffixes, visible_files
 from hf_captioners.image_names import FolderNames
 from hf_captioners.output_files import MAX_TABLE_BYTES, read_text_inside, unquoted_name
 
+from .caption_files import is_working_file
 from .containers import (
     CONTAINER_KINDS,
     HUB_PREFIX,
@@ -24,7 +25,11 @@ from .containers import (
 LIST_KINDS = (".txt", ".lst")
 # Between the views of one study in a line of a list, and in the name of that study. Names of files may have it too.
 VIEW_SEPARATOR = "\t"
-READ_ENDINGS = " ".join(READ_SUFFIXES)
+
+
+def read_endings() -> str:
+    """Return the endings of images that are read with the installed packages."""
+    return " ".join(readable_suffixes())
 
 
 def views_of(name: str) -> list[str]:
@@ -85,12 +90,12 @@ def _images_of(path: Path) -> list[str]:
         return [str(path)]
     else:
         raise ValueError(
-            f"{path} is no image by its name, expected an image ({READ_ENDINGS}), a folder, a .txt list of paths, "
+            f"{path} is no image by its name, expected an image ({read_endings()}), a folder, a .txt list of paths, "
             "a .tar shard or a .parquet file."
         )
     if not images:
         raise ValueError(
-            f"{path} has no images. The endings {READ_ENDINGS} are read, and {' '.join(CONTAINER_KINDS)}."
+            f"{path} has no images. The endings {read_endings()} are read, and {' '.join(CONTAINER_KINDS)}."
         )
     return images
 
@@ -102,8 +107,8 @@ def files_left_out(inputs: Sequence[str]) -> dict[str, list[str]]:
         inputs: see `find_images`.
 
     Returns:
-        Paths by ending, such as `.mp4`. Hidden files, tables of captions and files that have the name of an image but
-        for the ending are no part of it.
+        Paths by ending, such as `.mp4`. Hidden files, tables of captions, partial files of captioning jobs, and files
+        that have the name of an image but for the ending are no part of it.
     """
     found: dict[str, list[str]] = {}
     for folder in (Path(text) for text in inputs if Path(text).is_dir()):
@@ -112,7 +117,7 @@ def files_left_out(inputs: Sequence[str]) -> dict[str, list[str]]:
             continue
         for path in visible_files(folder):
             is_text = path.with_suffix("") in stems or path.stem in TABLE_STEMS or path.suffix.lower() in LIST_KINDS
-            if not (is_image_name(path.name) or is_text):
+            if not (is_image_name(path.name) or is_text or is_working_file(path)):
                 found.setdefault(path.suffix.lower(), []).append(str(path))
     return found
 

@@ -69,7 +69,9 @@ def _begin_worker(prepare: Callable[[Any], Any]) -> None:
     """Set up a process that prepares batches."""
     global _prepare
     _prepare = prepare
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
+    for name in ("SIGINT", "SIGHUP"):  # of the whole group of a terminal; the parent ends this process
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)  # threads of the parent are not here, and one processor is
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()

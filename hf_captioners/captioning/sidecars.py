@@ -2,14 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_captioners.data.generated_captions import RECORD_NAME, record_generated, text_digest
-from hf_captioners.data.images import IMAGE_SUFFIXES
+from hf_captioners.data.images import IMAGE_SUFFIXES, readable_suffixes
 from hf_captioners.output_files import (
-    LONGEST_NAME,
+    MAX_NAME_BYTES,
     UnsafeFileError,
     change_file,
     explain_write_errors,
@@ -24,7 +24,9 @@ from .image_list import views_of
 
 # What is done with a text file that exists.
 REFUSE, SKIP, APPEND, PREPEND, OVERWRITE = "refuse", "skip_existing", "append", "prepend", "overwrite"
-MODES = (SKIP, APPEND, PREPEND, OVERWRITE)
+OVERWRITE_GENERATED = "overwrite_generated"
+ADDING = (APPEND, PREPEND)
+MODES = (SKIP, OVERWRITE_GENERATED, *ADDING, OVERWRITE)
 
 
 def checked_ending(ending: str) -> str:
@@ -62,75 +64,61 @@ def typed_folder_of(path: Path, folders: Iterable[Path]) -> Path:
     return path.parent if ".." in path.relative_to(innermost).parts else innermost
 
 
-def check_sidecars(images: Sequence[str], ending: str, folders: Sequence[Path] = ()) -> None:
-    """Check that each image has a text file of its own, in a folder that can be written.
+def check_sidecars(images: Sequence[str], ending: str, folders: Sequence[Path] = ()) -> dict[str, str]:
+    """Check that images may have text files, in folders that can be written.
 
     Args:
         images: their paths.
         ending: ending of the text files.
         folders: the folders that a person typed, see `typed_folder_of`.
 
+    Returns:
+        The images that cannot have a text file of their own because of their names, with the reasons.
+
     Raises:
         UnsafeFileError: a symbolic link leads out of a typed folder, or the record of a folder is one.
-        ValueError: two images have the same name but for the ending, the name of a text file is too long, or an item
-            is a study of several views.
+        ValueError: an item is a study of several views, in a container, or the text file of an image.
         PermissionError: a folder cannot be written to.
     """
-    inputs, owners = set(images), dict[Path, str]()
+    inputs, paths = set(images), dict[str, Path]()
     for image in images:
         if len(views_of(image)) > 1:
             raise ValueError(f"`sidecar` writes a file beside one image, and {image!r} is a study of several.")
         if image.startswith(HUB_PREFIX) or split_name(image) is not None:
             raise ValueError(f"`sidecar` writes files beside images, and {image} is in no folder. Pass `output`.")
-        path = sidecar_of(image, ending)
-        if (length := len(os.fsencode(path.name))) > LONGEST_NAME:
-            raise ValueError(
-                f"The name of the text file of {image} would have {length} bytes, expected {LONGEST_NAME} at most. "
-                "Rename the image, or pass a shorter ending."
-            )
-        other = owners.setdefault(path, image)
-        if other != image:
-            raise ValueError(f"{other} and {image} would both have the text file {path}. Rename one of them.")
-        if str(path) in inputs:
-            raise ValueError(f"The text file of {image} would be {path}, which is an image of this job.")
-    for folder in {path.parent for path in owners}:
+        paths[image] = sidecar_of(image, ending)
+        if str(paths[image]) in inputs:
+            raise ValueError(f"The text file of {image} would be {paths[image]}, which is an image of this job.")
+    for folder in {path.parent for path in paths.values()}:
         record = folder / RECORD_NAME
         require_safe_target(record, typed_folder_of(record, folders))
         require_writable_folder(folder)
+    return _unusable_names(paths)
+
+
+def _unusable_names(paths: Mapping[str, Path]) -> dict[str, str]:
+    """Return the images whose text file is that of another one or has an impossible name, with the reasons."""
+    faults, owners, readable = dict[str, str](), dict[Path, str](), readable_suffixes()
+    # Of `a.dng` and `a.jpg`, the one that can be read has the text file.
+    for image in sorted(paths, key=lambda name: not name.lower().endswith(readable)):
+        path = paths[image]
+        owner = owners.setdefault(path, image)
+        size = len(os.fsencode(path.name))
+        if owner != image:
+            faults[image] = f"{image} has no text file of its own: {path} is that of {owner}. Rename one of them."
+        elif size > MAX_NAME_BYTES:
+            faults[image] = (
+                f"The text file of {image} would have a name of {size:,} bytes, more than {MAX_NAME_BYTES}."
+            )
+        elif path.is_dir():
+            faults[image] = f"{path} is a folder, expected the text file of {image}. Move one of them."
+    return faults
 
 
 def existing_sidecars(images: Iterable[str], ending: str) -> list[str]:
-    """Return the images that have a text file.
-
-    Raises:
-        ValueError: a folder has the name of a text file.
-    """
-    found = []
-    for image in images:
-        path = sidecar_of(image, ending)
-        if path.is_dir():
-            raise ValueError(f"{path} is a folder, expected the text file of {image}. Move one of them.")
-        if os.path.lexists(path):  # a link that leads nowhere is no free name
-            found.append(image)
-    return found
-
-
-def require_free_sidecars(images: Iterable[str], ending: str, mode: str) -> None:
-    """Check that no image has a text file, unless `mode` says what is done with it.
-
-    Raises:
-        FileExistsError: there are some; the message names the first one.
-        UnsafeFileError: a text file that is to be changed is a symbolic link or no plain file.
-    """
-    found = existing_sidecars(images, ending)
-    for image in found if mode not in (REFUSE, SKIP) else ():
-        require_safe_target(sidecar_of(image, ending))
-    if found and mode == REFUSE:
-        options = ", ".join(f"--{name}" for name in MODES[:-1])
-        raise FileExistsError(
-            f"{len(found):,} image(s) have a text file, such as {sidecar_of(found[0], ending)}. Pass {options} or "
-            f"--{OVERWRITE}."
-        )
+    """Return the images that have a text file."""
+    # A link that leads nowhere is no free name.
+    return [image for image in images if os.path.lexists(sidecar_of(image, ending))]
 
 
 class SidecarFiles(CaptionFile):
@@ -150,7 +138,11 @@ class SidecarFiles(CaptionFile):
         resume: resume an interrupted job.
         typed_folders: the folders that a person typed, see `typed_folder_of`. None: `folder`.
 
-    Attributes and errors: see `CaptionFile`.
+    Attributes:
+        replaceable: digests of the texts that are replaced, by file, see `plan_sidecars`. A file with another text was
+            changed while the job ran, and is kept.
+
+    Further attributes and errors: see `CaptionFile`.
     """
 
     def __init__(
@@ -164,12 +156,13 @@ class SidecarFiles(CaptionFile):
         typed_folders: Sequence[Path] | None = None,
     ) -> None:
         self.ending, self.mode, self.batch = ending, mode, 0
+        self.replaceable: Mapping[Path, str] = {}
         self.typed_folders = [folder] if typed_folders is None else typed_folders
         super().__init__(
             journal_of(folder, ending, shard),
             {**settings, "sidecar": ending, "mode": mode},
             resume=resume,
-            overwrite=mode in (OVERWRITE, SKIP),
+            overwrite=mode in (OVERWRITE, OVERWRITE_GENERATED, SKIP),
         )
         try:
             last: list[dict[str, Any]] = []
@@ -205,8 +198,9 @@ class SidecarFiles(CaptionFile):
             except UnicodeDecodeError as error:
                 faults.append((record["image"], f"The text file {path} is not UTF-8 ({error.reason}); it is kept."))
                 continue
-            if before is not None and self.mode in (REFUSE, SKIP):
-                faults.append((record["image"], f"The text file {path} was made while this job ran; it is kept."))
+            if before is not None and self.mode not in ADDING and _digest(before) != self.replaceable.get(path):
+                done = "changed" if path in self.replaceable else "made"
+                faults.append((record["image"], f"The text file {path} was {done} while this job ran; it is kept."))
                 continue
             digests = {"before": _digest(before), "after": _digest(self._joined(before, record))}
             planned.append(record | digests | {"batch": self.batch})
@@ -218,7 +212,7 @@ class SidecarFiles(CaptionFile):
     def _joined(self, before: str | None, record: dict[str, Any]) -> str:
         """Return the text of a file: the captions, one a line, and what it had."""
         captions = [" ".join(caption.splitlines()) for caption, _ in scored_captions(record)]
-        kept = [before.strip("\r\n")] if before and before.strip() and self.mode in (APPEND, PREPEND) else []
+        kept = [before.strip("\r\n")] if before and before.strip() and self.mode in ADDING else []
         return "\n".join([*captions, *kept] if self.mode == PREPEND else [*kept, *captions]) + "\n"
 
     def _write(self, planned: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:

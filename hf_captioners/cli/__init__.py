@@ -14,6 +14,7 @@ from types import ModuleType
 from hf_captioners._version import __version__
 from hf_captioners.cli.memory import keep_freed_memory
 
+from .interruption import raise_at_signals, report_interruption
 from .parsing import CommandParser, with_dashes
 from .quiet import silence_libraries
 
@@ -116,12 +117,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser.parse_args(top.arguments)
         for name in ("traceback", "verbose"):
             setattr(top, name, vars(args).pop(name, False) or getattr(top, name))
-        if is_program and not top.verbose:  # not where Python code calls a command
-            silence_libraries()
+        if is_program:  # not where Python code calls a command
+            raise_at_signals()
+            if not top.verbose:
+                silence_libraries()
         return command.run(args)
-    except KeyboardInterrupt:
-        print("hf-captioners: interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as interruption:
+        return report_interruption(interruption, argv)
     except known_errors() as error:
         if top.traceback:
             raise

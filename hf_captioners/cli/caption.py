@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from hf_captioners.names import read_named_values
 
+from .interruption import tells_what_is_written
 from .memory import keep_freed_memory
 from .parsing import positive
 from .paths import check_model_and_device, check_path
+from .sidecars import OF_SIDECARS, add_sidecar_arguments, caption_beside
 
 if TYPE_CHECKING:
     from hf_captioners.captioning.batches import UnreadableImage
 
 NAME = "caption"
-ADDING = ("append", "prepend")
 DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
 PACKED_WEIGHTS = ("float32", "bfloat16", "int8", "plain")
 HELP = "caption an image, a folder or a list of images"
@@ -60,14 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="processes that read the next images while the model works; default: all processors but one, at most 8",
     )
     add_engine_arguments(parser)
-    existing = parser.add_mutually_exclusive_group()
-    existing.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
-    for name, text in (
-        ("skip_existing", "leave out images that have a text file (--sidecar)"),
-        ("append", "add the captions at the end of text files that exist (--sidecar)"),
-        ("prepend", "add the captions at the beginning of text files that exist (--sidecar)"),
-    ):
-        existing.add_argument(f"--{name}", action="store_true", help=text)
+    add_sidecar_arguments(parser)
     add_image_arguments(parser)
     add_model_arguments(parser)
 
@@ -424,7 +418,7 @@ def check_outputs(args: argparse.Namespace) -> None:
         raise ValueError("Images are missing: hf-captioners caption DIR, or the names of images or of .txt lists.")
     if args.sidecar is not None and args.output is not None:
         raise ValueError("`--sidecar` and `--output` exclude each other; give one.")
-    if args.sidecar is None and (name := next((n for n in ("skip_existing", *ADDING) if getattr(args, n)), None)):
+    if args.sidecar is None and (name := next((n for n in OF_SIDECARS if getattr(args, n)), None)):
         raise ValueError(f"`--{name}` is about text files beside images: give `--sidecar`.")
     if args.output is None and args.sidecar is None and (args.resume or args.overwrite):
         raise ValueError("`--resume` and `--overwrite` need `--output` or `--sidecar`.")
@@ -456,54 +450,18 @@ def caption_into_output(args: argparse.Namespace, images: list[str], workers: in
     options = with_typed_seed(pipeline, options, seed)
     settings = job_settings(pipeline, images, args.shard, args.packed_weights, **options)
     pipeline.pack_weights(args.packed_weights, drop_plain=True)
-    with CaptionFile(output, settings, args.resume, args.overwrite) as file:
+    with (
+        CaptionFile(output, settings, args.resume, args.overwrite) as file,
+        tells_what_is_written(lambda: f"{len(file.done):,} of {len(images):,} images are done, in {file.working}."),
+    ):
         unreadable = caption_into_file(file, pipeline, images, args.batch_size, workers, engine=engine, **options)
     print(f"Wrote {len(images) - len(unreadable):,} captions to {output}.", file=sys.stderr)
     return report(unreadable, args.allow_skipped)
 
 
-def caption_beside(
-    args: argparse.Namespace, found: list[str], images: list[str], workers: int, engine: Any, **options: Any
-) -> int:
-    """Write text files beside the images of this part of the job; return the exit status."""
-    from hf_captioners.captioning import sidecars
-    from hf_captioners.captioning.batches import caption_into_file, job_settings
-    from hf_captioners.captioning.caption_files import seed_of_interrupted
-
-    ending, mode = args.sidecar, next((name for name in sidecars.MODES if getattr(args, name)), sidecars.REFUSE)
-    typed = [path if path.is_dir() else path.parent for path in map(Path, args.inputs)]
-    sidecars.check_sidecars(found, ending, typed)
-    folder = typed[0]
-    resumed = sidecars.is_interrupted(folder, ending, args.shard) and args.resume
-    if args.resume and not resumed and mode in ADDING:  # a finished job must not write again
-        raise ValueError(
-            f"`--resume`: there is no interrupted run in {folder}. It is finished, or it was never begun; leave "
-            "--resume out to begin one."
-        )
-    if not resumed:
-        sidecars.require_free_sidecars(images, ending, mode)
-    journal = sidecars.journal_of(folder, ending, args.shard)
-    seed = seed_of_interrupted(journal) if args.resume and args.seed is None else args.seed
-    pipeline = load_model(args)
-    options = with_typed_seed(pipeline, options, seed)
-    settings = job_settings(pipeline, images, args.shard, args.packed_weights, **options)
-    pipeline.pack_weights(args.packed_weights, drop_plain=True)
-    with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume, typed) as files:
-        left = [image for image in images if image not in files.done]
-        existing = set(sidecars.existing_sidecars(left, ending))
-        if mode == sidecars.SKIP:
-            images = [image for image in images if image not in existing]
-        else:
-            sidecars.require_free_sidecars(existing, ending, mode)
-        unreadable = caption_into_file(files, pipeline, images, args.batch_size, workers, engine=engine, **options)
-    kept = f" {len(existing):,} had one." if mode == sidecars.SKIP else ""
-    print(f"Wrote {len(images) - len(unreadable):,} text files beside images.{kept}", file=sys.stderr)
-    return report(unreadable, args.allow_skipped)
-
-
 def name_files_left_out(inputs: Sequence[str]) -> None:
     """Print how many files of folders are no images by their names, and which endings are read."""
-    from hf_captioners.captioning.image_list import READ_ENDINGS, files_left_out
+    from hf_captioners.captioning.image_list import files_left_out, read_endings
     from hf_captioners.output_files import printable
 
     left_out = files_left_out(inputs)
@@ -511,15 +469,17 @@ def name_files_left_out(inputs: Sequence[str]) -> None:
         kind = f"that end with {ending}" if ending else "without an ending"
         print(f"left out: {len(paths):,} file(s) {printable(kind)}, such as {printable(paths[0])}", file=sys.stderr)
     if left_out:
-        print(f"Images have the endings {READ_ENDINGS}.", file=sys.stderr)
+        print(f"Images have the endings {read_endings()}.", file=sys.stderr)
 
 
-def report(unreadable: "Sequence[UnreadableImage]", allow_skipped: bool = False) -> int:
-    """Print images that cannot be read; return the exit status."""
+def report(unreadable: "Sequence[UnreadableImage]", allow_skipped: bool = False, unusable: Sequence[str] = ()) -> int:
+    """Print images that cannot be read, and those that cannot have a text file; return the exit status."""
     from hf_captioners.output_files import printable
 
-    for image in unreadable:
-        print(f"not captioned: {printable(image.reason)}", file=sys.stderr)
+    for reason in [*(image.reason for image in unreadable), *unusable]:
+        print(f"not captioned: {printable(reason)}", file=sys.stderr)
     if unreadable:
         print(f"{len(unreadable):,} image(s) could not be read.", file=sys.stderr)
-    return 1 if unreadable and not allow_skipped else 0
+    if unusable:
+        print(f"{len(unusable):,} image(s) can have no text file because of their names.", file=sys.stderr)
+    return 1 if (unreadable or unusable) and not allow_skipped else 0

@@ -4,6 +4,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +12,12 @@ from hf_captioners.reproduce.recipe import Recipe
 from hf_captioners.training.parser import add_training_flags, argument_list, merge_arguments, read_arguments
 
 from .evaluate import add_strict_argument, report_left_out
+from .interruption import deferred, tells_what_is_written
 from .parsing import add_allow_code, with_dashes
 from .paths import check_training_paths
 
 if TYPE_CHECKING:
+    from hf_captioners.training.arguments import CaptioningTrainingArguments
     from hf_captioners.training.running import TrainingResult
 
 NAME = "train"
@@ -88,18 +91,37 @@ def run(args: argparse.Namespace) -> int:
     comparison = Recipe.load(reproduces[0], args.allow_code).comparison(reproduces[1]) if reproduces else None
     check_training_paths(values)
 
+    from hf_captioners.training.callbacks import CheckpointAtInterruption
     from hf_captioners.training.health import DivergenceError
     from hf_captioners.training.running import train_captioner
 
     arguments = read_arguments(values)
     resume = args.resume or arguments.training.resume_from_checkpoint is not None
+    checkpoint = CheckpointAtInterruption()
+
+    def take(interruption: KeyboardInterrupt) -> bool:
+        is_taken = checkpoint.end_by(interruption)
+        if is_taken:
+            with suppress(OSError):  # the terminal is closed
+                say("Interrupted: a checkpoint is written after this step. Interrupt again to end without it.")
+        return is_taken
+
     try:
-        result = train_captioner(*arguments, resume=resume, reproduces=comparison, say=say)
+        with tells_what_is_written(lambda: where_it_goes_on(arguments.training)), deferred(take):
+            result = train_captioner(*arguments, resume=resume, reproduces=comparison, say=say, callbacks=[checkpoint])
     except DivergenceError as error:
         print(f"hf-captioners train: error: {with_dashes(str(error), FLAGS)}", file=sys.stderr)
         return 1
     print(summary(result, arguments.data.train_dir))
     return report_left_out(arguments.data.left_out, args.strict)
+
+
+def where_it_goes_on(training: "CaptioningTrainingArguments") -> str:
+    """Return a sentence about the checkpoint from which an interrupted run goes on."""
+    from hf_captioners.training.running import last_checkpoint
+
+    checkpoint = last_checkpoint(training)
+    return "There is no checkpoint yet." if checkpoint is None else f"The last checkpoint is {checkpoint}."
 
 
 def say(line: str) -> None:

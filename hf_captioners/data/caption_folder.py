@@ -30,7 +30,7 @@ from datasets.features.features import generate_from_arrow_type
 from hf_captioners.image_names import FolderNames
 from hf_captioners.metrics.caption_tables import Numbered
 from hf_captioners.names import did_you_mean, listed
-from hf_captioners.output_files import LONGEST_NAME
+from hf_captioners.output_files import MAX_NAME_BYTES
 
 from .folder_tables import (
     CAPTION_COLUMNS,
@@ -174,7 +174,7 @@ class CaptionFolder(CaptionReader):
         if not name:
             return f"the column {column!r} is empty"
         parts = PurePath(name).parts
-        if "\0" in name or not parts or max(len(os.fsencode(part)) for part in parts) > LONGEST_NAME:
+        if "\0" in name or not parts or max(len(os.fsencode(part)) for part in parts) > MAX_NAME_BYTES:
             return f"the column {column!r} is {name[:80]!r}, which is no name of a file"
         if not self._inside(self._base(table.folder) / name, table.folder):
             return (

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import Executor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import PIL.features
 
 from hf_captioners.processing.image_reading import check_image
 
@@ -25,11 +28,20 @@ OTHER_SUFFIXES = (
     *(".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".rw2", ".raf"),
 )
 IMAGE_SUFFIXES = frozenset((*READ_SUFFIXES, *OTHER_SUFFIXES))
+HEIF_SUFFIXES = (".heic", ".heif", ".hif")  # read by pillow-heif, the extra `heif`
+# Formats that Pillow reads with a library that it may be built without.
+LIBRARIES = {".webp": "webp", ".avif": "avif", ".jp2": "jpg_2000", ".j2k": "jpg_2000", ".jpx": "jpg_2000"}
 
 
 def is_image_name(name: str) -> bool:
     """Return whether a file name has the suffix of an image."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
+
+
+def readable_suffixes() -> tuple[str, ...]:
+    """Return the suffixes of the formats that are read with the installed packages."""
+    plain = [suffix for suffix in READ_SUFFIXES if suffix not in LIBRARIES or PIL.features.check(LIBRARIES[suffix])]
+    return (*plain, *(HEIF_SUFFIXES if find_spec("pillow_heif") is not None else ()))
 
 
 def list_images(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Callbacks of training: the epoch of the sampler, clipping of gradient elements, early stopping."""
+"""Callbacks of training: the epoch of the sampler, clipping of elements, early stopping, interruptions."""
 
 from typing import Any
 
@@ -72,3 +72,71 @@ class StopWithoutProgress(TrainerCallback):
         """Return whether the best value is at least `patience` evaluations old."""
         age, best = best_evaluation(state.log_history, self.metric, self.greater_is_better)
         return best is not None and age >= self.patience
+
+
+class CheckpointAtInterruption(TrainerCallback):
+    """Callback that writes a checkpoint after the current step and then ends the run by an error.
+
+    A step that ends an epoch is saved after the evaluation of the epoch, which a resumed run would not make up for.
+    Runs of several processes, which are not interrupted at the same step, and runs with `save_only_model` end at once.
+    """
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.is_training = False
+
+    def end_by(self, error: BaseException) -> bool:
+        """Ask for a checkpoint and an error.
+
+        Returns:
+            Whether the run will raise the error: False outside of training, and after an earlier error.
+        """
+        if self.error is not None or not self.is_training:
+            return False
+        self.error = error
+        return True
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Wait for checkpoints from here on."""
+        self.is_training = args.world_size == 1 and not args.save_only_model
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Ask the trainer for a checkpoint."""
+        if not float(state.epoch or 0.5).is_integer():
+            self._ask_for_checkpoint(control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Ask the trainer for a checkpoint."""
+        self._ask_for_checkpoint(control)
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Ask the trainer for a checkpoint."""
+        self._ask_for_checkpoint(control)
+
+    def _ask_for_checkpoint(self, control: TrainerControl) -> None:
+        if self.error is not None:
+            control.should_save = True
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Raise the error."""
+        self._raise()
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Raise an error that came after the last checkpoint."""
+        self.is_training = False
+        self._raise()
+
+    def _raise(self) -> None:
+        if self.error is not None:
+            self.is_training = False
+            raise self.error

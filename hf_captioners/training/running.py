@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from datasets import Dataset, IterableDataset
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 
 from hf_captioners.hub.card_facts import PublishedFacts
 from hf_captioners.loading import require_supported
@@ -128,6 +128,7 @@ def train_captioner(
     resume: bool = False,
     reproduces: Comparison | None = None,
     say: Say | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> TrainingResult:
     """Train a captioner and save it in `output_dir`, with a card; test it if a test split is given.
 
@@ -145,6 +146,7 @@ def train_captioner(
         reproduces: compares the metrics of the test with a published row; the card shows both.
         say: receives lines that say what the run will do, how long it takes and what it has reached; the first one
             names the recipe, if there is one, and the reason. None: nothing.
+        callbacks: further callbacks of the trainer.
 
     Raises:
         ValueError: an argument has a wrong value or is not used by the captioner, a checkpoint is of a different type,
@@ -194,9 +196,9 @@ def train_captioner(
             train_rows, validation_rows, test_rows = _with_attributes(train_rows, validation_rows, test_rows)
         if resume:
             say(f"Resuming from {checkpoint}." if checkpoint else NOTHING_TO_RESUME)
-        datasets = {"train_dataset": train_rows, "eval_dataset": validation_rows}
+        further = {"train_dataset": train_rows, "eval_dataset": validation_rows, "callbacks": callbacks}
         new_trainer = trainer_class(start.training_arguments)
-        trainer = new_trainer(model, start.training_arguments, processing_class=processor, **datasets)
+        trainer = new_trainer(model, start.training_arguments, processing_class=processor, **further)
         trainer.card.changed_data = changed_data
         if test_rows is not None:
             trainer.check_evaluation(test_rows, "test")
@@ -399,11 +401,16 @@ def checkpoint_to_resume(training_arguments: CaptioningTrainingArguments, resume
     if named:
         require_complete(named)
         return str(named)
-    find = last_scst_checkpoint if isinstance(training_arguments, SCSTArguments) else last_complete_checkpoint
-    checkpoint = find(output)
+    checkpoint = last_checkpoint(training_arguments)
     existing = checkpoint or next(Path(output).glob("checkpoint-*"), None)
     if existing is not None and not resume:
         raise FileExistsError(
             f"{output} holds a run already ({existing}). Pass `resume` to resume it, or a different `output_dir`."
         )
     return checkpoint
+
+
+def last_checkpoint(training_arguments: CaptioningTrainingArguments) -> str | None:
+    """Return the last complete checkpoint in `output_dir`. None: there is none."""
+    find = last_scst_checkpoint if isinstance(training_arguments, SCSTArguments) else last_complete_checkpoint
+    return find(str(training_arguments.output_dir))

@@ -1,5 +1,8 @@
 """`hf-captioners caption DIR --sidecar`: text files beside images, written once, whatever happens."""
 
+import importlib.util
+import io
+import json
 import shutil
 
 import PIL.Image
@@ -66,7 +69,8 @@ def test_endings(folder, caption, typed, ending):
 def test_what_is_there_is_kept_unless_something_is_typed(folder, caption):
     (folder / "1.txt").write_text("mine\r\n", newline="")
     status, said = caption()
-    assert status == 2 and "1 image(s) have a text file, such as" in said and "--skip_existing, --append" in said
+    assert status == 2 and "1 image(s) have a text file, such as" in said
+    assert "Pass --skip_existing, --overwrite_generated, --append, --prepend or --overwrite." in said
     assert texts(folder) == {"1.txt": "mine\n"} and sorted(all_files(folder))[0] == "0.png"
     status, said = caption("--skip_existing", "--allow_skipped")
     assert status == 0 and "Wrote 4 text files beside images. 1 had one." in said
@@ -79,8 +83,116 @@ def test_what_is_there_is_kept_unless_something_is_typed(folder, caption):
     assert caption("--prepend", "--allow_skipped")[0] == 0
     prepended = texts(folder)
     assert prepended["3.txt"] == found["3.txt"] + appended["3.txt"]
-    assert caption("--overwrite", "--allow_skipped")[0] == 0
+    assert caption("--overwrite", "--yes", "--allow_skipped")[0] == 0
     assert texts(folder)["3.txt"] == found["3.txt"] and "mine" not in texts(folder)["1.txt"]
+
+
+def write_rows(folder, **captions):
+    lines = [json.dumps({"file_name": f"{name}.png", **row}) for name, row in captions.items()]
+    (folder / "metadata.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def test_images_that_were_reviewed_are_done(folder, caption):
+    """Kept and rejected images, in the table of any folder up to the typed one; a row without a caption is none."""
+    write_rows(
+        folder, **{"0": {"captions": ["a dog"]}, "1": {"captions": [], "rejected": True}, "3": {"captions": []}}
+    )
+    with (folder / "metadata.jsonl").open("a") as file:
+        file.write('{"file_name": "./more/4.png", "captions": ["two dogs"]}\nno row\n')
+    status, said = caption("--allow_skipped")
+    assert status == 0 and "Wrote 2 text files beside images. 3 image(s) were reviewed already" in said
+    assert sorted(texts(folder)) == ["3.txt", "more/5.txt"]
+
+
+def test_a_second_round_after_all_was_reviewed_captions_nothing(folder, caption, monkeypatch):
+    (folder / "2.png").unlink()
+    write_rows(folder, **{name: {"captions": ["a dog"]} for name in ("0", "1", "3", "more/4", "more/5")})
+    monkeypatch.setattr("hf_captioners.cli.caption.load_model", pytest.fail)
+    status, said = caption()
+    assert status == 0 and "There is nothing to caption. 5 image(s) were reviewed already" in said
+
+
+def test_only_texts_that_nobody_changed_are_replaced(folder, caption):
+    """With `--overwrite_generated`: not what a person wrote or corrected, nor what is no UTF-8."""
+    (folder / "1.txt").write_text("mine\n")
+    assert caption("--skip_existing", "--allow_skipped")[0] == 0
+    first = texts(folder)
+    (folder / "0.txt").write_text("corrected\n")
+    (folder / "3.txt").write_text(f"\n{first['3.txt'].strip()}\r\n")  # an editor that changes line ends
+    (folder / "more" / "5.txt").write_bytes(b"\xff\xfe")
+    status, said = caption()
+    assert status == 2 and "5 image(s) have a text file" in said
+    assert "a captioner wrote 2 of them and nobody changed these. Pass --skip_existing, --overwrite_generated" in said
+    status, said = caption("--overwrite_generated", "--allow_skipped", "--prefix", "new: ")
+    assert status == 0, said
+    assert (
+        "Wrote 2 text files beside images. 3 text file(s) were written or changed by somebody, and are kept." in said
+    )
+    assert (folder / "more" / "5.txt").read_bytes() == b"\xff\xfe"
+    (folder / "more" / "5.txt").unlink()
+    assert texts(folder) == {
+        "0.txt": "corrected\n",
+        "1.txt": "mine\n",
+        "3.txt": f"new: {first['3.txt']}",
+        "more/4.txt": f"new: {first['more/4.txt']}",
+    }
+
+
+def test_words_of_people_are_replaced_only_where_a_person_agrees(folder, caption, monkeypatch):
+    """`--overwrite` names them and asks in a terminal, and needs `--yes` elsewhere."""
+    assert caption("--allow_skipped")[0] == 0
+    first = texts(folder)
+    assert caption("--overwrite", "--allow_skipped")[0] == 0 and texts(folder) == first  # all are generated
+    (folder / "0.txt").write_text("my own words\n")
+    own = texts(folder)
+    status, said = caption("--overwrite", "--allow_skipped")
+    assert status == 2 and f"written or changed by somebody: {folder}/0.txt\n" in said and texts(folder) == own
+    assert "1 text file(s) have words that no captioner wrote. Pass `--overwrite_generated`" in said
+    monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+    status, said = caption("--overwrite", "--allow_skipped")
+    assert status == 2 and "Replace them? [y/N]" in said and "Nothing was replaced." in said and texts(folder) == own
+    monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+    assert caption("--overwrite", "--allow_skipped")[0] == 0 and texts(folder) == first
+    (folder / "0.txt").write_text("my own words\n")
+    monkeypatch.setattr("sys.stdin", Terminal(""))
+    assert caption("--overwrite", "--yes", "--allow_skipped")[0] == 0 and texts(folder) == first
+    status, said = caption("--append", "--yes")
+    assert status == 2 and "`--yes` answers the question of `--overwrite`" in said
+
+
+class Terminal(io.StringIO):
+    """Lines that a person types."""
+
+    def isatty(self):
+        return True
+
+
+def test_a_name_that_cannot_have_a_text_file_does_not_end_the_job(folder, caption, images):
+    """Too long, taken by another image, or by a folder: named, counted, and the exit status of unreadable images."""
+    (folder / "2.png").unlink()
+    PIL.Image.new("RGB", (8, 8)).save(folder / "0.jpg")
+    (folder / "1.txt").mkdir()
+    shutil.copy(images / "scene_006.png", folder / f"{'a' * 248}.png")  # the name of the text file fits
+    shutil.copy(images / "scene_006.png", folder / f"{'b' * 251}.png")
+    status, said = caption("description")
+    assert status == 1 and f"not captioned: The text file of {folder}/{'b' * 251}.png would have a name of" in said
+    assert f"{'a' * 248}.png would have a name of 260 bytes" in said
+    assert sorted(texts(folder, "description"))[:2] == ["0.description", "1.description"]
+    status, said = caption("--prefix", "x ")
+    assert (
+        status == 1 and f"not captioned: {folder}/0.png has no text file of its own: {folder}/0.txt is that of" in said
+    )
+    assert f"not captioned: {folder}/1.txt is a folder, expected the text file of {folder}/1.png." in said
+    assert "2 image(s) can have no text file because of their names." in said and "Wrote 6 text files" in said
+    (folder / "1.txt").rmdir()
+    assert {f"{'a' * 248}.txt", f"{'b' * 251}.txt", "0.txt"} < set(texts(folder))
+    assert caption("--overwrite_generated", "--allow_skipped")[0] == 0
+
+
+def test_a_raw_photograph_leaves_the_text_file_to_its_developed_copy(folder, caption):
+    (folder / "0.dng").write_bytes(b"II*\0")
+    status, said = caption("--allow_skipped")
+    assert status == 0 and f"{folder}/0.dng has no text file of its own" in said and "0.txt" in texts(folder)
 
 
 def test_several_captions_are_several_lines(folder, caption):
@@ -98,12 +210,9 @@ def test_a_text_file_that_is_no_text_is_kept(folder, caption):
 @pytest.mark.parametrize(
     ("change", "typed", "said"),
     [
-        ("stem", [], "0.jpg and "),
-        ("long", ["caption"], "would have 258 bytes, expected 255 at most"),
         ("", ["png"], "the ending of images"),
         ("", ["no/ending"], "expected the ending of the text files"),
         ("", ["FOLDER"], "hf-captioners caption DIR --sidecar"),
-        ("folder", ["--overwrite"], "0.txt is a folder"),
         ("list", ["--overwrite"], "which is an image of this job"),
         ("study", [], "is a study of several"),
         ("", ["--output", "x.jsonl"], "exclude each other"),
@@ -117,12 +226,6 @@ def test_a_text_file_that_is_no_text_is_kept(folder, caption):
 )
 def test_what_cannot_be_is_said_before_the_first_image(folder, captioner, capsys, change, typed, said):
     inputs = folder
-    if change == "stem":
-        PIL.Image.new("RGB", (8, 8)).save(folder / "0.jpg")
-    if change == "long":
-        shutil.copy(folder / "0.png", folder / f"{'n' * 250}.png")
-    if change == "folder":
-        (folder / "0.txt").mkdir()
     if change in ("list", "study"):
         inputs = folder / "list.lst"
         inputs.write_text("0.png\n0.txt\n" if change == "list" else "0.png\t1.png\n")
@@ -232,7 +335,7 @@ def test_a_change_between_kill_and_resumption_is_kept(folder, caption, monkeypat
     assert texts(folder)["0.txt"] == "corrected" and texts(folder)["more/4.txt"] == "mine, too"
 
 
-@pytest.mark.parametrize("mode", ["--append", "--overwrite"])
+@pytest.mark.parametrize("mode", [["--append"], ["--overwrite", "--yes"]])
 def test_a_text_that_another_program_changes_while_it_is_written_is_kept_and_named(folder, caption, monkeypatch, mode):
     """Also between the check of a batch and the replacement of the file."""
     (folder / "0.txt").write_text("old\n")
@@ -244,7 +347,7 @@ def test_a_text_that_another_program_changes_while_it_is_written_is_kept_and_nam
         (folder / "1.txt").write_text("by an editor\n")
 
     monkeypatch.setattr(sidecars, "record_generated", record_and_edit)
-    status, said = caption(mode, "--allow_skipped", "--prefix", "a ")
+    status, said = caption(*mode, "--allow_skipped", "--prefix", "a ")
     assert status == 0 and "1.txt was changed by another program while this job ran; it is kept." in said
     assert "Wrote 4 text files" in said and texts(folder)["1.txt"] == "by an editor\n" != texts(folder)["0.txt"]
 
@@ -266,13 +369,25 @@ def test_parts_of_a_job_write_beside_each_other(folder, caption):
 
 def test_files_that_are_left_out_are_named(folder, captioner, capsys):
     """By ending, with those that are read; texts beside images and hidden files are none of them."""
-    for name in ("a.mp4", "b.MP4", "0.txt", "0.json", "metadata.csv", ".hidden.mp4", "more/noise"):
+    own = ("sidecars.txt.jsonl.partial", "out.csv.partial", RECORD_NAME)
+    for name in ("a.mp4", "b.MP4", "0.txt", "0.json", "metadata.csv", ".hidden.mp4", "more/noise", *own):
         (folder / name).write_bytes(b"")
     assert main(["caption", str(folder), "--model", captioner, "--num_beams", "1", "--allow_skipped"]) == 0
     said = capsys.readouterr().err
     assert f"left out: 2 file(s) that end with .mp4, such as {folder}/a.mp4\n" in said
     assert f"left out: 1 file(s) without an ending, such as {folder}/more/noise\n" in said
     assert "Images have the endings .jpg .jpeg" in said and said.count("left out:") == 2
+
+
+@pytest.mark.parametrize("package", ["pillow_heif", "json"])
+def test_printed_endings_are_those_that_are_read(tmp_path, captioner, capsys, monkeypatch, package):
+    """HEIC with the extra `heif` only."""
+    found = None if package == "pillow_heif" else importlib.util.find_spec(package)
+    monkeypatch.setattr("hf_captioners.data.images.find_spec", lambda name: found)
+    (tmp_path / "a.mp4").touch()
+    assert main(["caption", str(tmp_path), "--model", captioner]) == 2
+    said = capsys.readouterr().err
+    assert ".jpg .jpeg" in said and (".heic .heif" in said) == (found is not None)
 
 
 def test_training_refuses_captions_that_nobody_changed(folder, caption, captioner, tmp_path, capsys):

@@ -1,0 +1,148 @@
+"""The text files of `hf-captioners caption --sidecar`: what is done, asked and reported."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .interruption import tells_what_is_written
+
+if TYPE_CHECKING:
+    from hf_captioners.captioning.sidecar_plan import SidecarPlan
+    from hf_captioners.captioning.sidecars import SidecarFiles
+
+OF_SIDECARS = ("overwrite_generated", "skip_existing", "append", "prepend", "yes")  # flags that need `--sidecar`
+SHOWN = 10  # text files that are named one by one
+
+
+def add_sidecar_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of text files that exist."""
+    existing = parser.add_mutually_exclusive_group()
+    existing.add_argument("--overwrite", action="store_true", help="replace outputs that exist")
+    for name, text in (
+        ("overwrite_generated", "replace only text files that a captioner wrote and nobody changed (--sidecar)"),
+        ("skip_existing", "leave out images that have a text file (--sidecar)"),
+        ("append", "add the captions at the end of text files that exist (--sidecar)"),
+        ("prepend", "add the captions at the beginning of text files that exist (--sidecar)"),
+    ):
+        existing.add_argument(f"--{name}", action="store_true", help=text)
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="replace text files that people wrote or changed without asking (--overwrite)",
+    )
+
+
+def caption_beside(
+    args: argparse.Namespace, found: list[str], images: list[str], workers: int, engine: Any, **options: Any
+) -> int:
+    """Write text files beside the images of this part of the job; return the exit status."""
+    from hf_captioners.captioning import sidecars
+    from hf_captioners.captioning.batches import caption_into_file, job_settings
+    from hf_captioners.captioning.caption_files import seed_of_interrupted
+
+    from .caption import load_model, report, with_typed_seed
+
+    ending, mode = args.sidecar, mode_of(args)
+    typed = [path if path.is_dir() else path.parent for path in map(Path, args.inputs)]
+    faults = sidecars.check_sidecars(found, ending, typed)
+    usable = [image for image in images if image not in faults]
+    unusable = [faults[image] for image in images if image in faults]
+    folder = typed[0]
+    plan = None if is_resumed(args, folder, mode) else agreed_plan(args, usable, mode, typed)
+    if plan is not None and not plan.images:
+        print(f"There is nothing to caption.{left_out(plan, mode)}", file=sys.stderr)
+        return report([], args.allow_skipped, unusable)
+    journal = sidecars.journal_of(folder, ending, args.shard)
+    seed = seed_of_interrupted(journal) if args.resume and args.seed is None else args.seed
+    pipeline = load_model(args)
+    options = with_typed_seed(pipeline, options, seed)
+    settings = job_settings(pipeline, images, args.shard, args.packed_weights, **options)
+    pipeline.pack_weights(args.packed_weights, drop_plain=True)
+    with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume, typed) as files:
+        if plan is None:
+            plan = agreed_plan(args, [image for image in usable if image not in files.done], mode, typed)
+        files.replaceable = plan.replaceable
+        chosen = files.done.union(plan.images)
+        images = [image for image in usable if image in chosen]  # in the batches of an undisturbed job
+        with tells_what_is_written(lambda: written(files, len(images), folder)):
+            unreadable = caption_into_file(files, pipeline, images, args.batch_size, workers, engine=engine, **options)
+    print(f"Wrote {len(images) - len(unreadable):,} text files beside images.{left_out(plan, mode)}", file=sys.stderr)
+    return report(unreadable, args.allow_skipped, unusable)
+
+
+def agreed_plan(args: argparse.Namespace, images: list[str], mode: str, typed: list[Path]) -> "SidecarPlan":
+    """Return which images are captioned, with the agreement of a person where that replaces words of people."""
+    from hf_captioners.captioning.sidecar_plan import plan_sidecars
+
+    plan = plan_sidecars(images, args.sidecar, mode, typed)
+    agree_to_replace(plan, args.yes)
+    return plan
+
+
+def mode_of(args: argparse.Namespace) -> str:
+    """Return what is done with text files that exist, see `SidecarFiles`.
+
+    Raises:
+        ValueError: `--yes` was typed without `--overwrite`.
+    """
+    from hf_captioners.captioning import sidecars
+
+    if args.yes and not args.overwrite:
+        raise ValueError("`--yes` answers the question of `--overwrite`: give both.")
+    return next((name for name in sidecars.MODES if getattr(args, name)), sidecars.REFUSE)
+
+
+def is_resumed(args: argparse.Namespace, folder: Path, mode: str) -> bool:
+    """Return whether an interrupted job is resumed.
+
+    Raises:
+        ValueError: there is none, and a job that had finished would add its captions again.
+    """
+    from hf_captioners.captioning import sidecars
+
+    resumed = sidecars.is_interrupted(folder, args.sidecar, args.shard) and args.resume
+    if args.resume and not resumed and mode in sidecars.ADDING:
+        raise ValueError(
+            f"`--resume`: there is no interrupted run in {folder}. It is finished, or it was never begun; leave "
+            "--resume out to begin one."
+        )
+    return bool(resumed)
+
+
+def agree_to_replace(plan: "SidecarPlan", agreed: bool) -> None:
+    """Name the text files of people that would be replaced, and ask for agreement in a terminal.
+
+    Raises:
+        ValueError: there are some, nothing was agreed, and there is no terminal or the answer is no.
+    """
+    from hf_captioners.output_files import printable
+
+    if agreed or not plan.changed:
+        return
+    for path in plan.changed[:SHOWN]:
+        print(f"written or changed by somebody: {printable(str(path))}", file=sys.stderr)
+    if len(plan.changed) > SHOWN:
+        print(f"... and {len(plan.changed) - SHOWN:,} more", file=sys.stderr)
+    count = f"{len(plan.changed):,} text file(s) have words that no captioner wrote"
+    if not sys.stdin.isatty():
+        raise ValueError(f"{count}. Pass `--overwrite_generated` to keep them, or `--yes` to replace them.")
+    print(f"{count}. Replace them? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ValueError("Nothing was replaced. Pass `--overwrite_generated` to keep the words of people.")
+
+
+def left_out(plan: "SidecarPlan", mode: str) -> str:
+    """Return sentences about the images that were left out."""
+    from hf_captioners.captioning.sidecars import SKIP
+
+    kept = f" {len(plan.kept):,} image(s) were reviewed already, see metadata.jsonl." if plan.kept else ""
+    if not plan.existing:
+        return kept
+    reason = "had one." if mode == SKIP else "text file(s) were written or changed by somebody, and are kept."
+    return f"{kept} {len(plan.existing):,} {reason}"
+
+
+def written(files: "SidecarFiles", images: int, folder: Path) -> str:
+    """Return a sentence about what an interrupted job has written."""
+    return f"{len(files.done):,} of {images:,} images are done; their text files are in {folder}."
