@@ -18,6 +18,7 @@ from .report import DataReport, ProblemKind
 # Usual names of columns, in the order in which they are looked for.
 FILE_COLUMNS = ("file_name", "filename", "file", "image", "image_name", "img", "path", "image_path")
 CAPTION_COLUMNS = ("captions", "caption", "text", "comment", "description", "sentence")
+REJECTED = "rejected"  # a column: true in rows of images that are not used, see `hf-captioners review`
 IMAGE_FOLDERS = ("", "images", "Images")  # of the images, relative to the folder of the table
 SPLIT_NAMES = {
     "train": "train",
