@@ -30,6 +30,7 @@ def open_browser(width=1200, height=900):
     browser = webdriver.Chrome(options, Service(paths[1]))
     try:
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        browser.set_page_load_timeout(60)
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         yield browser
     finally:

@@ -9,7 +9,8 @@ or with nested folders that have one table each, or with one table in the parent
 Tables: `metadata`, `captions` or `annotations` with the ending `.jsonl`, `.csv`, `.tsv`, `.parquet`, `.json` (COCO's
 format, or a list of objects) or `.txt` (`name#k TAB caption`, `name TAB caption`, `name,caption`). A table has a
 list of captions per row, or one caption per row and several rows per image, or several caption columns. Rows of a
-`.jsonl` table with `"rejected": true` are left out. Without any table, the captions of `a.jpg` are the lines of `a.txt`.
+`.jsonl` table with `"rejected": true` are left out. Without any table, the captions of `a.jpg` are the lines
+of `a.txt`.
 """
 
 from __future__ import annotations

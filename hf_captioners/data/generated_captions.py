@@ -11,8 +11,8 @@ from hf_captioners.output_files import MAX_TABLE_BYTES, open_for_writing, read_b
 
 from .folder_tables import find_tables
 
-# In the folder of the text files: one line {"file": NAME, "sha256": DIGEST} for each time a captioner wrote a file, and
-# one with "kept": true for each time a person kept the captions of the image, which end up in the file.
+# In the folder of the text files: one line {"file": NAME, "sha256": DIGEST} for each time a captioner wrote a file,
+# and one with "kept": true for each time a person kept the captions of the image, which end up in the file.
 RECORD_NAME = ".generated_captions.jsonl"
 SHOWN = 3
 

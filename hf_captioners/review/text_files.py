@@ -37,8 +37,8 @@ class TextChange:
 class TextFiles:
     """The text files beside the images of a folder.
 
-    A file is written only if its text is recorded: a captioner wrote it, or this page did, and nobody changed it since.
-    The record then says that a person kept the text, so that no captioner replaces it.
+    A file is written only if its text is recorded: a captioner wrote it, or this page did, and nobody changed it
+    since. The record then says that a person kept the text, so that no captioner replaces it.
 
     Args:
         table: the images.
