@@ -8,10 +8,13 @@ import subprocess
 import sys
 import time
 
+from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.browser import TOO_WIDE
+
+MODIFIERS = (Keys.ALT, Keys.CONTROL, Keys.SHIFT)
 
 
 def wait_for(condition, seconds=60):
@@ -65,9 +68,14 @@ class ReviewPage:
     def open(self, number=None, address=None):
         """Open the page anew, at an image or at the first one that is not reviewed."""
         self.address = address or self.address
-        self.browser.get("about:blank")
+        self.leave()
         self.browser.get(self.address + ("" if number is None else f"#{number + 1}"))
         self.wait_shown(number)
+
+    def leave(self):
+        """Go to another page."""
+        self.browser.get("about:blank")
+        wait_for(lambda: self.browser.execute_script("return location.href") == "about:blank")
 
     def look(self, width, scheme):
         """Set the width and the colours of the page."""
@@ -106,18 +114,25 @@ class ReviewPage:
         wait_for(lambda: self.browser.execute_script(script, None if number is None else number + 1))
 
     def press(self, *keys):
-        """Press keys in what has the keyboard."""
-        self.browser.switch_to.active_element.send_keys(*keys)
+        """Press keys; modifiers are held down until the end."""
+        actions = ActionChains(self.browser)
+        held = [key for key in keys if key in MODIFIERS]
+        for key in held:
+            actions.key_down(key)
+        actions.send_keys(*(key for key in keys if key not in MODIFIERS))
+        for key in held:
+            actions.key_up(key)
+        actions.perform()
 
     def alt(self, key):
-        self.press(Keys.ALT, key, Keys.NULL)
+        self.press(Keys.ALT, key)
 
     def type(self, *captions):
         """Replace the caption in the first field, and add the others with Shift+Enter."""
-        self.press(Keys.CONTROL, "a", Keys.NULL)
+        self.press(Keys.CONTROL, "a")
         for place, caption in enumerate(captions):
             if place:
-                self.press(Keys.SHIFT, Keys.ENTER, Keys.NULL)
+                self.press(Keys.SHIFT, Keys.ENTER)
             self.browser.execute_cdp_cmd("Input.insertText", {"text": caption})
 
     def jump(self, number):
