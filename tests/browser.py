@@ -9,12 +9,13 @@ PROGRAMS = ("chromium", "chromedriver")
 
 
 @contextmanager
-def open_browser(width=1200, height=900):
+def open_browser(width=1200, height=900, waits="normal"):
     """Yield a browser, see `selenium.webdriver.Chrome`; the test is skipped where there is none.
 
     Args:
         width: of the page in pixels; Chromium's windows have at least 500, so that it is set by emulation.
         height: of the page in pixels.
+        waits: strategy for pages that load, see `selenium.webdriver.ChromeOptions.page_load_strategy`.
     """
     paths = [shutil.which(name) for name in PROGRAMS]
     if None in paths:
@@ -23,6 +24,7 @@ def open_browser(width=1200, height=900):
     from selenium.webdriver.chrome.service import Service
 
     options = webdriver.ChromeOptions()
+    options.page_load_strategy = waits
     options.binary_location = paths[0]
     for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
         options.add_argument(flag)

@@ -21,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--sidecar", default="txt", metavar="ENDING", help="ending of text files beside the images (default: txt)"
     )
+    parser.add_argument(
+        "--no_sidecars", action="store_true", help="leave the text files beside the images as a captioner wrote them"
+    )
     add_links_argument(parser)
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
 
@@ -28,16 +31,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve the page until it is interrupted."""
     from hf_captioners.captioning.sidecars import checked_ending
+    from hf_captioners.review.drafts import Drafts
     from hf_captioners.review.server import serve
     from hf_captioners.review.table import ReviewTable
+    from hf_captioners.review.text_files import TextFiles
 
     if not 0 <= args.port < 2**16:
         raise ValueError(f"`--port` is {args.port}, expected a number from 0 to 65535.")
     table = ReviewTable(args.folder, args.captions, checked_ending(args.sidecar), args.follow_links)
     print(f"{args.folder}: {len(table.images):,} images, {len(table.rows()):,} with kept captions.")
-    serve(table, args.port)
-    kept = len(table.rows())
-    print(f"{kept:,} of {len(table.images):,} images have captions in {table.path}.")
+    count = 0 if args.no_sidecars else TextFiles(table).count()
+    if count:
+        print(f"Captions that you keep also go to {count:,} text files of a captioner (--no_sidecars: not).")
+    serve(table, args.port, text_files=not args.no_sidecars)
+    stored, drafts = table.stored(), Drafts(table.folder).by_name
+    kept, rejected = (sum(getattr(row, name) for row in stored.values()) for name in ("kept", "rejected"))
+    more = f" {rejected:,} are rejected." if rejected else ""
+    more += f" {len(drafts):,} drafts are not kept yet; they are there when you start again." if drafts else ""
+    print(f"{kept:,} of {len(table.images):,} images have captions in {table.path}.{more}")
     if kept:
         print(f"Train on them: hf-captioners train --model CAPTIONER --train_dir {args.folder}")
     return 0

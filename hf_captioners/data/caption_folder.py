@@ -8,8 +8,9 @@ or with nested folders that have one table each, or with one table in the parent
 
 Tables: `metadata`, `captions` or `annotations` with the ending `.jsonl`, `.csv`, `.tsv`, `.parquet`, `.json` (COCO's
 format, or a list of objects) or `.txt` (`name#k TAB caption`, `name TAB caption`, `name,caption`). A table has a
-list of captions per row, or one caption per row and several rows per image, or several caption columns. Without any
-table, the captions of `a.jpg` are the lines of `a.txt`.
+list of captions per row, or one caption per row and several rows per image, or several caption columns. Rows of a
+`.jsonl` table with `"rejected": true` are left out. Without any table, the captions of `a.jpg` are the lines
+of `a.txt`.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from .folder_tables import (
     CAPTION_COLUMNS,
     FILE_COLUMNS,
     IMAGE_FOLDERS,
+    REJECTED,
     SPLIT_NAMES,
     SPLIT_ORDER,
     FolderTable,
@@ -48,6 +50,7 @@ from .report import DataReport, ProblemKind, first_lines
 from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow, storable
 
 NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
+REJECTED_NOTE = "rejected row"
 FIRST_ROWS = 1000  # in which named columns are looked for; rows of JSON may have different columns
 
 
@@ -95,7 +98,8 @@ class CaptionFolder(CaptionReader):
                 splits.setdefault(table.split or _split_of(row), []).append(row)
             self._report_unnamed(table, named, report)
         if not splits and not report.goes_on:
-            raise ValueError(f"No row of {self.folder} can be used.\n{first_lines(report.problems, 10)}")
+            rejected = f" {report.notes[REJECTED_NOTE]:,} are rejected." if report.notes[REJECTED_NOTE] else ""
+            raise ValueError(f"No row of {self.folder} can be used.{rejected}\n{first_lines(report.problems, 10)}")
         _report_shared(splits, report)
         ordered = {split: splits[split] for split in sorted(splits, key=_split_rank)}
         return Annotations(ordered, extra_features([row for rows in ordered.values() for row in rows], report))
@@ -106,6 +110,10 @@ class CaptionFolder(CaptionReader):
         ids: dict[str, CaptionRow] = {}
         places = [FolderNames(self._base(table.folder) / place) for place in self._places()]
         for line, record in self._rows_of(table, report):
+            if record.get(REJECTED) is True:
+                report.notes[REJECTED_NOTE] += 1
+                named.update(_image_of(record, self.file_column, places))
+                continue
             try:
                 file_column, caption_columns = self._columns(record)
             except ValueError as error:
@@ -213,6 +221,14 @@ class CaptionFolder(CaptionReader):
         for image in list_images(self._base(table.folder)):
             if image not in named:
                 report.add(ProblemKind.IMAGE_WITHOUT_CAPTION, image, None, f"{table.path.name} does not name it")
+
+
+def _image_of(record: Mapping[str, Any], column: str | None, places: Sequence[FolderNames]) -> Iterator[Path]:
+    """Yield the path of the image that a row names, if it names one."""
+    for name in [column] if column else FILE_COLUMNS:
+        if isinstance(record.get(name), str):
+            yield find_image(places, record[name])[1]
+            return
 
 
 def extra_features(rows: Sequence[CaptionRow], report: DataReport) -> Features:

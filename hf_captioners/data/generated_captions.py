@@ -11,7 +11,8 @@ from hf_captioners.output_files import MAX_TABLE_BYTES, open_for_writing, read_b
 
 from .folder_tables import find_tables
 
-# In the folder of the text files: one line {"file": NAME, "sha256": DIGEST} for each time a file was written.
+# In the folder of the text files: one line {"file": NAME, "sha256": DIGEST} for each time a captioner wrote a file,
+# and one with "kept": true for each time a person kept the captions of the image, which end up in the file.
 RECORD_NAME = ".generated_captions.jsonl"
 SHOWN = 3
 
@@ -25,32 +26,41 @@ def text_digest(text: str) -> str:
     return hashlib.sha256("\n".join(line for line in lines if line).encode(errors="surrogateescape")).hexdigest()
 
 
-def record_generated(folder: Path, digests: Mapping[str, str], inside: Path | None = None) -> None:
-    """Record what a captioner writes into text files of a folder, before it writes them.
+def record_generated(
+    folder: Path, digests: Mapping[str, str], inside: Path | None = None, by_person: bool = False
+) -> None:
+    """Record what is written into text files of a folder, before it is written.
 
     Args:
         folder: the folder of the files.
         digests: the digest of the text of each file, by its name.
         inside: the folder that a person typed. None: `folder`.
+        by_person: whether a person kept these texts; otherwise a captioner wrote them.
 
     Raises:
         UnsafeFileError: the record is a symbolic link or no plain file, or lies outside of the typed folder.
     """
     path = folder / RECORD_NAME
-    lines = [json.dumps({"file": name, "sha256": digest}) + "\n" for name, digest in digests.items()]
+    mark = {"kept": True} if by_person else {}
+    lines = [json.dumps({"file": name, "sha256": digest, **mark}) + "\n" for name, digest in digests.items()]
     # Appended at once, so that several processes may record in one folder.
     with open_for_writing(path, "ab+", inside) as file:
         begun = file.tell() and file.seek(-1, 2) and file.read(1) != b"\n"
         file.write(("\n" if begun else "").encode() + "".join(lines).encode("ascii"))
 
 
-def generated_digests(folder: Path, inside: Path | None = None, follow_links: bool = False) -> dict[str, set[str]]:
+def generated_digests(
+    folder: Path, inside: Path | None = None, follow_links: bool = False, also_kept: bool = False
+) -> dict[str, set[str]]:
     """Return the digests of all texts that captioners wrote into the files of a folder, by the file's name.
+
+    Once a person kept the text of a file, what captioners wrote before is that person's.
 
     Args:
         folder: the folder of the files.
         inside: the folder that a person typed. None: `folder`.
         follow_links: whether the record may be a link that leads out of it.
+        also_kept: return the digests of all recorded texts, with those that a person kept.
 
     Raises:
         UnsafeFileError: the record is such a link, no plain file, or too large.
@@ -63,7 +73,11 @@ def generated_digests(folder: Path, inside: Path | None = None, follow_links: bo
         entry: Any = None
         with suppress(ValueError, RecursionError):  # a line that was cut off
             entry = json.loads(line)
-        if isinstance(entry, dict) and isinstance(entry.get("file"), str):
+        if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
+            continue
+        if entry.get("kept") is True and not also_kept:
+            found.pop(entry["file"], None)
+        else:
             found.setdefault(entry["file"], set()).add(str(entry.get("sha256")))
     return found
 

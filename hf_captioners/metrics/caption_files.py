@@ -68,6 +68,8 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
         if place == IMAGES:
             table.file_names.update(row)
             continue
+        if row.get("rejected") is True:  # by a person, on the page of `hf-captioners review`
+            continue
         written = unquoted_name(str(_value(row, _IMAGE_KEYS, "the image", file, place)))
         image = images.setdefault(path_form(written), written)  # `./a.png` is `a.png`
         table.captions.setdefault(image, []).extend(_captions(row, file, place))

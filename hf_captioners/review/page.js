@@ -1,129 +1,273 @@
 "use strict";
-// Texts of captions and names are set as text only, never as HTML.
-const part = (id) => document.getElementById(id);
-const state = { images: 0, kept: new Set(), number: 0, agreed: false, shown: [] };
+import { asked } from "./requests.js";
+import { DraftQueue } from "./drafts.js";
+import { CaptionFields } from "./fields.js";
+import { Overview } from "./overview.js";
 
-async function asked(path, options) {
-  const answer = await fetch(path, options);
-  const body = await answer.json().catch(() => ({ error: `The server answered ${answer.status}.` }));
-  return { status: answer.status, body };
-}
+const part = (id) => document.getElementById(id);
+const state = { images: 0, names: [], kept: new Set(), rejected: new Set(), drafts: new Set(), number: 0, shown: [], begins: true, agreed: false };
+const isReviewed = (number) => state.kept.has(number) || state.rejected.has(number);
+const filters = {
+  all: () => true,
+  open: (number) => !isReviewed(number),
+  kept: (number) => state.kept.has(number),
+  rejected: (number) => state.rejected.has(number),
+  drafts: (number) => state.drafts.has(number),
+};
+const sources = {
+  kept: "kept already", rejected: "rejected", draft: "draft, not kept yet", none: "none yet",
+  table: "from the file of captions", "text file": "from the text file",
+};
+const UNREACHABLE = "The server does not answer. What you typed last is not stored yet: copy it, start `hf-captioners review` again, and open the new address.";
 
 function say(text, isError = false) {
   part("message").textContent = text;
   part("message").className = isError ? "error" : "";
 }
 
+const explained = (error) => (error instanceof TypeError ? UNREACHABLE : error.message);
+
 function showCounts() {
-  part("place").textContent = `Image ${state.number + 1} of ${state.images}`;
-  part("kept").textContent = `${state.kept.size} kept`;
-  part("progress").max = state.images;
-  part("progress").value = state.kept.size;
+  const { images, kept, rejected, drafts } = state;
+  part("place").textContent = `Image ${state.number + 1} of ${images}`;
+  part("kept").textContent = `${kept.size} kept`;
+  part("rejected").textContent = `${rejected.size} rejected`;
+  part("drafts").textContent = `${drafts.size} draft${drafts.size === 1 ? "" : "s"}`;
+  part("progress").max = images;
+  part("progress").value = kept.size + rejected.size;
 }
 
-async function show(number) {
-  state.number = number;
+function showSource(source) {
+  part("source").textContent = `(${sources[source]})`;
+  part("source").className = source;
+}
+
+function take(states) {
+  for (const name of ["kept", "rejected", "drafts"]) state[name] = new Set(states[name]);
   showCounts();
+}
+
+const queue = new DraftQueue((draft, answer, error) => {
+  if (error !== null) return say(explained(error), true);
+  if (part("message").className === "error") say("");
+  state.drafts[answer.draft ? "add" : "delete"](draft.number);
+  showCounts();
+  if (draft.number === state.number) showSource(answer.draft ? "draft" : state.source);
+});
+
+const fields = new CaptionFields(part("captions"), () => {
+  queue.put({ number: state.number, captions: fields.texts, shown: state.shown, begins: state.begins });
+  state.begins = false;
+});
+
+const isSelecting = () => document.activeElement === part("filter"); // whose arrow keys go on to the next kind
+const focusContent = () => (part("grid").hidden ? fields : overview).focus();
+
+async function show(number) {
+  const { status, body } = await asked(`captions/${number}`);
+  if (status !== 200) return say(body.error, true);
+  state.number = number; // from here on nothing waits: what is typed meanwhile belongs to the image before
+  history.replaceState(null, "", `#${number + 1}`);
+  showCounts();
+  part("one").hidden = false;
+  part("grid").hidden = true;
+  part("overview").setAttribute("aria-pressed", "false");
   part("fault").hidden = true;
   part("image").hidden = false;
   part("image").src = `images/${number}`;
-  const { status, body } = await asked(`captions/${number}`);
-  if (state.number !== number) return; // a key was pressed meanwhile
-  if (status !== 200) return say(body.error, true);
   part("name").textContent = body.name;
   part("image").alt = body.name;
-  part("captions").value = body.captions.join("\n");
-  state.shown = body.source === "kept" ? body.captions : []; // of the table, which another program may change
-  const sources = { kept: "kept already", table: "from the table of captions", "text file": "from the text file", none: "none yet" };
-  part("source").textContent = `(${sources[body.source]})`;
-  part("captions").focus();
+  state.shown = body.shown; // of the table, which another program may change
+  state.source = body.draft ? (body.kept ? "kept" : body.rejected ? "rejected" : "none") : body.source;
+  state.begins = true;
+  fields.show(body.captions);
+  showSource(body.source);
+  part("buttons").after(part("message"));
+  if (isSelecting() || matchMedia("(pointer: coarse)").matches) return; // a phone would open its keyboard
+  fields.focus();
 }
 
-function following() {
-  for (let step = 1; step <= state.images; step++) {
-    const number = (state.number + step) % state.images;
-    if (!state.kept.has(number)) return number;
+// The first image that a condition holds for, after the current one (which comes last) or before it.
+function following(condition, step = 1) {
+  for (let away = 1; away <= state.images; away++) {
+    const number = (state.number + step * away + away * state.images) % state.images;
+    if (condition(number)) return number;
   }
   return null;
 }
 
-const moveBy = (step) => show((state.number + step + state.images) % state.images);
-
-function goOn() {
-  const number = following();
-  if (number === null) {
-    say("Every image has captions.");
-    return show(state.number);
-  }
+function moveBy(step) {
+  const number = following(filters[part("filter").value], step);
+  if (number === null) return say("No image is of this kind. Show all images to go on.");
   return show(number);
 }
 
-async function keep() {
-  const number = state.number;
-  const captions = part("captions").value.split("\n");
-  const { status, body } = await asked(`captions/${number}`, {
-    method: "POST",
-    headers: { "Content-Type": "application/json" },
-    body: JSON.stringify({ captions, agreed: state.agreed, shown: state.shown }),
-  });
+function goOn() {
+  const filter = part("filter").value;
+  const number = following(filters[filter === "all" ? "open" : filter]);
+  if (number !== null) return show(number);
+  say(state.kept.size + state.rejected.size === state.images ? "Every image is reviewed." : "No other image is of this kind. Show all images to go on.");
+  return show(state.number);
+}
+
+async function change(path, done) {
+  const { number, shown } = state;
+  const time = performance.timeOrigin + performance.now();
+  const { status, body } = await asked(`${path}/${number}`, { captions: fields.texts, agreed: state.agreed, shown, time });
   if (status === 409) {
-    if (body.changed) state.changed = body.changed;
+    state.again = { path, done, changed: body.changed };
     part("question").textContent = body.ask;
     part("ask").returnValue = "no";
     return part("ask").showModal();
   }
   if (status !== 200) return say(body.error, true);
-  state.kept.add(number);
-  say(`${part("name").textContent} is kept.`);
+  for (const name of ["kept", "rejected", "drafts"]) state[name].delete(number);
+  done(number, body);
   return goOn();
 }
 
+const keep = () => change("captions", (number, body) => {
+  state.kept.add(number);
+  say(`${state.names[number]} is kept. ${body.note ?? ""}`);
+});
+
+const reject = () => change("rejected", (number) => {
+  state.rejected.add(number);
+  say(`${state.names[number]} is rejected: not for training.`);
+});
+
 part("ask").addEventListener("close", () => {
-  const changed = state.changed;
-  state.changed = undefined;
+  const { path, done, changed } = state.again;
   if (part("ask").returnValue !== "yes") return say("Nothing was written.");
   if (changed) state.shown = changed;
   state.agreed = true;
-  return keep();
+  return run(() => change(path, done));
 });
+
+async function turn(path) {
+  const { status, body } = await asked(path, {});
+  if (status !== 200) return say(body.error, status !== 404);
+  take(body);
+  say(body.message);
+  return show(body.number);
+}
+
+function jump() {
+  const text = part("target").value.trim(), wanted = text.toLowerCase();
+  if (!text) return say("Type the number of an image, or a part of its name.");
+  if (/^\d+$/.test(text) && Number(text) >= 1 && Number(text) <= state.images) return show(Number(text) - 1);
+  const number = following((one) => state.names[one].toLowerCase().includes(wanted));
+  if (number === null) return say(`No image has the number or name ${text}.`, true);
+  const count = state.names.filter((name) => name.toLowerCase().includes(wanted)).length;
+  say(count > 1 ? `${count} names have “${text}”; go again for the next one.` : "");
+  return show(number);
+}
+
+const overview = new Overview(part("grid"), (number) => run(() => show(number)));
+function describe(number) {
+  const [is, badge] = state.drafts.has(number) ? ["draft", "Draft"] : state.kept.has(number) ? ["kept", "Kept"]
+    : state.rejected.has(number) ? ["rejected", "Rejected"] : ["", ""];
+  return { text: `${number + 1} · ${state.names[number]}`, state: is, badge };
+}
+
+function showOverview() {
+  const numbers = state.names.map((_, number) => number).filter(filters[part("filter").value]);
+  part("one").hidden = true;
+  part("grid").hidden = false;
+  part("overview").setAttribute("aria-pressed", "true");
+  part("grid").before(part("message"));
+  say(numbers.length ? "" : "No image is of this kind.");
+  overview.show(numbers, describe, state.number);
+  if (!isSelecting()) overview.focus();
+}
+
+function filtered() {
+  if (!part("grid").hidden) return showOverview();
+  const condition = filters[part("filter").value];
+  return condition(state.number) ? say("") : moveBy(1);
+}
 
 part("image").addEventListener("error", async () => {
   const number = state.number;
-  const { body } = await asked(`images/${number}`);
+  const { body } = await asked(`images/${number}`).catch(() => ({ body: { error: "the server does not answer." } }));
   if (state.number !== number) return;
   part("image").hidden = true;
   part("fault").hidden = false;
   part("fault").textContent = `This image cannot be read: ${body.error}`;
 });
 
-const actions = { keep, skip: goOn, previous: () => moveBy(-1), next: () => moveBy(1) };
 let busy = Promise.resolve(); // one action after the other, however fast keys are pressed
-function act(name) {
-  busy = busy.then(actions[name]).catch((error) => say(`The server does not answer (${error.message}).`, true));
+function run(action) {
+  busy = busy.then(async () => {
+    await queue.stored(); // nothing is left before what was typed is stored
+    if (!part("ask").open) await action();
+  }).catch((error) => say(explained(error), true));
 }
-for (const name of Object.keys(actions)) part(name).addEventListener("click", () => act(name));
+
+// What is kept or rejected is what was on the page when the key was pressed.
+function decide(decision) {
+  const { number } = state;
+  return run(() => (state.number === number ? decision() : undefined));
+}
+
+const actions = {
+  skip: goOn, previous: () => moveBy(-1), next: () => moveBy(1),
+  undo: () => turn("undo"), redo: () => turn("redo"),
+  overview: () => (part("grid").hidden ? showOverview() : show(state.number)),
+};
+for (const name of Object.keys(actions)) part(name).addEventListener("click", () => run(actions[name]));
+part("keep").addEventListener("click", () => decide(keep));
+part("reject").addEventListener("click", () => decide(reject));
+part("add").addEventListener("click", () => fields.add());
+part("filter").addEventListener("change", () => run(filtered));
+part("jump").addEventListener("submit", (event) => { event.preventDefault(); run(jump); });
+
+const letters = { o: "overview", z: "undo" };
+function actionOf(event) {
+  const key = event.key.toLowerCase(), isGrid = !part("grid").hidden;
+  if (event.altKey && !event.ctrlKey) {
+    const letter = /^[a-z]$/.test(key) ? key : event.code.startsWith("Key") ? event.code.slice(3).toLowerCase() : ""; // a Mac types signs with Alt
+    if (letter === "g") return () => part("target").select();
+    if (letter === "l") return () => part("filter").focus();
+    if (letter === "z" && event.shiftKey) return () => run(actions.redo);
+    if (letter in letters) return () => run(actions[letters[letter]]);
+    if (isGrid) return null;
+    if (letter === "r") return () => decide(reject);
+    if (event.key === "ArrowLeft") return () => run(actions.previous);
+    if (event.key === "ArrowRight") return () => run(actions.next);
+    return null;
+  }
+  const isField = event.target.tagName === "TEXTAREA", isControl = ["BUTTON", "INPUT", "SELECT"].includes(event.target.tagName);
+  if (isSelecting() && ["Enter", "Escape"].includes(event.key)) return focusContent;
+  if (event.key === "Escape") {
+    if (isGrid) return () => run(actions.overview);
+    return isControl && event.target.tagName !== "BUTTON" ? () => fields.focus() : () => run(actions.skip);
+  }
+  if (isGrid || isControl || event.key !== "Enter") return null;
+  return event.shiftKey ? (isField ? () => fields.add() : null) : () => decide(keep);
+}
 
 document.addEventListener("keydown", (event) => {
   if (part("ask").open || event.isComposing) return;
-  const name =
-    event.key === "Enter" && !event.shiftKey && event.target.tagName !== "BUTTON" ? "keep"
-    : event.key === "Escape" ? "skip"
-    : event.altKey && event.key === "ArrowLeft" ? "previous"
-    : event.altKey && event.key === "ArrowRight" ? "next"
-    : null;
-  if (name === null) return;
+  const action = actionOf(event);
+  if (action === null) return;
   event.preventDefault();
-  act(name);
+  if (!event.repeat || event.key.startsWith("Arrow")) action(); // a key that is held down keeps one image only
 });
+
+addEventListener("pagehide", () => queue.leave());
+addEventListener("beforeunload", (event) => { if (part("message").className === "error" && queue.isPending) event.preventDefault(); });
+addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
 
 async function begin() {
   const { status, body } = await asked("folder");
   if (status !== 200) return say(body.error, true);
-  state.images = body.images;
-  state.kept = new Set(body.kept);
+  Object.assign(state, { images: body.images, names: body.names });
   part("folder").textContent = body.folder;
-  state.number = state.images - 1; // so that what follows is the first image without captions
-  const first = following();
-  return show(first === null ? 0 : first);
+  take(body);
+  const typed = Number(location.hash.slice(1));
+  if (Number.isInteger(typed) && typed >= 1 && typed <= state.images) return show(typed - 1);
+  state.number = state.images - 1; // so that what follows is the first image that is not reviewed
+  return show(following(filters.open) ?? 0);
 }
-busy = busy.then(begin).catch((error) => say(`The server does not answer (${error.message}).`, true));
+run(begin);

@@ -1,8 +1,9 @@
 """The table of captions that a person keeps: `metadata.jsonl` of a folder, changed row by row."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from hf_captioners.data.folder_tables import (
     CAPTION_COLUMNS,
     FILE_COLUMNS,
     IMAGE_FOLDERS,
+    REJECTED,
     find_image,
     find_tables,
 )
@@ -45,6 +47,32 @@ class ChangedCaptionsError(Exception):
     def __init__(self, captions: Sequence[str]) -> None:
         super().__init__("The captions of this image were changed meanwhile.")
         self.captions = list(captions)
+
+
+@dataclass(frozen=True)
+class StoredCaptions:
+    """The rows of an image in the table.
+
+    Attributes:
+        captions: their captions.
+        rejected: whether a person rejected the image, so that data sets leave it out.
+    """
+
+    captions: list[str]
+    rejected: bool
+
+    @property
+    def kept(self) -> bool:
+        """Whether the image has captions that a person kept."""
+        return bool(self.captions) and not self.rejected
+
+
+@dataclass(frozen=True)
+class RowChange:
+    """Lines of an image in the table before and after a change."""
+
+    before: tuple[str, ...]
+    after: tuple[str, ...]
 
 
 class ReviewTable:
@@ -127,13 +155,17 @@ class ReviewTable:
             raise ValueError(f"{path} names no image of {self.folder}, expected what `hf-captioners caption` wrote.")
         return found
 
-    def rows(self) -> dict[str, list[str]]:
-        """Return the kept captions by the name of the image, for images of the folder."""
-        kept: dict[str, list[str]] = {}
+    def stored(self) -> dict[str, StoredCaptions]:
+        """Return what the table has of images of the folder, by the name of the image."""
+        records: dict[str, list[dict[str, Any]]] = {}
         for _, record, name in self._lines():
             if name is not None:
-                kept.setdefault(name, []).extend(captions_of(record))
-        return {name: captions for name, captions in kept.items() if captions}
+                records.setdefault(name, []).append(record)
+        return {name: stored_captions(of_image) for name, of_image in records.items()}
+
+    def rows(self) -> dict[str, list[str]]:
+        """Return the kept captions by the name of the image, for images of the folder."""
+        return {name: row.captions for name, row in self.stored().items() if row.kept}
 
     def captions(self, number: int) -> tuple[list[str], str]:
         """Return the captions that are shown for an image, and where they are from.
@@ -142,11 +174,12 @@ class ReviewTable:
             number: index of the image.
 
         Returns:
-            Captions, and `"kept"`, `"table"`, `"text file"` or `"none"`.
+            Captions, and `"kept"`, `"rejected"`, `"table"`, `"text file"` or `"none"`.
         """
         name = self.names[number]
-        if kept := self.rows().get(name):
-            return kept, "kept"
+        row = self.stored().get(name)
+        if row is not None and row.captions:
+            return row.captions, "kept" if row.kept else "rejected"
         if proposed := self.proposed.get(name):
             return proposed, "table"
         with suppress(OSError, UnicodeDecodeError):
@@ -168,7 +201,9 @@ class ReviewTable:
         advice = "It may be a page of `hf-captioners review` that is open: end it first (Ctrl+C)."
         return only_writer_of(self.path, self._lock, patience, advice)
 
-    def keep(self, number: int, captions: Sequence[Any], shown: Sequence[str] | None = None) -> None:
+    def keep(
+        self, number: int, captions: Sequence[Any], shown: Sequence[str] | None = None, rejected: bool = False
+    ) -> RowChange:
         """Write the captions of an image.
 
         A row of the image that is there keeps its other columns, and its form: a list, or a caption a row. Of several
@@ -176,8 +211,12 @@ class ReviewTable:
 
         Args:
             number: index of the image.
-            captions: at least one.
-            shown: the kept captions that a person saw. None: those of the table are replaced whatever they are.
+            captions: at least one, unless the image is rejected.
+            shown: the captions of the table that a person saw. None: they are replaced whatever they are.
+            rejected: whether the image is rejected: data sets leave its rows out.
+
+        Returns:
+            The lines of the image before and after, see `restore`.
 
         Raises:
             ChangedCaptionsError: the table has other captions than those that were shown.
@@ -185,23 +224,63 @@ class ReviewTable:
             BlockingIOError: another program writes the table.
             OSError: the table cannot be written.
         """
-        texts, name = checked_captions(captions), self.names[number]
+        texts = checked_captions(captions, may_be_none=rejected)
 
-        def changed(content: bytes | None) -> bytes:
-            rows = [] if content is None else list(self._rows_in(content))
-            records = [record for _, record, of_image in rows if of_image == name]
-            there = [caption for record in records for caption in captions_of(record)]
+        def lines(records: list[dict[str, Any]]) -> list[list[str]]:
+            there = stored_captions(records).captions
             if shown is not None and there not in (list(shown), texts):
                 raise ChangedCaptionsError(there)
-            new = iter(changed_rows(records, texts))
-            lines = [line for line, _, of_image in rows for line in ([line] if of_image != name else next(new))]
-            if not records:
-                lines.append(json_line({"file_name": name, CAPTIONS: texts}))
+            return changed_rows(records, texts or there, rejected)
+
+        mark = {REJECTED: True} if rejected else {}
+        return self._change(number, lines, {"file_name": self.names[number], CAPTIONS: texts, **mark})
+
+    def restore(self, number: int, change: RowChange) -> None:
+        """Write the lines of an image again that it had before a change.
+
+        Raises:
+            ChangedCaptionsError: another program changed them since.
+            BlockingIOError, OSError: see `keep`.
+        """
+
+        def lines(records: list[dict[str, Any]]) -> list[list[str]]:
+            if [json.loads(line) for line in change.after] != records:
+                raise ChangedCaptionsError(stored_captions(records).captions)
+            if len(change.before) == len(records):
+                return [[line] for line in change.before]
+            return [list(change.before), *([] for _ in records[1:])] if records else []
+
+        self._change(number, lines, None, change.before)
+        with suppress(FileNotFoundError):
+            if not self.path.stat().st_size:
+                self.path.unlink()  # an empty table would stand before the text files
+
+    def _change(
+        self,
+        number: int,
+        lines_of: Callable[[list[dict[str, Any]]], list[list[str]]],
+        new: dict[str, Any] | None,
+        new_lines: Sequence[str] = (),
+    ) -> RowChange:
+        """Replace the rows of an image, each by some lines; or append a row, or lines, if it has none."""
+        name, change = self.names[number], RowChange((), ())
+
+        def changed(content: bytes | None) -> bytes:
+            nonlocal change
+            rows = [] if content is None else list(self._rows_in(content))
+            records = [record for _, record, of_image in rows if of_image == name]
+            replaced = lines_of(records)
+            parts = iter(replaced)
+            lines = [line for line, _, of_image in rows for line in ([line] if of_image != name else next(parts))]
+            added = [] if records else [json_line(new)] if new is not None else list(new_lines)
+            before = tuple(line for line, _, of_image in rows if of_image == name)
+            change = RowChange(before, tuple(line for part in replaced for line in part) + tuple(added))
             # Bytes, since lines that cannot be read are kept.
-            return ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
+            return "".join(f"{line}\n" for line in (*lines, *added)).encode("utf-8", "surrogateescape")
 
         with self.only_writer():
             change_file(self.path, changed, self.folder)
+        return change
 
     def _lines(self) -> Iterator[tuple[str, dict[str, Any], str | None]]:
         """Yield the lines of the table with their records, and the image of each that is one of the folder's."""
@@ -228,7 +307,17 @@ def captions_of(record: dict[str, Any]) -> list[str]:
     return [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str) and text.strip()]
 
 
-def changed_rows(records: Sequence[dict[str, Any]], captions: Sequence[str]) -> list[list[str]]:
+def stored_captions(records: Sequence[dict[str, Any]]) -> StoredCaptions:
+    """Return the captions of the rows of an image: of those that are not rejected, or of all if all are."""
+    used = [record for record in records if record.get(REJECTED) is not True]
+    return StoredCaptions(
+        [caption for record in used or records for caption in captions_of(record)], bool(records) and not used
+    )
+
+
+def changed_rows(
+    records: Sequence[dict[str, Any]], captions: Sequence[str], rejected: bool = False
+) -> list[list[str]]:
     """Return the lines of the rows of one image with other captions.
 
     A row with a list has all of them. Rows with one caption each have one each, and the last of them as many as are
@@ -237,6 +326,7 @@ def changed_rows(records: Sequence[dict[str, Any]], captions: Sequence[str]) -> 
     Args:
         records: the rows, in their order.
         captions: the captions.
+        rejected: whether the rows are rejected.
 
     Returns:
         For each row the lines in its place.
@@ -246,6 +336,8 @@ def changed_rows(records: Sequence[dict[str, Any]], captions: Sequence[str]) -> 
     """
     lines: list[list[str]] = []
     left: list[Any] = list(captions)
+    if not captions:  # a rejected image without any
+        return [[json_line({**record, REJECTED: True})] for record in records]
     for place, record in enumerate(records):
         column = next((column for column in CAPTION_COLUMNS if column in record), CAPTIONS)
         if not isinstance(record.get(column), str):
@@ -253,7 +345,9 @@ def changed_rows(records: Sequence[dict[str, Any]], captions: Sequence[str]) -> 
         else:
             count = 1 if place + 1 < len(records) else len(left)
             values, left = left[:count], left[count:]
-        lines.append([json_line({**record, column: value}) for value in values])
+        marks = {name: value for name, value in record.items() if name != REJECTED or value is not True}
+        marks |= {REJECTED: True} if rejected else {}
+        lines.append([json_line({**marks, column: value}) for value in values])
     return lines
 
 
@@ -270,8 +364,12 @@ def json_line(record: dict[str, Any]) -> str:
     return text if storable(text) == text else json.dumps(record)
 
 
-def checked_captions(captions: Sequence[Any]) -> list[str]:
+def checked_captions(captions: Sequence[Any], may_be_none: bool = False) -> list[str]:
     """Return captions with single blanks.
+
+    Args:
+        captions: texts.
+        may_be_none: whether there may be no caption.
 
     Raises:
         ValueError: there is none, there are too many, or one is too long or not text.
@@ -279,6 +377,8 @@ def checked_captions(captions: Sequence[Any]) -> list[str]:
     if not isinstance(captions, list) or not all(isinstance(text, str) for text in captions):
         raise ValueError(f"The captions are {captions!r:.80}, expected a list of texts.")
     texts = [text for text in (" ".join(text.split()) for text in captions) if text]
+    if not texts and may_be_none:
+        return texts
     if not texts:
         raise ValueError("There is no caption. Write one, or skip the image.")
     if len(texts) > MOST_CAPTIONS or max(map(len, texts)) > LONGEST_CAPTION:

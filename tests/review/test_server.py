@@ -7,7 +7,8 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from hf_captioners.cli import main
-from hf_captioners.review.server import MOST_BYTES, review_app, serve
+from hf_captioners.review.endpoints import MOST_BYTES
+from hf_captioners.review.server import review_app, serve
 from hf_captioners.review.table import ReviewTable
 
 HOST, TOKEN = "127.0.0.1:8123", "secret-token"
@@ -59,7 +60,10 @@ def test_the_first_write_is_asked_for(client, folder):
     answer = client.post(f"/{TOKEN}/captions/0", json={"captions": ["a dog"]}, headers=ORIGIN)
     assert answer.status_code == 409 and "metadata.jsonl" in answer.json()["ask"]
     assert not (folder / "metadata.jsonl").exists()
-    assert client.post(f"/{TOKEN}/captions/0", json=AGREED, headers=ORIGIN).json() == {"kept": 1}
+    assert client.post(f"/{TOKEN}/captions/0", json=AGREED, headers=ORIGIN).json() == {
+        "kept": 1,
+        "note": "Its text file is not a captioner's, and stays as it is.",
+    }
     assert client.post(f"/{TOKEN}/captions/1", json={"captions": ["b"]}, headers=ORIGIN).json() == {"kept": 2}
     assert client.get(f"/{TOKEN}/folder").json()["kept"] == [0, 1]
 
@@ -67,7 +71,8 @@ def test_the_first_write_is_asked_for(client, folder):
 def test_captions_are_sent_as_text(client):
     answer = client.get(f"/{TOKEN}/captions/0")
     assert answer.headers["content-type"] == "application/json"
-    assert answer.json() == {"name": "a.png", "captions": ["<img src=x onerror=alert(1)>"], "source": "text file"}
+    shown = {"name": "a.png", "captions": ["<img src=x onerror=alert(1)>"], "source": "text file", "shown": []}
+    assert answer.json() == {**shown, "kept": False, "rejected": False, "draft": False}
 
 
 def test_images_are_sent_decoded_and_small_or_with_the_reason(client):
