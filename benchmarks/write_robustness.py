@@ -67,7 +67,7 @@ python benchmarks/write_robustness.py
 | decompressed `.gz` file | 64 MiB, or 32 times its size | decompress it with `gunzip` |
 | instructions of a pickle | 1,000,000 | `max_steps` |
 | compressed parts of a torch file | 64 MiB, or 8 times its size | pack it again with `zip -0` |
-| images of a row group of a Parquet file | 64 MiB, or 32 times the size of the file | write it again with smaller row groups |
+| images of a row group of a Parquet file | 64 MiB, or 32 times the size of the file | write smaller row groups |
 | compressed Arrow files of a saved data set | none | save it again with `Dataset.save_to_disk` |
 """
 COLUMNS = ("tried", "read", "refused", "failed", "seconds", "megabytes")

@@ -132,12 +132,7 @@ def layout_map() -> str:
     def reached(name: str) -> set[str]:
         return imports[name].union(*(reached(other) for other in imports[name]))
 
-    files: dict[str, int] = {}
-    for path in package_files():
-        files[room_of(path)] = files.get(room_of(path), 0) + (path.name != "__init__.py")
     lines = ["```mermaid", "flowchart TD"]
-    for name in sorted(imports):
-        lines.append(f'  {name}["{name}<br/>{files[name]} file{"s" * (files[name] != 1)}"]')
     for name in sorted(imports):
         through = set().union(*(reached(other) for other in imports[name]))
         lines += [f"  {name} --> {other}" for other in sorted(imports[name] - through)]
