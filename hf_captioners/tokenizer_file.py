@@ -48,7 +48,7 @@ def replacements(rules: Any) -> Iterator[dict[str, Any]]:
 
 def growth_by(rule: dict[str, Any]) -> float:
     """Return how many times as long a text can be after a rule."""
-    pattern, new = rule.get("pattern"), rule.get("content", rule.get("prepend"))
+    pattern, new = rule.get("pattern"), str(rule.get("content", rule.get("prepend")))
     old = pattern.get("String") if isinstance(pattern, dict) else None
     # A regular expression may match single characters, and an empty text between all characters.
     return len(new) / len(old) if isinstance(old, str) and old else len(new) + (pattern == {"String": ""})
