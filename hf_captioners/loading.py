@@ -33,6 +33,7 @@ from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalG
 from hf_captioners.names import did_you_mean, listed, near_path
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
 from hf_captioners.processor_settings import with_processor_options
+from hf_captioners.tokenizer_file import require_limited_growth
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +149,7 @@ def reading(source: str, revision: str | None = None) -> Iterator[None]:
         generation = config.with_name(GENERATION_CONFIG_NAME)
         if generation.is_file():  # transformers generates with other settings if it cannot be read
             require_sound_generation(generation)
+        require_limited_growth(config.with_name("tokenizer.json"))
         for index in sorted(config.parent.glob("*.index.json")):
             require_sound_index(index)
     try:

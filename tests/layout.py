@@ -21,6 +21,7 @@ LEAVES = {
     "names",
     "output_files",
     "processor_settings",
+    "tokenizer_file",
     "_version",
 }
 BELOW_LOADING = {"modeling", "processing", "pipelines", "metrics", "data", "features", "loading"}

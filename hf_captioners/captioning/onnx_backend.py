@@ -4,12 +4,15 @@ import hashlib
 import json
 import logging
 from functools import cached_property
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from hf_captioners.default_model import default_model, is_default
 from hf_captioners.onnx import OnnxCaptioner
+from hf_captioners.onnx.onnx_facts import TOKENIZER_FILE
 from hf_captioners.onnx.onnx_images import prepare_image
+from hf_captioners.tokenizer_file import require_limited_growth
 
 RUNTIME = "onnxruntime"
 logger = logging.getLogger(__name__)
@@ -33,7 +36,9 @@ class OnnxPipeline:
 
     def __init__(self, folder: str | None = None, threads: int | None = None) -> None:
         listed = default_model() if is_default(folder) else None
-        self.captioner = OnnxCaptioner(folder if listed is None else listed.folder, threads)
+        chosen = Path(str(folder)) if listed is None else listed.folder
+        require_limited_growth(chosen / TOKENIZER_FILE)
+        self.captioner = OnnxCaptioner(chosen, threads)
         if not self.captioner.reads_images:
             raise ValueError(f"{folder} is an exported captioner of regions, expected one of images.")
         if listed is not None:

@@ -134,6 +134,12 @@ def without(part: str) -> Callable[[bytes], bytes]:
     return lambda whole: json.dumps({k: v for k, v in json.loads(whole).items() if k != part}).encode()
 
 
+def growing(part: str) -> Callable[[bytes], bytes]:
+    """Return a function that adds 40 rules to a tokenizer, each of which doubles the text."""
+    rules = [{"type": "Replace", "pattern": {"String": letter}, "content": letter * 2} for letter in "ae" * 20]
+    return lambda whole: json.dumps(json.loads(whole) | {part: {"type": "Sequence", f"{part}s": rules}}).encode()
+
+
 TOKENIZER = dict.fromkeys(BACKENDS, "tokenizer.json")
 DEEP = b"[" * 100_000
 FILES = {"configuration": CONFIGURATION, "weights": WEIGHTS, "tokenizer": TOKENIZER}
@@ -153,6 +159,8 @@ DAMAGES: dict[str, Damage] = {
     **{f"{name}: {kind}": content(FILES[name], CONTENTS[kind]) for name in FILES for kind in CONTENTS},
     **{f"{name}: a folder": folder_instead(FILES[name]) for name in FILES},
     "tokenizer: without model": content(TOKENIZER, without("model")),
+    "tokenizer: decoder that doubles": content(TOKENIZER, growing("decoder")),
+    "tokenizer: normalizer that doubles": content(TOKENIZER, growing("normalizer")),
     "weights: NaN in the encoder": weights("encoder", lambda array: array * np.nan),
     "weights: NaN in the decoder": weights("decoder", lambda array: array * np.nan),
     "weights: infinite": weights("decoder", lambda array: np.where(array > 0, np.inf, array)),

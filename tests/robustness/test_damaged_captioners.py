@@ -12,6 +12,7 @@ from .damaged_captioners import BACKENDS, DAMAGES, ONNX, TORCH, damaged
 
 FAST = (
     *("configuration: cut", "weights: cut", "tokenizer: missing", "tokenizer: without model"),
+    "tokenizer: decoder that doubles",
     *("weights: NaN in the decoder", "weights: huge in the decoder"),
     *(
         "generation: num_beams = 1000000",
