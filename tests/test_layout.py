@@ -29,6 +29,7 @@ LEAVES = {
     "names",
     "output_files",
     "processor_settings",
+    "work_progress",
     "_version",
 }
 BELOW_LOADING = {"modeling", "processing", "pipelines", "metrics", "data", "features", "loading"}
