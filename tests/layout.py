@@ -22,6 +22,7 @@ LEAVES = {
     "output_files",
     "processor_settings",
     "tokenizer_file",
+    "work_progress",
     "_version",
 }
 BELOW_LOADING = {"modeling", "processing", "pipelines", "metrics", "data", "features", "loading"}

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import AutoImageProcessor, AutoModel
 
 from hf_captioners.features.extraction import UNRELATED, weights_digest
@@ -19,6 +18,7 @@ from hf_captioners.features.region_source import RegionSource
 from hf_captioners.loading import reading
 from hf_captioners.modeling.layers_attributes import top_attributes
 from hf_captioners.processing.processing_captioning import batch_regions
+from hf_captioners.work_progress import progress_of
 
 from .batches import UnreadableImage, read_images, require_batch_size
 from .caption_files import CaptionFile
@@ -190,7 +190,7 @@ def detect_into_file(
     """
     try:
         left = [name for name in names if name not in file.done]
-        with tqdm(total=len(left), desc="attributes", unit="image", disable=None) as progress:
+        with progress_of("attributes", "image", len(left)) as progress:
             for records, unreadable in detection_batches(detector, left, source, batch_size, **options):
                 file.add(records, unreadable)
                 progress.update(len(records) + len(unreadable))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tqdm.auto import tqdm
+from hf_captioners.work_progress import progress_of
 
 from .backends import ONNX, TORCH
 from .caption_files import CaptionFile
@@ -264,7 +264,7 @@ def caption_into_file(
         batches = [images[first : first + batch_size] for first in range(0, len(images), batch_size)]
         # A batch of which a part is done is computed as a whole: numbers depend a little on the size of the batch.
         left = [image for batch in batches if not file.done.issuperset(batch) for image in batch]
-        with tqdm(total=len(left), desc="captions", unit="image", disable=None) as progress:
+        with progress_of("captions", "image", len(left)) as progress:
             for batch in caption_batches(pipeline, left, batch_size, workers, **options):
                 file.add(
                     [record for record in batch.records if record["image"] not in file.done],

@@ -244,12 +244,17 @@ class Comparison:
             lines += ["", f"{comparison['of']} against {comparison['against']} (paired bootstrap over images):"]
             lines += [f"{name:<{width}}  {sentence(result)}" for name, result in comparison["metrics"].items()]
         if not figures["verdict"]:
-            lines += ["", f"{figures['images']:,} images are too few for a verdict, expected {LEAST_IMAGES} or more."]
+            lines += ["", too_few(figures["images"])]
         for system in figures["systems"]:
             note = system["trained_on"]
             known = "which of these images it was trained on is not known" if note == "unknown" else note
             lines.append(f"{system['name']}: {known}" + (", unverified" if system.get("unverified") else ""))
         return "\n".join(lines)
+
+
+def too_few(images: int) -> str:
+    """Return a sentence about images that are too few for a verdict."""
+    return f"{images:,} images are too few for a verdict, expected {LEAST_IMAGES} or more."
 
 
 def without_verdict(result: Mapping[str, Any]) -> dict[str, Any]:

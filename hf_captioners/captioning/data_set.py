@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets import Dataset
-from tqdm.auto import tqdm
 
 from hf_captioners.data import load_captions
 from hf_captioners.data.image_feature import with_allowed_formats
@@ -15,6 +14,7 @@ from hf_captioners.data.report import DataReport
 from hf_captioners.data.schema import IMAGE, IMAGES, REGIONS
 from hf_captioners.metrics.caption_files import MatchedCaptions
 from hf_captioners.names import did_you_mean, near_path
+from hf_captioners.work_progress import progress_of
 
 from .batches import report_unfinished, require_batch_size
 from .generation_options import options_of_evaluation
@@ -112,7 +112,7 @@ def caption_data_set(
         pipeline.require_instruction_read(str(instruction))
         template.require_columns(rows.column_names)
     unfinished = 0
-    with tqdm(total=len(rows), desc="captions", unit="image", disable=None) as progress:
+    with progress_of("captions", "image", len(rows)) as progress:
         for first in range(0, len(rows), batch_size):
             batch = [rows[place] for place in range(first, min(first + batch_size, len(rows)))]
             inputs = [_pipeline_item(row, declared, template) for row in batch]

@@ -13,7 +13,7 @@ from .interruption import tells_what_is_written
 from .memory import keep_freed_memory
 from .parsing import positive
 from .paths import check_model_and_device, check_path
-from .sidecars import OF_SIDECARS, add_sidecar_arguments, caption_beside
+from .sidecars import OF_SIDECARS, add_sidecar_arguments, agreed_plan, is_resumed, left_out, mode_of, written
 
 if TYPE_CHECKING:
     from hf_captioners.captioning.batches import UnreadableImage
@@ -459,16 +459,52 @@ def caption_into_output(args: argparse.Namespace, images: list[str], workers: in
     return report(unreadable, args.allow_skipped)
 
 
+def caption_beside(
+    args: argparse.Namespace, found: list[str], images: list[str], workers: int, engine: Any, **options: Any
+) -> int:
+    """Write text files beside the images of this part of the job; return the exit status."""
+    from hf_captioners.captioning import sidecars
+    from hf_captioners.captioning.batches import caption_into_file, job_settings
+    from hf_captioners.captioning.caption_files import seed_of_interrupted
+
+    ending, mode = args.sidecar, mode_of(args)
+    typed = [path if path.is_dir() else path.parent for path in map(Path, args.inputs)]
+    faults = sidecars.check_sidecars(found, ending, typed)
+    usable = [image for image in images if image not in faults]
+    unusable = [faults[image] for image in images if image in faults]
+    folder = typed[0]
+    plan = None if is_resumed(args, folder, mode) else agreed_plan(args, usable, mode, typed)
+    if plan is not None and not plan.images:
+        print(f"There is nothing to caption.{left_out(plan, mode)}", file=sys.stderr)
+        return report([], args.allow_skipped, unusable)
+    journal = sidecars.journal_of(folder, ending, args.shard)
+    seed = seed_of_interrupted(journal) if args.resume and args.seed is None else args.seed
+    pipeline = load_model(args)
+    options = with_typed_seed(pipeline, options, seed)
+    settings = job_settings(pipeline, images, args.shard, args.packed_weights, **options)
+    pipeline.pack_weights(args.packed_weights, drop_plain=True)
+    with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume, typed) as files:
+        if plan is None:
+            plan = agreed_plan(args, [image for image in usable if image not in files.done], mode, typed)
+        files.replaceable = plan.replaceable
+        chosen = files.done.union(plan.images)
+        images = [image for image in usable if image in chosen]  # in the batches of an undisturbed job
+        with tells_what_is_written(lambda: written(files, len(images), folder)):
+            unreadable = caption_into_file(files, pipeline, images, args.batch_size, workers, engine=engine, **options)
+    print(f"Wrote {len(images) - len(unreadable):,} text files beside images.{left_out(plan, mode)}", file=sys.stderr)
+    return report(unreadable, args.allow_skipped, unusable)
+
+
 def name_files_left_out(inputs: Sequence[str]) -> None:
     """Print how many files of folders are no images by their names, and which endings are read."""
     from hf_captioners.captioning.image_list import files_left_out, read_endings
     from hf_captioners.output_files import printable
 
-    left_out = files_left_out(inputs)
-    for ending, paths in left_out.items():
+    others = files_left_out(inputs)
+    for ending, paths in others.items():
         kind = f"that end with {ending}" if ending else "without an ending"
         print(f"left out: {len(paths):,} file(s) {printable(kind)}, such as {printable(paths[0])}", file=sys.stderr)
-    if left_out:
+    if others:
         print(f"Images have the endings {read_endings()}.", file=sys.stderr)
 
 

@@ -3,9 +3,7 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from .interruption import tells_what_is_written
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hf_captioners.captioning.sidecar_plan import SidecarPlan
@@ -31,44 +29,6 @@ def add_sidecar_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="replace text files that people wrote or changed without asking (--overwrite)",
     )
-
-
-def caption_beside(
-    args: argparse.Namespace, found: list[str], images: list[str], workers: int, engine: Any, **options: Any
-) -> int:
-    """Write text files beside the images of this part of the job; return the exit status."""
-    from hf_captioners.captioning import sidecars
-    from hf_captioners.captioning.batches import caption_into_file, job_settings
-    from hf_captioners.captioning.caption_files import seed_of_interrupted
-
-    from .caption import load_model, report, with_typed_seed
-
-    ending, mode = args.sidecar, mode_of(args)
-    typed = [path if path.is_dir() else path.parent for path in map(Path, args.inputs)]
-    faults = sidecars.check_sidecars(found, ending, typed)
-    usable = [image for image in images if image not in faults]
-    unusable = [faults[image] for image in images if image in faults]
-    folder = typed[0]
-    plan = None if is_resumed(args, folder, mode) else agreed_plan(args, usable, mode, typed)
-    if plan is not None and not plan.images:
-        print(f"There is nothing to caption.{left_out(plan, mode)}", file=sys.stderr)
-        return report([], args.allow_skipped, unusable)
-    journal = sidecars.journal_of(folder, ending, args.shard)
-    seed = seed_of_interrupted(journal) if args.resume and args.seed is None else args.seed
-    pipeline = load_model(args)
-    options = with_typed_seed(pipeline, options, seed)
-    settings = job_settings(pipeline, images, args.shard, args.packed_weights, **options)
-    pipeline.pack_weights(args.packed_weights, drop_plain=True)
-    with sidecars.SidecarFiles(folder, ending, mode, settings, args.shard, args.resume, typed) as files:
-        if plan is None:
-            plan = agreed_plan(args, [image for image in usable if image not in files.done], mode, typed)
-        files.replaceable = plan.replaceable
-        chosen = files.done.union(plan.images)
-        images = [image for image in usable if image in chosen]  # in the batches of an undisturbed job
-        with tells_what_is_written(lambda: written(files, len(images), folder)):
-            unreadable = caption_into_file(files, pipeline, images, args.batch_size, workers, engine=engine, **options)
-    print(f"Wrote {len(images) - len(unreadable):,} text files beside images.{left_out(plan, mode)}", file=sys.stderr)
-    return report(unreadable, args.allow_skipped, unusable)
 
 
 def agreed_plan(args: argparse.Namespace, images: list[str], mode: str, typed: list[Path]) -> "SidecarPlan":

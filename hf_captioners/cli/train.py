@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hf_captioners.reproduce.recipe import Recipe
 from hf_captioners.training.parser import add_training_flags, argument_list, merge_arguments, read_arguments
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 NAME = "train"
 HELP = "train a captioner on your own images and captions"
 # Arguments of this command alone; all others are fields of the dataclasses.
-OWN = ("recipes", "regime", "reproduces", "resume", "strict", "allow_code")
+OWN = ("recipes", "regime", "reproduces", "no_comparison", "resume", "strict", "allow_code")
 FEW: Mapping[str, Sequence[str]] = {
     "data": ("train_dir", "validation_dir", "dataset", "data_dir", "data_options"),
     "captioner": ("language_model", "vision_model", "architecture", "model", "model_config"),
@@ -42,6 +42,7 @@ EXAMPLES = """examples:
   hf-captioners train recipe.yaml --num_train_epochs 3
 
 `--help_all` shows all flags, with every argument of transformers' Seq2SeqTrainer."""
+COMPARISON_PAGE = "comparison.html"
 FLAGS = {name: f"--{name}" for name in (*argument_list(), "resume")}
 
 
@@ -67,6 +68,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs=2,
         metavar=("RECIPE", "REGIME"),
         help="show the published row of this recipe and regime in the card, beside the metrics of --test_split",
+    )
+    parser.add_argument(
+        "--no_comparison",
+        action="store_true",
+        help="do not caption the held-out images with the captioner of --model and with the trained one at the end",
     )
     add_allow_code(parser)
     add_strict_argument(parser)
@@ -113,7 +119,41 @@ def run(args: argparse.Namespace) -> int:
         print(f"hf-captioners train: error: {with_dashes(str(error), FLAGS)}", file=sys.stderr)
         return 1
     print(summary(result, arguments.data.train_dir))
+    if arguments.data.held_out is not None and arguments.model.model is not None and not args.no_comparison:
+        compare_with_start(arguments, result)
     return report_left_out(arguments.data.left_out, args.strict)
+
+
+def compare_with_start(arguments: Any, result: "TrainingResult") -> None:
+    """Compare the captioner with the one that it was trained from on held-out images, if neither was trained on them.
+
+    Args:
+        arguments: see `read_arguments`.
+        result: the trained captioner.
+    """
+    from hf_captioners.captioning.comparison import Comparison, system_of, without_trained
+    from hf_captioners.captioning.scoring import MetricSettings
+    from hf_captioners.output_files import write_text
+
+    training = arguments.training
+    sources = [str(training.output_dir), arguments.model.model]
+    if not result.trainer.is_world_process_zero():
+        return
+    try:
+        rows, known = without_trained(sources, result.trainer.eval_dataset)
+    except ValueError:
+        print(f"There is no comparison: {sources[1]} was trained on each image that was held out now.")
+        return
+    if len(rows) < 2:
+        return
+    loading: dict[str, Any] = {"device": "cpu"} if training.use_cpu else {}
+    systems = [system_of(source, rows, training.per_device_eval_batch_size, {}, **loading) for source in sources]
+    for system in systems:
+        system.training = known[system.name]
+    comparison = Comparison(systems, MetricSettings(training.eval_metrics, training.caption_tokenizer))
+    page = Path(sources[0], COMPARISON_PAGE)
+    write_text(page, comparison.page(rows))
+    print(f"\nOn held-out images:\n{comparison.table()}\nThe captions side by side: {page}")
 
 
 def where_it_goes_on(training: "CaptioningTrainingArguments") -> str:
@@ -133,6 +173,7 @@ def say(line: str) -> None:
 
 def summary(result: "TrainingResult", folder: str | None = None) -> str:
     """Return the lines that are printed after training on a folder."""
+    from hf_captioners.captioning.comparison import LEAST_IMAGES, too_few
     from hf_captioners.data.held_out import FILE
 
     output_dir = result.trainer.args.output_dir
@@ -146,8 +187,16 @@ def summary(result: "TrainingResult", folder: str | None = None) -> str:
         )
         when = f"at epoch {best['epoch']:g}" if best["step"] else "of the initial model, not improved by training"
         lines.append(f"Best evaluation, {when}: {metrics}.")
+        rows = result.trainer.eval_dataset
+        if hasattr(rows, "__len__") and not isinstance(rows, Mapping) and len(rows) < LEAST_IMAGES:
+            lines.append(too_few(len(rows)))
     elif folder is not None and Path(output_dir, FILE).exists():
         lines.append(f"Score it on held-out images: hf-captioners evaluate {output_dir} {folder} --split held_out")
+    if result.test_metrics is not None:
+        figures = ", ".join(
+            f"{name} {result.test_metrics[name]:.4f}" for name in result.test_metrics.conditions["variants"]
+        )
+        lines.append(f"Test: {figures}.")
     instruction = result.trainer.args.instruction
     asked = "" if instruction is None else f" --instruction {shlex.quote(instruction)}"
     lines.append(f"Caption with it: hf-captioners caption IMAGES --model {output_dir}{asked}")

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+WHOLE_LIST = "All of them: hf-captioners check-data, or load_captions(..., report=DataReport()) in Python."
+
 
 class ProblemKind(enum.StrEnum):
     """Kinds of bad rows."""
@@ -114,14 +116,23 @@ class DataReport:
         return dict(Counter(problem.kind.value for problem in self.problems))
 
     def summary(self, shown: int = 10) -> str:
-        """Return the counts of kept rows and problems, with the first `shown` problems."""
+        """Return the counts of kept rows and problems, with the first `shown` problems.
+
+        Images without captions, as in a folder that is not yet reviewed as a whole, are one line.
+        """
         kept = ", ".join(f"{count:,} {split}" for split, count in self.kept.items()) or "no rows"
         kept += "".join(f"; {count:,} x {note}" for note, count in self.notes.items())
         if not self.problems:
             return f"{self.name}: kept {kept}. Nothing is wrong."
-        counts = ", ".join(f"{count:,} x {kind}" for kind, count in self.counts().items())
-        advice = "\nPass report=DataReport() to get the whole list, strict=True to raise."
-        return f"{self.name}: kept {kept}. Problems: {counts}.\n{first_lines(self.problems, shown)}{advice}"
+        uncaptioned = [one for one in self.problems if one.kind == ProblemKind.IMAGE_WITHOUT_CAPTION]
+        lines = [f"{self.name}: kept {kept}."]
+        if uncaptioned:
+            lines.append(f"{len(uncaptioned):,} image(s) have no captions yet, such as {uncaptioned[0].file}.")
+        if others := [one for one in self.problems if one.kind != ProblemKind.IMAGE_WITHOUT_CAPTION]:
+            counts = Counter(one.kind.value for one in others)
+            lines[0] += f" Problems: {', '.join(f'{count:,} x {kind}' for kind, count in counts.items())}."
+            lines += [first_lines(others, shown), WHOLE_LIST]
+        return "\n".join(lines)
 
     def raise_if_bad(self) -> None:
         """Raise `BadRowsError` if there is any problem."""

@@ -10,6 +10,8 @@ from typing import Any
 from transformers import ProgressCallback, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
+from hf_captioners.work_progress import MinuteLines, duration, has_terminal
+
 from .few_images import FEW_IMAGES
 from .instructed_encoding import InstructedEncoder
 from .streams import StreamedPairs
@@ -125,24 +127,6 @@ def _parameters_of(model: Any) -> str:
     return f"Trained parameters: {trained:,}; frozen: {count:,}{part}."
 
 
-def duration(seconds: float) -> str:
-    """Return a time in words, with one unit.
-
-    Example:
-
-    ```python
-    from hf_captioners.training.progress import duration
-
-    assert (duration(12), duration(150), duration(3 * 3600)) == ("12 s", "2.5 min", "3.0 h")
-    ```
-    """
-    if seconds < 9.5:
-        return f"{seconds:.1f} s"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
 def readable(logs: Mapping[str, Any]) -> str | None:
     """Return an entry of the log in one line; None if it has none of the usual figures."""
     figures = [f"{name.replace('_', ' ')} {float(logs[name]):.4f}" for name in SHOWN if name in logs]
@@ -198,6 +182,22 @@ class _Bar(ProgressCallback):
         """Leave the entries to `ReadableLog`."""
 
 
+class _Lines(TrainerCallback):
+    """Lines about the steps, at most one a minute, where no terminal shows a bar."""
+
+    def __init__(self, say: Say) -> None:
+        self.say = say
+        self.steps: MinuteLines | None = None
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Count a step; those before a resumption took none of the time."""
+        if self.steps is None:
+            self.steps = MinuteLines("training", "steps", state.max_steps - state.global_step + 1, self.say)
+        self.steps.update(1)
+
+
 class ReadableLog(TrainerCallback):
     """Callback that says the usual figures of each entry of the log in one line.
 
@@ -229,7 +229,7 @@ def narrate(trainer: Trainer, say: Say, started_from: str) -> None:
 def tell_progress(trainer: Trainer, say: Say) -> None:
     """Let callbacks say the time and the figures of a run instead of the entries of transformers."""
     if trainer.pop_callback(ProgressCallback) is not None:
-        trainer.add_callback(_Bar)
+        trainer.add_callback(_Bar() if has_terminal() else _Lines(say))
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(TimeEstimate(say))
     trainer.add_callback(ReadableLog(say))

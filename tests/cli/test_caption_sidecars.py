@@ -325,6 +325,26 @@ def test_a_killed_job_writes_once(folder, caption, monkeypatch, tmp_path, moment
     assert all(text_digest(text) in digests[name] for name, text in expected.items())
 
 
+@pytest.mark.parametrize("moment", KILLS)
+def test_a_killed_second_round_writes_once(folder, caption, monkeypatch, tmp_path, moment):
+    """As an undisturbed one: texts of the captioner are replaced, those of people and reviewed images are not."""
+    typed = ["--overwrite_generated", "--allow_skipped", "--suffix", " (new)"]
+    assert caption("--allow_skipped", "--prefix", "old: ", batch_size=3)[0] == 0
+    (folder / "1.txt").write_text("corrected\n")
+    write_rows(folder, **{"more/5": {"captions": ["a dog"]}})
+    start = shutil.copytree(folder, tmp_path / "start")
+    assert caption(*typed, batch_size=2)[0] == 0
+    expected = texts(folder)
+    assert [name for name, text in expected.items() if "(new)" in text] == ["0.txt", "3.txt", "more/4.txt"]
+    shutil.rmtree(folder)
+    shutil.copytree(start, folder)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        kill_at(patch, moment)
+        caption(*typed, batch_size=2)
+    assert caption(*typed, "--resume", batch_size=2)[0] == 0
+    assert texts(folder) == expected and not list(folder.glob("*.partial"))
+
+
 def test_a_change_between_kill_and_resumption_is_kept(folder, caption, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(Killed):
         kill_at(patch, KILLS[3])

@@ -1,13 +1,16 @@
 """Interrupted commands: Ctrl-C, SIGTERM and SIGHUP; what they write and print, and the command that goes on."""
 
+import itertools
 import os
 import shlex
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file
 
+from hf_captioners import work_progress
 from hf_captioners.captioning import batches
 from hf_captioners.cli import interruption, main
 from hf_captioners.training.trainer import CaptioningTrainer
@@ -121,6 +124,15 @@ def test_an_interrupted_captioning_says_what_is_written(
     assert go_on(said) == 0
     assert (len(list(folder.glob("*.txt"))) if beside else len(output.read_text().splitlines())) == 5
     assert not list(tmp_path.rglob("*.partial"))
+
+
+def test_captioning_says_a_line_a_minute_where_there_is_no_terminal(images, captioner, tmp_path, capsys, monkeypatch):
+    seconds = itertools.count(0, 25)
+    monkeypatch.setattr(work_progress, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    quick = ["--model", captioner, "--batch_size", "1", "--num_beams", "1", "--workers", "0"]
+    assert main(["caption", str(images), "--output", str(tmp_path / "a.jsonl"), *quick]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("captions: ")]
+    assert said[0] == "captions: 3 of 10 images after 75 s, about 2.9 min left" and len(said) == 3
 
 
 def test_signals_that_are_ignored_stay_ignored():

@@ -264,3 +264,29 @@ def test_what_is_typed_about_a_few_images_stays(images, captioner, tmp_path, cap
     assert main([*arguments, "--output_dir", str(tmp_path / "none"), "--recipe", "none", "--max_steps", "1"]) == 0
     out = capsys.readouterr().out
     assert "Recipe" not in out and "batches of 25" in out and "Before these steps" not in out
+
+
+def test_a_captioner_that_is_trained_further_is_compared_with_what_it_was(images, captioner, tmp_path, capsys):
+    """On the held-out images, and after a second round on those that neither was trained on; a page shows captions."""
+    train = ["train", "--train_dir", str(images), "--validation_share", "0.4", "--max_steps", "1", "--recipe", "none"]
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert main([*train, "--model", captioner, "--output_dir", str(first), *FAST, "--test_split", "train"]) == 0
+    said = capsys.readouterr().out
+    assert "Test: bleu_1 " in said and "cider_d " in said.partition("Test: ")[2].partition("\n")[0]
+    assert "On held-out images:\n4 images, tokenizer ptb\n" in said
+    assert f"{first} against {captioner} (paired bootstrap over images):" in said and "interval" in said
+    assert "4 images are too few for a verdict, expected 30 or more." in said and "significant" not in said
+    assert f"The captions side by side: {first}/comparison.html" in said
+    assert (first / "comparison.html").read_text().count("<h2>") == 4
+    held_out = json.loads((first / "held_out.json").read_text())
+    held_out["image_ids"] = held_out["image_ids"][:3]
+    (first / "held_out.json").write_text(json.dumps(held_out))
+    further = [*train, "--model", str(first), "--output_dir", str(second), *FAST]
+    assert main(further) == 0
+    said = capsys.readouterr().out
+    assert "On held-out images:\n3 images" in said and f"{first}: 7 images left out" not in said
+    (first / "held_out.json").write_text(json.dumps({"image_ids": ["elsewhere.png"], "seed": 1}))
+    assert main(["evaluate", str(second), str(images), "--split", "held_out", "--max_new_tokens", "3"]) == 0
+    assert "4 images are too few for a verdict" in capsys.readouterr().err
+    assert main([*further[: -len(FAST) - 1], str(tmp_path / "third"), *FAST, "--no_comparison"]) == 0
+    assert "On held-out images" not in capsys.readouterr().out

@@ -352,3 +352,20 @@ def test_coco_photographs(material, load):
     assert len(dataset) == 277 and sum(map(len, dataset["captions"])) >= 277 * 5
     assert dataset[0]["image_id"] == "9" and dataset[0]["image"].size == (dataset[0]["width"], dataset[0]["height"])
     assert {row["image"].mode for row in dataset} == {"RGB", "L"}
+
+
+def test_images_that_nobody_has_reviewed_are_one_line(folder, load, image, caplog):
+    """Images without captions are no list of faults; other problems are listed, and advice fits the command line."""
+    (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "captions": ["A dog."]}\n')
+    for number in range(5):
+        image(folder / f"new{number}.png")
+    load("caption_folder", folder, split="train")
+    assert caplog.messages[-1].splitlines() == [
+        "caption_folder: kept 1 train.",
+        f"6 image(s) have no captions yet, such as {folder / 'b.png'}.",
+    ]
+    (folder / "metadata.jsonl").write_text('{"file_name": "a.png", "captions": ["A dog."]}\n{"file_name": "c.png"}\n')
+    report = DataReport()
+    load("caption_folder", folder, split="train", report=report)
+    said = report.summary()
+    assert "Problems: 1 x " in said and "new" not in said and "hf-captioners check-data" in said

@@ -1,15 +1,18 @@
 """Progress messages of training: size, time, figures in one line; parts that do not fit are refused."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
 from tokenizers import ByteLevelBPETokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from hf_captioners import work_progress
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments
-from hf_captioners.training.progress import TimeEstimate, describe_run, duration, narrate, readable
+from hf_captioners.training.progress import TimeEstimate, describe_run, narrate, readable
 from hf_captioners.training.rewards.weighted_sum import checked
 from hf_captioners.training.starting import ModelArguments, require_own_tokenizer
+from hf_captioners.work_progress import duration
 
 
 def test_a_run_says_what_it_will_do_and_what_it_reaches(make_captioner, processor, scenes, tmp_path):
@@ -45,6 +48,21 @@ def test_defaults_for_few_images_end_in_a_sentence(make_captioner, processor, sc
     arguments = CaptioningTrainingArguments(str(tmp_path), use_cpu=True, eval_strategy="no")
     trainer = CaptioningTrainer(make_captioner(), arguments, train_dataset=scenes["train"], processing_class=processor)
     assert any("With 12 images" in line and "`num_train_epochs=20`" in line for line in describe_run(trainer, "x"))
+
+
+def test_a_line_a_minute_where_there_is_no_terminal(make_captioner, processor, scenes, tmp_path, monkeypatch, capsys):
+    lines, seconds = [], itertools.count(0, 20)
+    monkeypatch.setattr(work_progress, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    settings = {"use_cpu": True, "generation_num_beams": 1, "generation_max_new_tokens": 4, "disable_tqdm": False}
+    arguments = CaptioningTrainingArguments(
+        str(tmp_path), per_device_train_batch_size=5, eval_strategy="no", num_train_epochs=1, **settings
+    )
+    trainer = CaptioningTrainer(make_captioner(), arguments, processing_class=processor, train_dataset=scenes["train"])
+    capsys.readouterr()
+    narrate(trainer, lines.append, "x")
+    trainer.train()
+    assert sum(line.startswith("training: ") and " of 12 steps after " in line for line in lines) in range(2, 6)
+    assert " of 12 steps" in "".join(lines) and "/12 [" not in capsys.readouterr().err
 
 
 def test_times_and_entries_are_readable():
