@@ -245,7 +245,7 @@ def question(corrections: Corrections) -> str:
     if table.path.is_file():
         kept = len(table.rows())
         return f"Change {table.path}? It has captions of {kept:,} images. Other rows stay as they are.{more}"
-    return f"Write the captions that you keep into {table.path}?{more} Nothing else in the folder is changed."
+    return f"Write the captions that you keep into {table.path}?{more} Other files stay as they are."
 
 
 def shown_name(name: str) -> str:

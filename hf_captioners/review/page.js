@@ -157,7 +157,10 @@ async function turn(path) {
 function jump() {
   const text = part("target").value.trim(), wanted = text.toLowerCase();
   if (!text) return say("Type the number of an image, or a part of its name.");
-  if (/^\d+$/.test(text) && Number(text) >= 1 && Number(text) <= state.images) return show(Number(text) - 1);
+  if (/^\d+$/.test(text) && Number(text) >= 1 && Number(text) <= state.images) {
+    part("target").value = "";
+    return show(Number(text) - 1);
+  }
   const number = following((one) => state.names[one].toLowerCase().includes(wanted));
   if (number === null) return say(`No image has the number or name ${text}.`, true);
   const count = state.names.filter((name) => name.toLowerCase().includes(wanted)).length;
