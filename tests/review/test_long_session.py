@@ -147,26 +147,29 @@ class Session:
         if is_keeping:
             page.press(Keys.ENTER)
         self.server.kill()
-        page.type_at_end("!")
-        typed = page.captions
-        if not is_keeping:
+        if not page.is_asking:
+            page.type_at_end("!")
             wait_for(lambda: page.is_error, 20)
-            assert "not stored yet" in page.text("message") and page.captions == typed
+            assert "not stored yet" in page.text("message") and page.captions == [*captions[:-1], captions[-1] + "!"]
         self.server.start()
         page.open(number, self.server.address)
-        stored = page.captions
-        assert stored == captions, (stored, captions)
-        assert page.text("source") in ("(draft, not kept yet)", "(kept already)")
+        if page.captions == captions:
+            assert page.text("source") in ("(draft, not kept yet)", "(kept already)")
+        else:  # killed before the request came: only the page before had these words, and said so
+            assert page.captions == [f"generated {number}"]
+            page.type(*captions)
+            self.counts["typed again"] = self.counts.get("typed again", 0) + 1
         self.decide(number, captions, self.kept, lambda: page.press(Keys.ENTER))
         self.counts["kill"] = self.counts.get("kill", 0) + 1
 
     def keep_drafts(self):
         """Keep each draft, one after the other, with the filter of drafts."""
         page = self.page
+        page.open()
         folder = page.ask("folder")
         found = [sorted(folder[name]) for name in ("kept", "rejected", "drafts")]
         assert found == [sorted(self.kept), sorted(self.rejected), sorted(self.drafts)]
         for number, captions in sorted(self.drafts.items()):
-            page.open(number)
+            page.jump(number)
             assert page.captions == captions and page.text("source") == "(draft, not kept yet)"
             self.decide(number, captions, self.kept, lambda: page.press(Keys.ENTER))
