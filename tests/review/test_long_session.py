@@ -92,6 +92,8 @@ class Session:
 
     def one(self, number, is_killed):
         page, captions = self.page, self.sentences(number)
+        if is_killed:
+            captions = captions[:1]  # stored as a whole or not at all
         page.type(*captions)
         if is_killed:
             return self.kill(number, captions)
