@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     print(f"{args.folder}: {len(table.images):,} images, {len(table.rows()):,} with kept captions.")
     count = 0 if args.no_sidecars else TextFiles(table).count()
     if count:
-        print(f"Captions that you keep also go to {count:,} text files of a captioner (--no_sidecars: not).")
+        print(f"Captions that you keep also go to text files of a captioner: {count:,} (--no_sidecars: none).")
     serve(table, args.port, text_files=not args.no_sidecars)
     stored, drafts = table.stored(), Drafts(table.folder).by_name
     kept, rejected = (sum(getattr(row, name) for row in stored.values()) for name in ("kept", "rejected"))

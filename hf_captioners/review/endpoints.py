@@ -241,11 +241,11 @@ def question(corrections: Corrections) -> str:
     """Return what is asked before the first change."""
     table = corrections.table
     count = 0 if corrections.text_files is None else corrections.text_files.count()
-    more = f" Captions that you keep also replace those of a captioner in {count:,} text files." if count else ""
+    more = f" Captions that you keep also replace those of a captioner in text files: {count:,}." if count else ""
     if table.path.is_file():
         kept = len(table.rows())
         return f"Change {table.path}? It has captions of {kept:,} images. Other rows stay as they are.{more}"
-    return f"Write the captions that you keep into {table.path}?{more} Nothing else in the folder is changed."
+    return f"Write the captions that you keep into {table.path}?{more} Other files stay as they are."
 
 
 def shown_name(name: str) -> str:

@@ -61,6 +61,7 @@ const fields = new CaptionFields(part("captions"), () => {
 });
 
 const isSelecting = () => document.activeElement === part("filter"); // whose arrow keys go on to the next kind
+const isJumping = () => document.activeElement === part("target");
 const focusContent = () => (part("grid").hidden ? fields : overview).focus();
 
 async function show(number) {
@@ -83,7 +84,7 @@ async function show(number) {
   fields.show(body.captions);
   showSource(body.source);
   part("buttons").after(part("message"));
-  if (isSelecting() || matchMedia("(pointer: coarse)").matches) return; // a phone would open its keyboard
+  if (isSelecting() || isJumping() || matchMedia("(pointer: coarse)").matches) return; // a phone would open its keyboard
   fields.focus();
 }
 
@@ -102,11 +103,13 @@ function moveBy(step) {
   return show(number);
 }
 
-function goOn() {
+function goOn(told = "") {
   const filter = part("filter").value;
   const number = following(filters[filter === "all" ? "open" : filter]);
+  const isAll = state.kept.size + state.rejected.size === state.images;
+  const rest = number !== null ? "" : isAll ? "Every image is reviewed." : "No other image is of this kind. Show all images to go on.";
+  say(`${told} ${rest}`.trim());
   if (number !== null) return show(number);
-  say(state.kept.size + state.rejected.size === state.images ? "Every image is reviewed." : "No other image is of this kind. Show all images to go on.");
   return show(state.number);
 }
 
@@ -122,18 +125,17 @@ async function change(path, done) {
   }
   if (status !== 200) return say(body.error, true);
   for (const name of ["kept", "rejected", "drafts"]) state[name].delete(number);
-  done(number, body);
-  return goOn();
+  return goOn(done(number, body));
 }
 
 const keep = () => change("captions", (number, body) => {
   state.kept.add(number);
-  say(`${state.names[number]} is kept. ${body.note ?? ""}`);
+  return `${state.names[number]} is kept. ${body.note ?? ""}`;
 });
 
 const reject = () => change("rejected", (number) => {
   state.rejected.add(number);
-  say(`${state.names[number]} is rejected: not for training.`);
+  return `${state.names[number]} is rejected: not for training.`;
 });
 
 part("ask").addEventListener("close", () => {
@@ -155,7 +157,10 @@ async function turn(path) {
 function jump() {
   const text = part("target").value.trim(), wanted = text.toLowerCase();
   if (!text) return say("Type the number of an image, or a part of its name.");
-  if (/^\d+$/.test(text) && Number(text) >= 1 && Number(text) <= state.images) return show(Number(text) - 1);
+  if (/^\d+$/.test(text) && Number(text) >= 1 && Number(text) <= state.images) {
+    part("target").value = "";
+    return show(Number(text) - 1);
+  }
   const number = following((one) => state.names[one].toLowerCase().includes(wanted));
   if (number === null) return say(`No image has the number or name ${text}.`, true);
   const count = state.names.filter((name) => name.toLowerCase().includes(wanted)).length;
@@ -211,7 +216,7 @@ function decide(decision) {
 }
 
 const actions = {
-  skip: goOn, previous: () => moveBy(-1), next: () => moveBy(1),
+  skip: () => goOn(), previous: () => moveBy(-1), next: () => moveBy(1),
   undo: () => turn("undo"), redo: () => turn("redo"),
   overview: () => (part("grid").hidden ? showOverview() : show(state.number)),
 };
@@ -220,7 +225,7 @@ part("keep").addEventListener("click", () => decide(keep));
 part("reject").addEventListener("click", () => decide(reject));
 part("add").addEventListener("click", () => fields.add());
 part("filter").addEventListener("change", () => run(filtered));
-part("jump").addEventListener("submit", (event) => { event.preventDefault(); run(jump); });
+part("jump").addEventListener("submit", (event) => { event.preventDefault(); part("target").blur(); run(jump); });
 
 const letters = { o: "overview", z: "undo" };
 function actionOf(event) {

@@ -104,6 +104,20 @@ class ReviewPage:
         return self.browser.execute_script("return document.getElementById('message').className === 'error'")
 
     @property
+    def is_there(self):
+        """Whether the browser shows the page."""
+        return self.browser.execute_script("return document.getElementById('place')?.textContent.startsWith('Image')")
+
+    @property
+    def is_shown(self):
+        """Whether an image is shown, not another page or the overview."""
+        return self.is_there and not self.browser.execute_script("return document.getElementById('one').hidden")
+
+    @property
+    def is_asking(self):
+        return self.browser.execute_script("return document.getElementById('ask').open")
+
+    @property
     def is_wide(self):
         return self.browser.execute_script(TOO_WIDE)
 
@@ -134,6 +148,9 @@ class ReviewPage:
             if place:
                 self.press(Keys.SHIFT, Keys.ENTER)
             self.browser.execute_cdp_cmd("Input.insertText", {"text": caption})
+
+    def type_at_end(self, text):
+        self.browser.execute_cdp_cmd("Input.insertText", {"text": text})
 
     def jump(self, number):
         self.alt("g")
