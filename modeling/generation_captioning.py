@@ -6,12 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import (
-    EncoderDecoderCache,
-    GenerationMixin,
-    LogitsProcessor,
-    LogitsProcessorList,
-)
+from transformers import EncoderDecoderCache, GenerationMixin, LogitsProcessor, LogitsProcessorList
 from transformers.generation.utils import GenerateBeamEncoderDecoderOutput, GenerateEncoderDecoderOutput
 from transformers.utils import ModelOutput
 
@@ -217,9 +212,8 @@ class CaptionGenerationMixin(GenerationMixin):
         self, generation_config: Any, input_ids_seq_length: int | None = None, **kwargs: Any
     ) -> LogitsProcessorList:
         """Return the processors of transformers, then those of captioning code."""
-        processors = with_one_least_length(
-            super()._get_logits_processor(generation_config, input_ids_seq_length, **kwargs)
-        )
+        found = super()._get_logits_processor(generation_config, input_ids_seq_length, **kwargs)
+        processors = with_one_least_length(found)
         processors.extend(caption_logits_processors(generation_config, input_ids_seq_length or 1))
         return processors
 
@@ -393,11 +387,12 @@ class CaptionGenerationMixin(GenerationMixin):
             beams.step(next_tokens)
             del next_tokens
             beams.end_rows(stopping_criteria(beams.candidate_rows(), record.scores))
-            if not self._has_unfinished_sequences(beams.is_done(), synced_gpus, device=input_ids.device):
+            has_ended, done = beams.read_done()
+            if not self._has_unfinished_sequences(has_ended, synced_gpus, device=input_ids.device):
                 return record
             if (cache := model_kwargs.get("cache")) is not None:
                 cache.reorder_cache(beams.parents)
-            if beams.may_leave and bool((done := beams.done_images()).any()):
+            if beams.may_leave and done.any():
                 self._keep_images(model_kwargs, beams.let_go(done), len(done), beams.num_beams)
             model_inputs = self.prepare_inputs_for_generation(
                 beams.rows(), next_sequence_length=1 if model_kwargs["use_cache"] else None, **model_kwargs

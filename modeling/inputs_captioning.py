@@ -29,11 +29,10 @@ def mask_name(name: str) -> str:
 
 def input_names(inputs: Mapping[str, str]) -> tuple[str, ...]:
     """Return the keyword arguments of declared inputs: their names, and the masks of those of the layout `"ids"`."""
-    return tuple(
-        keyword
-        for name, layout in inputs.items()
-        for keyword in ((name, mask_name(name)) if layout == "ids" else (name,))
-    )
+    names: list[str] = []
+    for name, layout in inputs.items():
+        names += [name, mask_name(name)] if layout == "ids" else [name]
+    return tuple(names)
 
 
 def declare_inputs(function: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
@@ -199,19 +198,24 @@ def check_shapes(regions: RegionFeatures, feature_size: int) -> None:
 def check_values(regions: RegionFeatures, boxes: Tensor | None) -> None:
     """Raise a `ValueError` if features are not finite, a mask hides everything, or a visible region's box is wrong."""
     features, mask = regions.region_features, regions.region_mask
+    visible = torch.ones_like(features[..., 0], dtype=torch.bool) if mask is None else mask
     # A sum reads the features once; it is also infinite if finite features are very large.
-    if not (torch.isfinite(features.sum()) or torch.isfinite(features).all()):
+    right = torch.isfinite(features.sum()) & visible.any(dim=1).all()
+    if boxes is not None:
+        inside = ((boxes >= -BOX_TOLERANCE) & (boxes <= 1 + BOX_TOLERANCE)).all(-1)
+        right &= (~visible | inside & (boxes[..., 2:] >= boxes[..., :2]).all(-1)).all()
+    if right:  # the only value that a GPU is waited for
+        return
+    if not torch.isfinite(features).all():
         raise ValueError(
-            "`region_features` holds NaN or infinite values in row(s) "
-            f"{_rows(~torch.isfinite(features))} of the batch."
+            f"`region_features` holds NaN or infinite values in row(s) {_rows(~features.isfinite())} of the batch."
         )
-    if mask is not None and not mask.any(dim=1).all():
+    if not visible.any(dim=1).all():
         raise ValueError(
-            f"`region_mask` hides every region of row(s) {_rows(~mask.any(dim=1))} of the batch; an image needs one."
+            f"`region_mask` hides every region of row(s) {_rows(~visible.any(1))} of the batch; an image needs one."
         )
     if boxes is None:
         return
-    visible = boxes.new_ones(boxes.shape[:2], dtype=torch.bool) if mask is None else mask
     broken = visible & ~torch.isfinite(boxes).all(-1)
     if broken.any():
         raise ValueError(f"`region_boxes` holds NaN or infinite values in row(s) {_rows(broken)} of the batch.")

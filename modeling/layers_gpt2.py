@@ -194,9 +194,7 @@ class GPT2CaptioningForConditionalGeneration(CaptioningForConditionalGeneration)
         if added > 0:  # GPT-2 reads its end token between documents, so it suits as a begin token
             end = given["wte.weight"][gpt2.config.eos_token_id]
             given["wte.weight"] = torch.cat((given["wte.weight"], end.expand(added, -1)))
-        wrong = [name for name, weight in given.items() if weight.shape != own[name].shape]
-        if wrong:
-            name = wrong[0]
+        for name in (name for name, weight in given.items() if weight.shape != own[name].shape):
             raise ValueError(
                 f"The language model has different sizes: `{name}` is {list(given[name].shape)}, expected "
                 f"{list(own[name].shape)}. Build the captioner with `from_pretrained_parts(language_model=...)`."

@@ -192,10 +192,14 @@ def keep_state(mask: Tensor | None, new: LSTMState, old: LSTMState) -> LSTMState
 def read_lengths(token_mask: Tensor | None) -> Tensor | None:
     """Return the number of real tokens of each row, `[B * K]`; None unless padding follows them, and nothing else.
 
+    On a GPU None too: to wait for the numbers costs more than the steps that they save.
+
     Args:
         token_mask: `[B * K, T]`, True = a real token.
     """
-    if token_mask is None or torch.compiler.is_compiling() or not bool(token_mask.any()) or bool(token_mask.all()):
+    if token_mask is None or token_mask.device.type != "cpu" or torch.compiler.is_compiling():
+        return None
+    if not bool(token_mask.any()) or bool(token_mask.all()):
         return None
     padding_first = token_mask[:, 1:] & ~token_mask[:, :-1]
     return None if bool(padding_first.any()) else token_mask.sum(1)

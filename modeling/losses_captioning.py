@@ -54,6 +54,11 @@ def smoothed_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float, ov
     return cross_entropy(logits, targets, reduction="none", label_smoothing=share) - entropy
 
 
+def positions_of_targets(labels: Tensor) -> Tensor | slice:
+    """Return the positions of targets in flattened labels; on a GPU all, whose number need not be waited for."""
+    return (labels.flatten() != IGNORED_LABEL).nonzero()[:, 0] if labels.device.type == "cpu" else slice(None)
+
+
 class CaptionLossMixin:
     """Loss of a captioner: the likelihood of target tokens, and the terms that an architecture adds.
 
@@ -95,8 +100,9 @@ class CaptionLossMixin:
         hidden = outputs.last_hidden_state
         nll = None
         if logits is None and not self.loss_reads_tokens and labels.numel() > self.tokens_at_a_time:
-            real = labels != IGNORED_LABEL
-            nll = summed_cross_entropy(self.lm_head, hidden[real], labels[real], self.tokens_at_a_time)
+            at = positions_of_targets(labels)
+            states, targets = hidden.flatten(0, 1)[at], labels.flatten()[at]
+            nll = summed_cross_entropy(self.lm_head, states, targets, self.tokens_at_a_time)
         if nll is None:
             nll = self.token_nll(hidden, labels, logits)
         loss = self.reduce_nll(nll, labels, num_items_in_batch)
@@ -121,17 +127,19 @@ class CaptionLossMixin:
         Without `logits` they are computed at the targets only, at most `LOGITS_AT_A_TIME` of them at a time; each of
         several pieces is computed again for its gradient.
         """
-        real = labels != IGNORED_LABEL  # [B * K, T]
-        targets = labels[real]  # [tokens]
+        at = positions_of_targets(labels)
+        targets = labels.flatten()[at]  # [tokens]
         if logits is not None:
-            nll = self.nll_of(at_least_float32(logits[real]), targets)
+            nll = self.nll_of(at_least_float32(logits.flatten(0, 1)[at]), targets)
         else:
             size = self.tokens_at_a_time
-            pieces = [*zip(hidden[real].split(size), targets.split(size), strict=True)]
+            pieces = [*zip(hidden.flatten(0, 1)[at].split(size), targets.split(size), strict=True)]
             again = len(pieces) > 1 and torch.is_grad_enabled()
             run = partial(checkpoint, self._nll_of_states, use_reentrant=False) if again else self._nll_of_states
             nll = torch.cat([run(*piece) for piece in pieces])
-        return torch.zeros_like(labels, dtype=nll.dtype).masked_scatter(real, nll)  # [tokens] to [B * K, T]
+        found = torch.zeros_like(labels, dtype=nll.dtype).flatten()
+        found[at] = nll.masked_fill(targets == IGNORED_LABEL, 0.0)
+        return found.view_as(labels)
 
     @property
     def tokens_at_a_time(self) -> int:

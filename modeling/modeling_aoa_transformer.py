@@ -53,11 +53,7 @@ class AoATransformerEncoder(AoATransformerPreTrainedModel, RegionEncoder):
     """Region encoder with attention on attention."""
 
     activation = staticmethod(partial(nn.functional.gelu, approximate="tanh"))
-
-    @staticmethod
-    def make_layer(config: AoATransformerConfig) -> AoAEncoderLayer:
-        """Return a new layer."""
-        return AoAEncoderLayer(config)
+    make_layer = AoAEncoderLayer
 
 
 class AoABlock(GPT2CrossAttentionBlock):

@@ -501,7 +501,7 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
         """Return the negative log-likelihood of targets `[tokens]`; `probability_floor` is added to probabilities."""
         if not self.config.probability_floor:
             return super().nll_of(logits, targets)
-        chosen = logits.softmax(-1).gather(-1, targets[:, None])[:, 0]  # [tokens]
+        chosen = logits.softmax(-1).gather(-1, targets.clamp(min=0)[:, None])[:, 0]  # [tokens]
         return -(chosen + self.config.probability_floor).log()
 
     def auxiliary_loss(

@@ -67,15 +67,10 @@ class VisualGPTEncoder(VisualGPTPreTrainedModel, RegionEncoder):
     @staticmethod
     def make_layer(config: VisualGPTConfig) -> RegionEncoderLayer:
         """Return a new layer, post-norm as in the released code (Eq. 1, 3)."""
+        sizes = (config.hidden_size, config.encoder_attention_heads, config.encoder_ffn_dim)
+        head_widths = (config.encoder_key_dim, config.encoder_value_dim)
         return RegionEncoderLayer(
-            config,
-            config.hidden_size,
-            config.encoder_attention_heads,
-            config.encoder_ffn_dim,
-            config.encoder_key_dim,
-            config.encoder_value_dim,
-            dropout=config.encoder_dropout,
-            reordered=config.identity_map_reordering,
+            config, *sizes, *head_widths, dropout=config.encoder_dropout, reordered=config.identity_map_reordering
         )
 
 
@@ -151,12 +146,7 @@ class ResidualFusion(nn.Module):
         return added if self.norm is None else self.norm(added), None
 
 
-FUSION_CLASSES = {
-    "srau": SRAUFusion,
-    "meshed": MeshedFusion,
-    "residual": ResidualFusion,
-    "add_norm": ResidualFusion,
-}
+FUSION_CLASSES = {"srau": SRAUFusion, "meshed": MeshedFusion, "residual": ResidualFusion, "add_norm": ResidualFusion}
 
 
 class VisualGPTBlock(GPT2CrossAttentionBlock):

@@ -179,9 +179,14 @@ class CaptionBeams:
         """Return for each image whether no further step can change its result, `[B]`."""
         raise NotImplementedError
 
-    def is_done(self) -> bool:
-        """Return whether no further step can change the result."""
-        return bool(self.done_images().all())
+    def ended(self) -> Tensor:
+        """Return whether no further step can change the result, a scalar."""
+        return self.done_images().all()
+
+    def read_done(self) -> tuple[bool, Tensor]:
+        """Return `ended` and `done_images` on the CPU: all that a step waits for."""
+        flags = torch.cat((self.ended()[None], self.done_images())).cpu()
+        return bool(flags[0]), flags[1:]
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
         """Return the best hypotheses of every image on one axis, best first."""
@@ -196,12 +201,12 @@ class CaptionBeams:
         return part
 
     def let_go(self, done: Tensor) -> Tensor:
-        """Put aside what was found for images `done` `[B]`; the search goes on without them.
+        """Put aside what was found for images `done` `[B]`, on the CPU; the search goes on without them.
 
         Returns:
             The images that stay, as indices.
         """
-        leaving, staying = done.nonzero()[:, 0], (~done).nonzero()[:, 0]
+        leaving, staying = (mask.nonzero()[:, 0].to(self.alive.device) for mask in (done, ~done))
         self.left.append((self.images[leaving], self.selected(leaving).finish(self.num_return_sequences)))
         vars(self).update(vars(self.selected(staying)))
         return staying
@@ -566,10 +571,10 @@ class TransformersBeams(RecordingBeams):
         """Return for each image whether its record cannot change any more."""
         return ~self.improvable[:, 0] | (self.finished.all(-1) & (self.early_stopping is True))
 
-    def is_done(self) -> bool:
-        """Whether transformers ends the search."""
-        ends_early = bool(self.finished.all()) and self.early_stopping is True
-        return not bool(self.improvable.any()) or ends_early or bool(self.all_ended.all())
+    def ended(self) -> Tensor:
+        """Return whether transformers ends the search, a scalar."""
+        ends_early = self.finished.all() & (self.early_stopping is True)
+        return ~self.improvable.any() | ends_early | self.all_ended.all()
 
     def finish_all(self) -> Hypotheses:
         """Return the best hypotheses of all images, cut to the longest one."""

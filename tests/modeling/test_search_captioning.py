@@ -82,7 +82,7 @@ def advance(held: CaptionBeams, score: Scorer, beams: int, steps: int) -> None:
         held.step(torch.from_numpy(np.stack(scores)))
         rows = held.rows()
         held.end_rows((rows[:, -1] == END) | (rows.shape[1] == 1 + steps))
-        if held.is_done():
+        if held.read_done()[0]:
             break
 
 
@@ -295,7 +295,7 @@ def test_images_that_leave_change_nothing(
             held.step(NextTokens(scores + 2, torch.full((len(rows), 1), 2.0)) if leaving else scores)
             rows = held.candidate_rows()
             held.end_rows((rows[:, -1] == END) | (rows.shape[1] == 1 + steps))
-            if held.is_done():
+            if held.read_done()[0]:
                 break
             if leaving and bool((done := held.done_images()).any()):
                 held.let_go(done)
