@@ -1,4 +1,4 @@
-"""What is answered at all: requests of the page of this server."""
+"""Guard of the server: only requests of its own page are answered."""
 
 import secrets
 from typing import Any
