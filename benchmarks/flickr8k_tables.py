@@ -176,8 +176,8 @@ class Study:
     def jobs(self) -> list[Job]:
         """Return all jobs in their order."""
         flickr8k, vision = str(self.data_dir / "flickr8k"), str(self.data_dir / "mobilenetv2" / "hf")
-        searches = [self.search(kind, rate) for kind in CAPTIONERS for rate in RATES[kind]]
-        finals = [self.final(kind, seed) for seed in SEEDS for kind in CAPTIONERS]
+        searches = {kind: [self.search(kind, rate) for rate in RATES[kind]] for kind in CAPTIONERS}
+        finals = {kind: [self.final(kind, seed) for seed in SEEDS] for kind in CAPTIONERS}
         rewarded = [
             self.reproduction("self_critical_scenes", "self_critical", "--table", "scenes", "--vision_model", vision)
         ]
@@ -187,11 +187,14 @@ class Study:
                 start = ["--model", final_folder(kind, seed), "--train_dir", flickr8k]
                 rewarded.append(self.reproduction(f"self_critical_{kind}_{seed}", "self_critical", *which, *start))
         low_data = self.reproduction("low_data", "low_data", "--train_dir", flickr8k, "--vision_model", vision)
-        return [
+        return [  # one captioner after the other, so that its table is there as early as possible
+            *searches["show_attend_tell"],
+            *finals["show_attend_tell"],
+            self.evaluation("show_attend_tell"),
             *self.language_models(),
-            *searches,
-            *finals,
-            *(self.evaluation(kind) for kind in CAPTIONERS),
+            *searches["visualgpt"],
+            *finals["visualgpt"],
+            self.evaluation("visualgpt"),
             low_data,
             self.gathering("low_data", low_data),
             *rewarded,

@@ -68,6 +68,8 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
         if place == IMAGES:
             table.file_names.update(row)
             continue
+        if not isinstance(row, Mapping):
+            raise ValueError(f"{file}, {place} is {row!r}, expected an object with an image and a caption.")
         if row.get("rejected") is True:  # by a person, on the page of `hf-captioners review`
             continue
         written = unquoted_name(str(_value(row, _IMAGE_KEYS, "the image", file, place)))
@@ -184,8 +186,6 @@ def _json_rows(file: Path) -> Iterator[Row]:
 
 
 def _value(row: Mapping[str, Any], keys: tuple[str, ...], what: str, file: Path, place: str) -> Any:
-    if not isinstance(row, Mapping):
-        raise ValueError(f"{file}, {place} is {row!r}, expected an object with an image and a caption.")
     for key in keys:
         if row.get(key) is not None:
             return row[key]

@@ -68,7 +68,7 @@ def test_no_word_is_lost(tmp_path, images, kills):
 
 
 class Session:
-    """What a person does at the keyboard, and which captions should be there afterwards."""
+    """Actions of a person at the keyboard, and the captions that should be there afterwards."""
 
     def __init__(self, page, server, images):
         self.page, self.server, self.images = page, server, images

@@ -45,19 +45,32 @@ def write_containers(material: Any) -> dict[str, bytes]:
         table = pyarrow.table(columns)
         pyarrow.parquet.write_table(table, stream, compression="zstd", dictionary_pagesize_limit=2**30)
         files[name] = stream.getvalue()
+    material.kept["compressed streams"] = compressed_streams(image)
     return material.kept.setdefault("containers", files)
 
 
-def saved_data_set(image: bytes, folder: Path, rng: random.Random) -> str:
+def compressed_streams(image: bytes) -> list[bytes]:
+    """Return streams of Arrow whose record batches are compressed, some of which expand to a large value."""
+    streams = []
+    for size in (2**20, LARGE):
+        table = pyarrow.table({"image": [image, bytes(size)]})
+        for codec in ("zstd", "lz4"):
+            stream = io.BytesIO()
+            with pyarrow.ipc.new_stream(
+                stream, table.schema, options=pyarrow.ipc.IpcWriteOptions(compression=codec)
+            ) as writer:
+                writer.write_table(table)
+            streams.append(stream.getvalue())
+    return streams
+
+
+def saved_data_set(image: bytes, compressed: list[bytes], folder: Path, rng: random.Random) -> str:
     """Save a data set as `datasets` does, and damage its files or compress one."""
     datasets.Dataset.from_dict({"image": [image] * 4}).save_to_disk(str(folder))
     kind = rng.choice(("compressed", "compressed", "bytes", "JSON", "sizes"))
     (arrow,) = folder.glob("*.arrow")
     if kind == "compressed":
-        table = pyarrow.table({"image": [image, bytes(rng.choice((2**20, LARGE)))]})
-        options = pyarrow.ipc.IpcWriteOptions(compression=rng.choice(("zstd", "lz4")))
-        with pyarrow.ipc.new_stream(str(arrow), table.schema, options=options) as writer:
-            writer.write_table(table)
+        arrow.write_bytes(rng.choice(compressed))
     elif kind == "sizes":
         content = np.frombuffer(arrow.read_bytes(), np.uint8).copy()
         place = rng.randrange(0, min(1200, len(content) - 8), 8)
@@ -76,7 +89,7 @@ def attack_container(material: Any, rng: random.Random, folder: Path) -> Attempt
     image = (material.images / "scene_000.png").read_bytes()
     if rng.random() < 0.3:
         path = folder / "saved"
-        how = saved_data_set(image, path, rng)
+        how = saved_data_set(image, material.kept["compressed streams"], path, rng)
         return Attempt(f"saved data set: {how}", lambda: read_images(path), (str(path),))
     name, content = rng.choice(list(write_containers(material).items()))
     how = "as it is"
