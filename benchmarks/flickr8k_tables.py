@@ -113,7 +113,7 @@ class Study:
         """Return the job of one learning rate, evaluated on training photographs that are held out."""
         options = ["--learning_rate", f"{rate:g}", "--validation_share", f"{HELD_OUT_SHARE:.6f}"]
         options += ["--eval_strategy", "epoch", "--load_best_model_at_end", "false", "--save_total_limit", "1"]
-        options += ["--seed", str(SEARCH_SEED)]
+        options += ["--seed", str(SEARCH_SEED), "--follow_links"]  # to the photographs of `prepare`
         return self.training(kind, search_folder(kind, rate), lambda: options, self.folder / "runs" / "train_only")
 
     def final(self, kind: str, seed: int) -> Job:
