@@ -5,7 +5,7 @@ import torch
 from datasets import Dataset
 
 from hf_captioners.processing.processing_captioning import pad_inputs
-from hf_captioners.training.collator import CaptionCollator
+from hf_captioners.training.collator import CaptionCollator, SeparateCaptions
 from hf_captioners.training.images import CaptionedImages, CaptionPairs, CaptionSampler
 
 ROWS = Dataset.from_dict(
@@ -101,7 +101,7 @@ def test_batches_of_one_length():
     assert list(sampler) != pairs
 
 
-class OnePixel:
+class OnePixel(SeparateCaptions):
     """Encoder that encodes an image as its name."""
 
     declared_inputs = {"attribute_ids": "ids"}

@@ -184,9 +184,8 @@ def test_the_lines_of_the_page_run(folder_of, my_images, monkeypatch, capsys):
         r"Recipe lora: the captioner has [\d,]+ parameters, more than 1,000; an adapter is trained", lines[0]
     )
     assert re.match(r"Trained weights: language_model [\d,]+; frozen: visual [\d,]+, language_model", lines[2])
-    assert "in batches of 8" in "".join(lines) and lines[-1].endswith(
-        "--instruction 'Describe the photo in one sentence.'"
-    )
+    assert "in batches of 8" in "".join(lines)
+    assert any(line.endswith("--instruction 'Describe the photo in one sentence.'") for line in lines), lines
     card = Path("my_captioner", "README.md").read_text()
     assert "Describe the photo in one sentence." in card and "sha256 " in card and "LoRA of rank 16" in card
     assert main([*shlex.split(evaluate)[1:], "--max_new_tokens", "4"]) == 0
@@ -200,5 +199,6 @@ def test_smaller_captioners_are_trained_whole(folder_of, my_images, capsys):
     assert (
         first.startswith("Recipe few_images_cross_entropy") and "training on rewards is not supported for a" in first
     )
+    typed[2] = str(folder_of("blip"))
     assert main([*typed[:-1], "other", *FEW_STEPS, "--recipe", "lora", "--scst"]) == 2
-    assert "`--scst` and `--recipe=lora` exclude each other" in capsys.readouterr().err
+    assert "`--scst` and `--recipe lora` exclude each other" in capsys.readouterr().err
