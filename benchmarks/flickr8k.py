@@ -5,7 +5,8 @@
 
 The script captions each photograph with beam search and scores the captions against all five references. The shuffled
 control scores the same captions against the references of the adjacent photograph. The scores, means if there are
-captioners of several seeds, are written together with the records of the training runs.
+captioners of several seeds, are written together with the records of the training runs. The result file of a captioner
+may stand for it: its captions are not written again.
 """
 
 import argparse
@@ -75,7 +76,7 @@ def published_row(args: argparse.Namespace) -> dict:
 def main() -> None:
     """Caption, score and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", metavar="model", help="directories of captioners, of one seed each")
+    parser.add_argument("models", nargs="+", metavar="model", help="captioners, or result files, of one seed each")
     parser.add_argument("--data_dir", required=True)
     parser.add_argument("--beams", type=int, default=5)
     parser.add_argument("--max_new_tokens", type=int, default=20)
@@ -96,7 +97,17 @@ def main() -> None:
     if len(seconds) != len(args.models):
         parser.error(f"`--training_seconds` has {len(seconds)} numbers, expected one for each of {len(args.models)}.")
     timed = zip(args.models, seconds, strict=True)
-    runs = [evaluate(model, rows, options, args.batch_size, training_time) for model, training_time in timed]
+    runs, records = [], []
+    for model, training_time in timed:
+        if model.endswith(".json"):
+            earlier = json.loads(Path(model).read_text(encoding="utf-8"))
+            if (earlier["images"], earlier["beams"]) != (len(rows), args.beams):
+                parser.error(f"{model} has other images, or another number of beams.")
+            runs += earlier["runs"]
+            records += earlier["provenance"]
+        else:
+            runs.append(evaluate(model, rows, options, args.batch_size, training_time))
+            records += run_records(model)
     scores = [name for name in runs[0] if name.startswith(("bleu", "cider"))]
     result = {
         "model": args.title,
@@ -108,8 +119,9 @@ def main() -> None:
         "published": published_row(args) if args.recipe else None,
         "runs": runs,
     }
-    records = [record for model in args.models for record in run_records(model)]
-    write_results(args.output, result, records)
+    write_results(
+        args.output, result, records, measured_here=not all(model.endswith(".json") for model in args.models)
+    )
     print(", ".join(f"{name} {result[name]:.4f}" for name in ("cider_d", "cider_d_shuffled", "bleu_4")))
 
 

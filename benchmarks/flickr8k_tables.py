@@ -5,8 +5,10 @@
     python benchmarks/flickr8k_tables.py --output_dir FOLDER
 
 The first command starts, the second one goes on: what is complete is skipped, what was interrupted is resumed. It can
-be killed at any time. `--status` prints the jobs and their hours. Everything is written into FOLDER: `runs`, `jobs`
-(the state and log of every job) and `results`, whose files replace those of `benchmarks/results`.
+be killed at any time. `--status` prints the jobs and their hours. FOLDER gets `runs`, `jobs` (the state and log of
+every job) and `results`, whose files replace those of `benchmarks/results`. The figures of each training are kept in
+`benchmarks/results/trainings`, or in `--kept_dir`: a queue in an empty folder, on another machine for example, trains
+only those captioners that have no figures there.
 
 Learning rates are chosen on 500 training photographs that are held out for it, by the CIDEr-D of the last epoch, with
 a seed of its own; the final runs train on all 6,000, and the validation photographs only evaluate their last weights.
@@ -22,14 +24,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from provenance import DATA_DIR, ROOT, add_run_record, shell_word
+from provenance import DATA_DIR, ROOT, add_run_record, run_records, shell_word, write_results
 
 from hf_captioners.output_files import write_text
 
@@ -59,12 +61,18 @@ class Job:
         command: returns the command when the jobs before it are done; it is typed in the output folder.
         folder: of a training run, which gets a record of the checkout. None: it records that in its own result.
         resume: returns further arguments for a command that was interrupted.
+        needs: the jobs whose outputs it reads, which run before it.
+        keeps: the file of its figures. A job whose figures are kept is complete, even without its other outputs.
+        figures: returns what is kept of a training run. None: the command writes the file itself.
     """
 
     name: str
     command: Callable[[], list[str]]
     folder: str | None
     resume: Callable[[], list[str]] = list
+    needs: tuple["Job", ...] = ()
+    keeps: Path | None = None
+    figures: Callable[[], dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,11 +83,13 @@ class Study:
         folder: the output folder.
         data_dir: folder of the data sets.
         coco_captions: `captions_train2014.json` of COCO.
+        kept_dir: folder of the figures of each training.
     """
 
     folder: Path
     data_dir: Path
     coco_captions: Path
+    kept_dir: Path
 
     def language_model(self, name: str, *options: str) -> Job:
         """Return the job of a small GPT-2 that reads novels."""
@@ -105,8 +115,13 @@ class Study:
         fixed += ["--use_cpu", "--logging_steps", "50", "--output_dir", folder]
         recipe = CAPTIONERS[kind][0]
         name = folder.removeprefix("runs/").replace("/", "_")
+        needs = tuple(self.language_models()) if kind == "visualgpt" else ()
         return Job(
-            name, lambda: [*HF_CAPTIONERS, "train", recipe, *options(), *fixed], folder, resume=lambda: ["--resume"]
+            name,
+            lambda: [*HF_CAPTIONERS, "train", recipe, *options(), *fixed],
+            folder,
+            resume=lambda: ["--resume"],
+            needs=needs,
         )
 
     def search(self, kind: str, rate: float) -> Job:
@@ -114,7 +129,17 @@ class Study:
         options = ["--learning_rate", f"{rate:g}", "--validation_share", f"{HELD_OUT_SHARE:.6f}"]
         options += ["--eval_strategy", "epoch", "--load_best_model_at_end", "false", "--save_total_limit", "1"]
         options += ["--seed", str(SEARCH_SEED), "--follow_links"]  # to the photographs of `prepare`
-        return self.training(kind, search_folder(kind, rate), lambda: options, self.folder / "runs" / "train_only")
+        job = self.training(kind, f"runs/search_{kind}/{rate:g}", lambda: options, self.folder / "runs" / "train_only")
+
+        def figures() -> dict[str, Any]:
+            score = last_score(self.folder / str(job.folder))
+            return {"learning_rate": rate, "held_out_cider_d": score, "seconds": self.state(job)["seconds"]}
+
+        return replace(job, keeps=self.kept_dir / f"{job.name}.json", figures=figures)
+
+    def searches(self, kind: str) -> tuple[Job, ...]:
+        """Return the jobs of all learning rates of a captioner."""
+        return tuple(self.search(kind, rate) for rate in RATES[kind])
 
     def final(self, kind: str, seed: int) -> Job:
         """Return the job of one seed with the learning rate that was chosen."""
@@ -124,33 +149,54 @@ class Study:
             fixed = ["--eval_strategy", "no", "--save_strategy", "epoch", "--save_total_limit", "1"]
             return ["--learning_rate", rate, *fixed, "--seed", str(seed)]
 
-        return self.training(kind, final_folder(kind, seed), options, self.data_dir / "flickr8k")
+        job = self.training(kind, f"runs/flickr8k_{kind}/seed_{seed}", options, self.data_dir / "flickr8k")
+        return replace(job, needs=(*job.needs, *self.searches(kind)))
 
-    def evaluation(self, kind: str) -> Job:
-        """Return the job that captions the validation photographs with all seeds."""
-        output, commands = f"results/flickr8k_{kind}.json", f"results/flickr8k_{kind}.commands.txt"
-        script = str(ROOT / "benchmarks" / "flickr8k.py")
+    def evaluation(self, kind: str, seed: int) -> Job:
+        """Return the job that captions the validation photographs with one seed."""
+        training = self.final(kind, seed)
+        keeps = self.kept_dir / f"{training.name}.json"
 
         def command() -> list[str]:
-            trainings = [self.final(kind, seed) for seed in SEEDS]
+            where = ["--data_dir", str(self.data_dir / "flickr8k"), "--output", str(keeps)]
+            seconds = f"{self.state(training)['seconds']:.0f}"
+            script = str(ROOT / "benchmarks" / "flickr8k.py")
+            typed = [sys.executable, script, str(training.folder), *CAPTIONERS[kind][1], *where]
+            return [*typed, "--training_seconds", seconds]
+
+        return Job(f"captions_{training.name}", command, None, needs=(training,), keeps=keeps)
+
+    def table(self, kind: str) -> Job:
+        """Return the job that gathers the figures of all seeds."""
+        output, commands = f"results/flickr8k_{kind}.json", f"results/flickr8k_{kind}.commands.txt"
+        script = str(ROOT / "benchmarks" / "flickr8k.py")
+        evaluations = tuple(self.evaluation(kind, seed) for seed in SEEDS)
+
+        def command() -> list[str]:
+            jobs = [self.final(kind, seed) for seed in SEEDS]
             if kind == "visualgpt":
-                trainings = [*self.language_models(), *trainings]
-            typed = [self.typed(job.command()) for job in trainings]
+                jobs = [*self.language_models(), *jobs]
+            typed = [self.typed(job.command()) for job in (*jobs, *evaluations)]
             where = ["--data_dir", str(self.data_dir / "flickr8k"), "--output", output]
-            folders = [final_folder(kind, seed) for seed in SEEDS]
-            seconds = [f"{self.state(self.final(kind, seed))['seconds']:.0f}" for seed in SEEDS]
-            evaluation = [sys.executable, script, *folders, *CAPTIONERS[kind][1], *where]
-            evaluation += ["--training_seconds", *seconds]
-            write_text(self.folder / commands, "\n".join([self.rates(kind), *typed, self.typed(evaluation)]) + "\n")
-            return [*evaluation, "--commands", commands]
+            gather = [sys.executable, script, *(str(job.keeps) for job in evaluations), *CAPTIONERS[kind][1], *where]
+            write_text(self.folder / commands, "\n".join([self.rates(kind), *typed, self.typed(gather)]) + "\n")
+            return [*gather, "--commands", commands]
 
-        return Job(f"flickr8k_{kind}", command, None)
+        return Job(f"flickr8k_{kind}", command, None, needs=evaluations)
 
-    def reproduction(self, name: str, study: str, *options: str) -> Job:
-        """Return the job of a study of `hf-captioners reproduce`, which resumes its runs itself."""
-        folder = f"runs/{study}"
+    def reproduction(self, name: str, study: str, *options: str, needs: tuple[Job, ...] = ()) -> Job:
+        """Return the job that gathers the runs of a part of a study, which `hf-captioners reproduce` resumes."""
+        folder = f"runs/{name}"
         fixed = ["--feature_cache_dir", "runs/features", "--use_cpu", "--output_dir", folder]
-        return Job(name, lambda: [*HF_CAPTIONERS, "reproduce", study, *options, *fixed], folder)
+        runs = Job(f"runs_{name}", lambda: [*HF_CAPTIONERS, "reproduce", study, *options, *fixed], folder, needs=needs)
+        keeps, commands = self.kept_dir / f"{name}.json", f"results/{name}.commands.txt"
+
+        def command() -> list[str]:
+            write_text(self.folder / commands, f"{self.typed(runs.command())}\n")
+            script = str(ROOT / "benchmarks" / "gather_runs.py")
+            return [sys.executable, script, folder, "--commands", commands, "--output", str(keeps)]
+
+        return Job(name, command, None, needs=(runs,), keeps=keeps)
 
     def gathering(self, study: str, *parts: Job) -> Job:
         """Return the job that gathers the figures of a study."""
@@ -158,12 +204,14 @@ class Study:
         script = str(ROOT / "benchmarks" / "gather_runs.py")
 
         def command() -> list[str]:
-            typed = [self.typed(job.command()) for job in (*self.language_models(), *parts)]
-            gather = [sys.executable, script, f"runs/{study}", "--commands", commands, "--output", output]
+            runs = [job for part in parts for job in part.needs]
+            typed = [self.typed(job.command()) for job in (*self.language_models(), *runs)]
+            gather = [sys.executable, script, *(str(part.keeps) for part in parts)]
+            gather += ["--commands", commands, "--output", output]
             write_text(self.folder / commands, "\n".join([*typed, self.typed(gather)]) + "\n")
             return gather
 
-        return Job(f"{study}_gathered", command, None)
+        return Job(f"{study}_gathered", command, None, needs=parts)
 
     def language_models(self) -> list[Job]:
         """Return the jobs of both language models: of novels, and of novels and captions of COCO."""
@@ -173,50 +221,60 @@ class Study:
             self.language_model("gpt2_captions", "--tokenizer", "runs/gpt2_novels", *captions),
         ]
 
-    def jobs(self) -> list[Job]:
-        """Return all jobs in their order."""
+    def targets(self) -> list[Job]:
+        """Return the jobs whose figures are wanted, in their order."""
         flickr8k, vision = str(self.data_dir / "flickr8k"), str(self.data_dir / "mobilenetv2" / "hf")
-        searches = {kind: [self.search(kind, rate) for rate in RATES[kind]] for kind in CAPTIONERS}
-        finals = {kind: [self.final(kind, seed) for seed in SEEDS] for kind in CAPTIONERS}
-        rewarded = [
-            self.reproduction("self_critical_scenes", "self_critical", "--table", "scenes", "--vision_model", vision)
+        models, given = tuple(self.language_models()), ("--train_dir", flickr8k, "--vision_model", vision)
+        low_data = [
+            self.reproduction(f"low_data_seed_{seed}", "low_data", "--seeds", str(seed), *given, needs=models)
+            for seed in SEEDS
         ]
+        scenes = ("--table", "scenes", "--vision_model", vision)
+        rewarded = [self.reproduction("self_critical_scenes", "self_critical", *scenes)]
         for seed in SEEDS:
             for kind, (row, regime) in SELF_CRITICAL.items():
                 which = ["--table", "Flickr8k", "--row", row, "--regime", regime, "--seeds", str(seed)]
-                start = ["--model", final_folder(kind, seed), "--train_dir", flickr8k]
-                rewarded.append(self.reproduction(f"self_critical_{kind}_{seed}", "self_critical", *which, *start))
-        low_data = self.reproduction("low_data", "low_data", "--train_dir", flickr8k, "--vision_model", vision)
-        return [  # one captioner after the other, so that its table is there as early as possible
-            *searches["show_attend_tell"],
-            *finals["show_attend_tell"],
-            self.evaluation("show_attend_tell"),
-            *self.language_models(),
-            *searches["visualgpt"],
-            *finals["visualgpt"],
-            self.evaluation("visualgpt"),
-            low_data,
-            self.gathering("low_data", low_data),
-            *rewarded,
+                training = self.final(kind, seed)
+                start = ["--model", str(training.folder), "--train_dir", flickr8k]
+                name = f"self_critical_{kind}_seed_{seed}"
+                rewarded.append(self.reproduction(name, "self_critical", *which, *start, needs=(training,)))
+        # One captioner after the other, so that its table is there as early as possible.
+        return [
+            *(self.table(kind) for kind in CAPTIONERS),
+            self.gathering("low_data", *low_data),
             self.gathering("self_critical", *rewarded),
         ]
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs in their order."""
+        found: dict[str, Job] = {}
+
+        def add(job: Job) -> None:
+            for needed in job.needs:
+                add(needed)
+            found.setdefault(job.name, job)
+
+        for job in self.targets():
+            add(job)
+        return list(found.values())
 
     def state(self, job: Job) -> dict[str, Any]:
         """Return the state of a job, see `read_state`."""
         return read_state(self.folder / "jobs" / f"{job.name}.json")
 
+    def held_out_scores(self, kind: str) -> dict[float, float]:
+        """Return the CIDEr-D of the last epoch on the held-out photographs of each learning rate."""
+        kept = [json.loads(Path(str(job.keeps)).read_text(encoding="utf-8")) for job in self.searches(kind)]
+        return {figures["learning_rate"]: figures["held_out_cider_d"] for figures in kept}
+
     def chosen_rate(self, kind: str) -> float:
-        """Return the learning rate with the highest CIDEr-D of the last epoch on the held-out photographs."""
-        scores = {rate: last_score(self.folder / search_folder(kind, rate)) for rate in RATES[kind]}
-        choice = max(scores, key=lambda rate: scores[rate])
-        content = {"rate": choice, "held_out_cider_d": {f"{rate:g}": score for rate, score in scores.items()}}
-        write_text(self.folder / "results" / f"rate_{kind}.json", json.dumps(content, indent=1) + "\n")
-        return choice
+        """Return the learning rate with the highest CIDEr-D on the held-out photographs."""
+        scores = self.held_out_scores(kind)
+        return max(scores, key=lambda rate: scores[rate])
 
     def rates(self, kind: str) -> str:
         """Return a comment with the learning rates that were tried."""
-        known = {rate: last_score(self.folder / search_folder(kind, rate)) for rate in RATES[kind]}
-        tried = ", ".join(f"{score:.3f} with {rate:g}" for rate, score in known.items())
+        tried = ", ".join(f"{score:.3f} with {rate:g}" for rate, score in self.held_out_scores(kind).items())
         return f"# CIDEr-D of the learning rates on 500 held-out training photographs, one seed: {tried}"
 
     def typed(self, command: list[str]) -> str:
@@ -235,16 +293,6 @@ class Study:
         link = self.folder / "runs" / "train_only" / "train"
         if not link.is_symlink():
             link.symlink_to(self.data_dir / "flickr8k" / "train")
-
-
-def search_folder(kind: str, rate: float) -> str:
-    """Return the folder of a run of the search."""
-    return f"runs/search_{kind}/{rate:g}"
-
-
-def final_folder(kind: str, seed: int) -> str:
-    """Return the folder of a reported run."""
-    return f"runs/flickr8k_{kind}/seed_{seed}"
 
 
 def last_checkpoint(folder: Path) -> Path | None:
@@ -275,12 +323,19 @@ def end_left_over(state: dict[str, Any]) -> None:
             os.killpg(pid, signal.SIGKILL)
 
 
+def is_complete(job: Job, study: Study) -> bool:
+    """Return whether nothing is left to do for a job."""
+    return study.state(job)["status"] == "done" if job.keeps is None else job.keeps.is_file()
+
+
 def run(job: Job, study: Study) -> bool:
-    """Run a job unless it is done; return whether it is done then."""
+    """Run a job and those that it needs, unless it is complete; return whether it is complete then."""
+    if is_complete(job, study):
+        return True
+    if not run_all(job.needs, study):
+        return False
     path, log = (study.folder / "jobs" / f"{job.name}.{ending}" for ending in ("json", "log"))
     state = read_state(path)
-    if state["status"] == "done":
-        return True
     end_left_over(state)
     command = job.command() + (job.resume() if state["attempts"] else [])
     state |= {"status": "started", "attempts": state["attempts"] + 1, "command": command}
@@ -306,16 +361,26 @@ def run(job: Job, study: Study) -> bool:
     state["status"] = "done" if process.returncode == 0 else "failed"
     write_text(path, json.dumps(state | {"pid": None}, indent=1) + "\n")
     print(time.strftime("%F %T"), job.name, state["status"], f"{state['seconds']:.0f} s", flush=True)
+    if process.returncode == 0 and job.figures is not None:
+        records = run_records(study.folder / str(job.folder))
+        write_results(str(job.keeps), job.figures(), records, measured_here=False)
     return process.returncode == 0
+
+
+def run_all(jobs: Iterable[Job], study: Study) -> bool:
+    """Run jobs, those after a failed one too; return whether all are complete then."""
+    return sum(not run(job, study) for job in jobs) == 0
 
 
 def print_status(study: Study) -> None:
     """Print the state of every job and the hours so far."""
-    states = {job.name: study.state(job) for job in study.jobs()}
-    for name, state in states.items():
-        print(f"{name:<40} {state['status']:<8} {state['seconds'] / 60:7.1f} min")
-    done = sum(state["status"] == "done" for state in states.values())
-    print(f"{done} of {len(states)} jobs, {sum(state['seconds'] for state in states.values()) / 3600:.2f} hours")
+    jobs, seconds, done = study.jobs(), 0.0, 0
+    for job in jobs:
+        state, complete = study.state(job), is_complete(job, study)
+        status = "done" if complete else str(state["status"])
+        print(f"{job.name:<40} {status:<8} {state['seconds'] / 60:7.1f} min")
+        seconds, done = seconds + state["seconds"], done + complete
+    print(f"{done} of {len(jobs)} jobs, {seconds / 3600:.2f} hours in this folder")
 
 
 def main() -> int:
@@ -326,6 +391,9 @@ def main() -> int:
         "--data_dir", type=Path, help="folder of flickr8k, mobilenetv2 and text_lm; kept for later calls"
     )
     parser.add_argument("--coco_captions", type=Path, help="captions_train2014.json; kept for later calls")
+    parser.add_argument(
+        "--kept_dir", type=Path, default=ROOT / "benchmarks" / "results" / "trainings", help="figures of each training"
+    )
     parser.add_argument("--status", action="store_true", help="only print the state of the jobs")
     args = parser.parse_args()
     kept = args.output_dir / "jobs" / "study.json"
@@ -336,7 +404,7 @@ def main() -> int:
         paths = {name: str(getattr(args, name).resolve()) for name in ("data_dir", "coco_captions")}
         write_text(kept, json.dumps(paths, indent=1) + "\n")
     paths = {name: Path(path) for name, path in json.loads(kept.read_text(encoding="utf-8")).items()}
-    study = Study(args.output_dir.resolve(), **paths)
+    study = Study(args.output_dir.resolve(), kept_dir=args.kept_dir.resolve(), **paths)
     if args.status:
         print_status(study)
         return 0
@@ -344,7 +412,7 @@ def main() -> int:
     os.environ[DATA_DIR] = str(study.data_dir)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with FileLock(study.folder / "jobs" / ".lock", blocking=False):
-        return int(not all(run(job, study) for job in study.jobs()))
+        return int(not run_all(study.targets(), study))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
         --output benchmarks/results/self_critical.json
 
 For a run of self-critical training two evaluations are kept: the initial one of the captioner, and the last one. Both
-use the same decoding on the same images.
+use the same decoding on the same images. An earlier output of this script may stand for a folder.
 """
 
 import argparse
@@ -37,23 +37,31 @@ def gather(path: Path) -> dict | None:
 def main() -> None:
     """Collect and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="output folder of `hf-captioners reproduce`")
+    parser.add_argument("parts", nargs="+", type=Path, help="output folders of `hf-captioners reproduce`, or outputs")
     parser.add_argument("--commands", type=Path, required=True, help="text file with the commands of the runs")
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    gathered = {path: gather(path) for path in sorted(args.folder.rglob("result.json"))}
-    runs = {path: run for path, run in gathered.items() if run}
-    if len(runs) < max(len(gathered), 1):
-        parser.error(f"{len(runs)} of {len(gathered)} runs in {args.folder} are complete, expected all.")
+    runs, records = [], []
+    for part in args.parts:
+        if part.suffix == ".json":
+            earlier = json.loads(part.read_text(encoding="utf-8"))
+            runs += earlier["runs"]
+            records += earlier["provenance"]
+            continue
+        gathered = {path: gather(path) for path in sorted(part.rglob("result.json"))}
+        complete = {path: run for path, run in gathered.items() if run}
+        if len(complete) < max(len(gathered), 1):
+            parser.error(f"{len(complete)} of {len(gathered)} runs in {part} are complete, expected all.")
+        runs += complete.values()
+        records += [record for path in complete for record in run_records(path.parent, part)]
     figures = {
         "hardware": f"{os.cpu_count()} {platform.machine()} cores, no GPU",
         "commands": args.commands.read_text(encoding="utf-8"),
         "after": "last",
-        "runs": list(runs.values()),
+        "runs": runs,
     }
-    records = [record for path in runs for record in run_records(path.parent, args.folder)]
     write_results(args.output, figures, records, measured_here=False)
-    print(f"{len(figures['runs'])} runs")
+    print(f"{len(runs)} runs")
 
 
 if __name__ == "__main__":

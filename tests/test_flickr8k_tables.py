@@ -25,19 +25,22 @@ def queue(monkeypatch):
 @pytest.fixture
 def study(queue, tmp_path):
     (tmp_path / "data" / "flickr8k" / "train").mkdir(parents=True)
-    study = queue.Study(tmp_path / "out", tmp_path / "data", tmp_path / "captions.json")
+    study = queue.Study(tmp_path / "out", tmp_path / "data", tmp_path / "captions.json", tmp_path / "kept")
     study.prepare()
     study.prepare()  # a later call
     return study
 
 
 def write_scores(queue, study, kind, scores):
-    """Leave runs of the search, with the CIDEr-D of each evaluation."""
+    """Keep the figures of the search, made from runs with the CIDEr-D of each evaluation."""
     for rate, of_epochs in zip(queue.RATES[kind], scores, strict=True):
-        folder = study.folder / queue.search_folder(kind, rate)
+        job = study.search(kind, rate)
+        folder = study.folder / job.folder
         folder.mkdir(parents=True)
         history = [{"loss": 1.0}, *({"eval_cider_d": score} for score in of_epochs), {"train_runtime": 1.0}]
         (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+        job.keeps.parent.mkdir(exist_ok=True)
+        job.keeps.write_text(json.dumps(job.figures()))
 
 
 def option(command, name):
@@ -50,7 +53,9 @@ def test_rates_are_chosen_without_the_images_that_are_reported(queue, study):
     assert len(names) == len(study.jobs()), "every job has a state of its own"
     searches = [name for name in names if name.startswith("search_")]
     finals = [f"flickr8k_{kind}_seed_{seed}" for seed in queue.SEEDS for kind in queue.CAPTIONERS]
-    assert max(map(names.index, searches)) < min(map(names.index, finals))
+    for kind in queue.CAPTIONERS:
+        places = [[names.index(name) for name in part if kind in name] for part in (searches, finals)]
+        assert max(places[0]) < min(places[1])
     for kind in queue.CAPTIONERS:
         write_scores(queue, study, kind, [(0.1, 0.2), (0.9, 0.3), (0.2, 0.4)])
     for name in searches:
@@ -65,7 +70,9 @@ def test_rates_are_chosen_without_the_images_that_are_reported(queue, study):
         assert float(option(command, "--learning_rate")) == queue.RATES[kind][2], "the last epoch decides"
         assert option(command, "--eval_strategy") == "no" and "--validation_share" not in command
         assert option(command, "--train_dir") == str(study.data_dir / "flickr8k")
-    caches = {option(jobs[name].command(), "--feature_cache_dir") for name in [*searches, *finals, "low_data"]}
+    caches = {
+        option(jobs[name].command(), "--feature_cache_dir") for name in [*searches, *finals, "runs_low_data_seed_1"]
+    }
     assert len(caches) == 1, "features are computed once"
 
 
@@ -80,6 +87,31 @@ def test_published_commands_name_no_folder_of_a_machine(queue, study, monkeypatc
     assert "one seed: 0.100 with 0.0003, 0.300 with 0.0006, 0.200 with 0.0012" in text
     assert "hf-captioners train visualgpt/flickr8k.yaml --learning_rate 0.0006" in text
     assert "python benchmarks/flickr8k.py runs/flickr8k_visualgpt/seed_1" in text
+
+
+def test_kept_figures_stand_for_their_trainings(queue, study):
+    """Where the figures of a captioner are kept, neither its search nor its training is run again."""
+
+    def job(name, needs=(), **others):
+        command = [sys.executable, "-c", f"open('calls.txt', 'a').write('{name} ')"]
+        return queue.Job(name, lambda: command, f"runs/{name}", needs=needs, **others)
+
+    study.kept_dir.mkdir()
+    search = job("search", keeps=study.kept_dir / "search.json", figures=lambda: {"held_out_cider_d": 0.5})
+    training = job("training", (search,))
+    captions = job("captions", (training,), keeps=study.kept_dir / "captions.json", figures=lambda: {"cider_d": 0.4})
+    table, study_of_rewards = job("table", (captions,)), job("rewards", (training,))
+    assert queue.run(table, study)
+    assert (study.folder / "calls.txt").read_text() == "search training captions table "
+    kept = json.loads(captions.keeps.read_text())
+    assert kept["cider_d"] == 0.4 and kept["provenance"][0]["recorded"]
+    (study.folder / "calls.txt").unlink()
+    for state in (study.folder / "jobs").iterdir():
+        state.unlink()
+    assert queue.run(table, study) and queue.run(study_of_rewards, study)
+    assert (study.folder / "calls.txt").read_text() == "table training rewards ", (
+        "weights that are read are made again"
+    )
 
 
 def test_a_job_is_run_once_and_resumed_after_a_failure(queue, study):
