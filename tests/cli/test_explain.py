@@ -17,23 +17,6 @@ from hf_captioners.processing.vocabulary import karpathy_words, word_means
 from hf_captioners.training.starting import ModelArguments, start_captioner
 
 
-@pytest.fixture(scope="module")
-def word_captioner(once_a_run, scenes, vision_model):
-    """An untrained Show, Attend and Tell with hard attention, saved."""
-
-    def fill(folder):
-        torch.manual_seed(3)
-        fields = ["embedding_size=12", "hidden_size=12", "attention_size=8", "attention_type=hard"]
-        parts = ModelArguments(
-            architecture="show_attend_tell", vision_model=vision_model, min_word_count=1, model_config=fields
-        )
-        model, processor = start_captioner(parts, [caption for captions in scenes["captions"] for caption in captions])
-        model.save_pretrained(folder)
-        processor.save_pretrained(folder)
-
-    return str(once_a_run("word_captioner", fill))
-
-
 @pytest.mark.parametrize("kind", ["captioner", "word_captioner"])
 @pytest.mark.parametrize("ending", ["png", "svg", "html"])
 def test_explain_own_caption(kind, ending, request, images, tmp_path, capsys):

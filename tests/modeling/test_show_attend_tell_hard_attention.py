@@ -14,7 +14,7 @@ from .common_forward import MaskChecks, OutputChecks
 from .common_generation import CacheChecks
 from .common_saving import SavingChecks
 from .common_training import LossChecks, TrainingChecks
-from .test_show_attend_tell import HARD, ShowAttendTellCase
+from .show_attend_tell_case import HARD, ShowAttendTellCase
 
 
 class TestHardAttention(
