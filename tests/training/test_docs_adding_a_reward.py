@@ -69,7 +69,7 @@ def test_what_the_functions_get(folder, scenes, make_captioner, processor):
 
 def test_in_trl(folder, monkeypatch):
     trl = pytest.importorskip("trl", reason="the extra `test` installs trl")
-    from .test_trl import CAPTIONS, vision_language_model, words_tokenizer
+    from .tiny_language_models import CAPTIONS, vision_language_model, words_tokenizer
 
     torch.manual_seed(0)
     from PIL import Image
