@@ -47,15 +47,15 @@ class MinuteLines:
     def __init__(self, work: str, unit: str, total: int | None, say: Callable[[str], None]) -> None:
         self.work, self.unit, self.total, self.say = work, unit, total, say
         self.done = 0
-        self.began = self.told = time.monotonic()
+        self.began = self.last_line = time.monotonic()
 
     def update(self, count: int) -> None:
         """Count what was done, and say it if a minute has passed."""
         self.done += count
         now = time.monotonic()
-        if now - self.told < SECONDS or not self.done:
+        if now - self.last_line < SECONDS or not self.done:
             return
-        self.told, spent = now, now - self.began
+        self.last_line, spent = now, now - self.began
         of = "" if self.total is None else f" of {self.total:,}"
         left = "" if self.total is None else f", about {duration(spent / self.done * (self.total - self.done))} left"
         self.say(f"{self.work}: {self.done:,}{of} {self.unit} after {duration(spent)}{left}")

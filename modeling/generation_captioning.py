@@ -103,7 +103,7 @@ FORBIDDING_PROCESSORS = {
 ROW_CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria", "MaxTimeCriteria", "StopStringCriteria"}
 
 
-def only_lowers(processors: Any) -> bool:
+def only_lower_scores(processors: Any) -> bool:
     """Whether all processors forbid or lower tokens of a row by what the row holds.
 
     They may then be applied to logits as well as to log-probabilities, and scores of hypotheses never rise.
@@ -112,7 +112,7 @@ def only_lowers(processors: Any) -> bool:
     return all(type(one) in own or type(one).__name__ in FORBIDDING_PROCESSORS for one in processors)
 
 
-def judges_rows(criteria: Any) -> bool:
+def stop_rows_separately(criteria: Any) -> bool:
     """Return whether all stopping criteria judge every row alone."""
     return all(type(one).__name__ in ROW_CRITERIA for one in criteria)
 
@@ -372,8 +372,8 @@ class CaptionGenerationMixin(GenerationMixin):
         beams.may_leave = (
             record.is_empty()
             and (not generation_config.return_dict_in_generate or not generation_config.return_cache)
-            and only_lowers(logits_processor)
-            and judges_rows(stopping_criteria)
+            and only_lower_scores(logits_processor)
+            and stop_rows_separately(stopping_criteria)
             and not (synced_gpus or self.captions_depend_on_batch)
             and not (is_of_caller(model_kwargs.get("cache")) or generation_config.cache_implementation)
         )
@@ -393,7 +393,7 @@ class CaptionGenerationMixin(GenerationMixin):
             if (cache := model_kwargs.get("cache")) is not None:
                 cache.reorder_cache(beams.parents)
             if beams.may_leave and done.any():
-                self._keep_images(model_kwargs, beams.let_go(done), len(done), beams.num_beams)
+                self._keep_images(model_kwargs, beams.drop_images(done), len(done), beams.num_beams)
             model_inputs = self.prepare_inputs_for_generation(
                 beams.rows(), next_sequence_length=1 if model_kwargs["use_cache"] else None, **model_kwargs
             )
@@ -404,7 +404,7 @@ class CaptionGenerationMixin(GenerationMixin):
     ) -> NextTokens:
         """Return what rows `[B * K, T]` choose from, reading the vocabulary as seldom as possible."""
         logits = outputs.logits[:, -1].float()
-        if temperature == 1 and record.scores is None and only_lowers(logits_processor):
+        if temperature == 1 and record.scores is None and only_lower_scores(logits_processor):
             normalizer = logits.logsumexp(-1, keepdim=True)
             record.add(outputs, logits, logits)
             if not logits_processor:

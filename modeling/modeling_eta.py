@@ -26,9 +26,9 @@ from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,
     PositionTable,
-    TextDecoder,
     TransformerEncoderLayer,
     TransformerPreTrainedModel,
+    TransformerTextDecoder,
     encode_levels,
     sinusoids,
 )
@@ -470,7 +470,7 @@ class ETALayer(GradientCheckpointingLayer):
         return hidden, self_weights, gate, *weights
 
 
-class ETADecoder(ETAPreTrainedModel, TextDecoder):
+class ETADecoder(ETAPreTrainedModel, TransformerTextDecoder):
     """Decoder of entangled blocks; `ETADecoderOutput` describes its records."""
 
     memory_names: ClassVar[tuple[str, ...]] = ()
@@ -491,7 +491,7 @@ class ETADecoder(ETAPreTrainedModel, TextDecoder):
         self.post_init()
 
     def memory_mask(self, hidden: Tensor, states: Tensor, mask: Tensor | None) -> Any:
-        """Return the mask of a memory, see `TextDecoder.memory_mask`; an empty set is visible."""
+        """Return the mask of a memory, see `TransformerTextDecoder.memory_mask`; an empty set is visible."""
         return super().memory_mask(hidden, states, visible(mask))
 
     def run_layer(
@@ -516,7 +516,7 @@ class ETADecoder(ETAPreTrainedModel, TextDecoder):
 
     @can_return_tuple
     def forward(self, *args: Any, output_attentions: bool = False, **kwargs: Any) -> ETADecoderOutput:
-        """Decode text rows, see `TextDecoder.forward`."""
+        """Decode text rows, see `TransformerTextDecoder.forward`."""
         outputs = super().forward(*args, output_attentions=output_attentions, return_dict=True, **kwargs)
         recorded = dict(outputs.items())
         if output_attentions:

@@ -200,7 +200,7 @@ class CaptionBeams:
             setattr(part, name, value.images(index) if isinstance(value, Hypotheses) else value[index])
         return part
 
-    def let_go(self, done: Tensor) -> Tensor:
+    def drop_images(self, done: Tensor) -> Tensor:
         """Put aside what was found for images `done` `[B]`, on the CPU; the search goes on without them.
 
         Returns:

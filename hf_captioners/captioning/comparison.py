@@ -27,7 +27,7 @@ from .data_set import caption_data_set
 from .generation_options import options_of_evaluation, with_seed
 from .scoring import MetricSettings, compare_scores, keep_images
 
-LEAST_IMAGES = 30  # for a verdict
+MIN_IMAGES = 30  # for a verdict
 TEMPLATE = "comparison_page.html"
 PAGE_IMAGES, PAGE_SIDE = 200, 360  # images of a page, and their longer side
 SEPARATOR = "+"  # between the captioners of an ensemble
@@ -166,7 +166,7 @@ class Comparison:
     @property
     def has_verdict(self) -> bool:
         """True if there are enough images to call a difference significant."""
-        return len(self.images) >= LEAST_IMAGES
+        return len(self.images) >= MIN_IMAGES
 
     @property
     def ordering(self) -> str:
@@ -254,7 +254,7 @@ class Comparison:
 
 def too_few(images: int) -> str:
     """Return a sentence about images that are too few for a verdict."""
-    return f"{images:,} images are too few for a verdict, expected {LEAST_IMAGES} or more."
+    return f"{images:,} images are too few for a verdict, expected {MIN_IMAGES} or more."
 
 
 def without_verdict(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 WAITING_BATCHES = 2  # batches that a process prepares before the model asks for them
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 SECONDS_BETWEEN_LOOKS = 0.2
 _prepare: Callable[[Any], Any]  # of a process that prepares batches
 
@@ -31,7 +31,7 @@ def workers_for(batches: int, workers: int | None = None) -> int:
     """
     if workers is None:
         processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(max(processors - 1, 1), MOST_WORKERS, batches - 1)
+        return min(max(processors - 1, 1), MAX_WORKERS, batches - 1)
     if workers < 0:
         raise ValueError(f"`workers` is {workers}, expected 0 (no other process) or more.")
     return min(workers, batches)

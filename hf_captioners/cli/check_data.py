@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
 
 
-def gravity(problem: Problem) -> int:
+def severity(problem: Problem) -> int:
     """Return the place of a problem in the list: what stops loading, what costs rows, then what is only unused."""
     order = (
         *("unreadable table", "mixed types", "malformed row", "missing image", "unreadable image"),
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(json.loads(report.to_json()), indent=2))
     else:
-        shown = sorted(report.problems, key=gravity)[: args.show or None]
+        shown = sorted(report.problems, key=severity)[: args.show or None]
         for problem in shown:
             print(printable(str(problem)))
         if len(report.problems) > len(shown):

@@ -173,7 +173,7 @@ def say(line: str) -> None:
 
 def summary(result: "TrainingResult", folder: str | None = None) -> str:
     """Return the lines that are printed after training on a folder."""
-    from hf_captioners.captioning.comparison import LEAST_IMAGES, too_few
+    from hf_captioners.captioning.comparison import MIN_IMAGES, too_few
     from hf_captioners.data.held_out import FILE
 
     output_dir = result.trainer.args.output_dir
@@ -188,7 +188,7 @@ def summary(result: "TrainingResult", folder: str | None = None) -> str:
         when = f"at epoch {best['epoch']:g}" if best["step"] else "of the initial model, not improved by training"
         lines.append(f"Best evaluation, {when}: {metrics}.")
         rows = result.trainer.eval_dataset
-        if hasattr(rows, "__len__") and not isinstance(rows, Mapping) and len(rows) < LEAST_IMAGES:
+        if hasattr(rows, "__len__") and not isinstance(rows, Mapping) and len(rows) < MIN_IMAGES:
             lines.append(too_few(len(rows)))
     elif folder is not None and Path(output_dir, FILE).exists():
         lines.append(f"Score it on held-out images: hf-captioners evaluate {output_dir} {folder} --split held_out")

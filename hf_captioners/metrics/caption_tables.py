@@ -23,7 +23,7 @@ GZIP_FLOOR, GZIP_RATIO = 64 * 2**20, 32
 MAX_FILE_BYTES = 4 * 2**30  # of a file that is read as a whole
 READ_BYTES = 2**20  # at a time: one large read takes its memory at once
 MAX_LINE_BYTES = 64 * 2**20
-MOST_LEVELS = 20  # of lists and objects in a row
+MAX_LEVELS = 20  # of lists and objects in a row
 # Lines of Flickr's token files: name#k, then a TAB or spaces, then the caption.
 NUMBERED = re.compile(r"^(?P<name>.+?)#\d+(?: *\t| +)(?P<caption>.*)$")
 Numbered = tuple[int, dict[str, Any]]
@@ -144,8 +144,8 @@ def row_fault(row: Any, byte_names: bool = False) -> str | None:
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             return f"a whole number of {value.bit_length()} bits does not fit into 64"
         elif isinstance(value, (Mapping, list, tuple)):
-            if depth >= MOST_LEVELS:
-                return f"it is nested more than {MOST_LEVELS} levels deep"
+            if depth >= MAX_LEVELS:
+                return f"it is nested more than {MAX_LEVELS} levels deep"
             if isinstance(value, Mapping):
                 waiting += [(key, depth + 2) for key in value]
                 value = value.values()

@@ -18,7 +18,7 @@ from hf_captioners._version import __version__
 from hf_captioners.architectures import Architecture, Purpose
 from hf_captioners.inert_text import inert_text
 from hf_captioners.loading import architecture_of, load_captioner, require_merged
-from hf_captioners.modeling.layers_transformer import TextDecoder
+from hf_captioners.modeling.layers_transformer import TransformerTextDecoder
 from hf_captioners.names import did_you_mean
 from hf_captioners.output_files import as_json, new_folder, require_new_folder, write_text
 from hf_captioners.processing.image_processing_captioning import _ImageSteps
@@ -192,7 +192,7 @@ def captioner_facts(model: Any, processor: Any, architecture: Architecture, weig
 
 def positions_of_decoder(model: Any) -> int | None:
     """Return the largest number of tokens that the decoder reads; None if there is no limit."""
-    decoders = [module for module in model.modules() if isinstance(module, TextDecoder)]
+    decoders = [module for module in model.modules() if isinstance(module, TransformerTextDecoder)]
     found = [module.position_embedding.num_embeddings - module.first_position for module in decoders]
     return min(found, default=None)
 

@@ -11,7 +11,7 @@ from .text_files import TextChange, TextFiles
 
 KEEP, REJECT, TYPE = "keep", "reject", "type"
 NAMES_OF_CHANGES = {KEEP: "keeping the captions", REJECT: "rejecting the image", TYPE: "the change of the text"}
-MOST_CHANGES = 1_000  # that can be undone
+MAX_CHANGES = 1_000  # that can be undone
 NOTHING = StoredCaptions([], False)
 
 
@@ -57,7 +57,7 @@ class Corrections:
 
     def __init__(self, table: ReviewTable, text_files: TextFiles | None = None) -> None:
         self.table, self.text_files, self.drafts = table, text_files, Drafts(table.folder)
-        self.done: deque[Change] = deque(maxlen=MOST_CHANGES)
+        self.done: deque[Change] = deque(maxlen=MAX_CHANGES)
         self.undone: list[Change] = []
         self.times: dict[int, float] = {}
 

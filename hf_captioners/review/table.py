@@ -34,7 +34,7 @@ from hf_captioners.output_files import (
 )
 
 TABLE = "metadata.jsonl"
-MOST_CAPTIONS, LONGEST_CAPTION = 20, 2_000
+MAX_CAPTIONS, LONGEST_CAPTION = 20, 2_000
 
 
 class ChangedCaptionsError(Exception):
@@ -381,10 +381,10 @@ def checked_captions(captions: Sequence[Any], may_be_none: bool = False) -> list
         return texts
     if not texts:
         raise ValueError("There is no caption. Write one, or skip the image.")
-    if len(texts) > MOST_CAPTIONS or max(map(len, texts)) > LONGEST_CAPTION:
+    if len(texts) > MAX_CAPTIONS or max(map(len, texts)) > LONGEST_CAPTION:
         raise ValueError(
             f"There are {len(texts)} captions of up to {max(map(len, texts)):,} characters, expected at most "
-            f"{MOST_CAPTIONS} of up to {LONGEST_CAPTION:,}."
+            f"{MAX_CAPTIONS} of up to {LONGEST_CAPTION:,}."
         )
     if any(storable(text) != text for text in texts):
         raise ValueError("A caption has characters that cannot be stored as UTF-8.")

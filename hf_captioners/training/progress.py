@@ -217,7 +217,7 @@ class ReadableLog(TrainerCallback):
             self.say(line)
 
 
-def narrate(trainer: Trainer, say: Say, started_from: str) -> None:
+def log_progress(trainer: Trainer, say: Say, started_from: str) -> None:
     """Say what the run will do, and then its time and its figures."""
     for line in describe_run(trainer, started_from):
         say(line)

@@ -32,7 +32,7 @@ from .evaluation import MetricResult
 from .few_images import AUTO, NONE, with_recipe
 from .hub_trainer import ADVICE
 from .large_models import with_lora
-from .progress import Say, narrate
+from .progress import Say, log_progress
 from .resume import STATE, last_complete_checkpoint, require_complete
 from .scst.arguments import NEW_PARTS, SCSTArguments
 from .scst.start import last_scst_checkpoint
@@ -205,7 +205,7 @@ def train_captioner(
         if data_arguments.held_out is not None and is_main:
             data_arguments.held_out.save(output)
         if say is not _say_nothing:
-            narrate(trainer, say, start.model_arguments.description)
+            log_progress(trainer, say, start.model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
             written = known_test_metrics(output, test, variants, tokenizer) if result.had_finished else None

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from hf_captioners.captioning.comparison import LEAST_IMAGES, Comparison, System
+from hf_captioners.captioning.comparison import MIN_IMAGES, Comparison, System
 from hf_captioners.cli import main
 from hf_captioners.metrics.caption_files import MatchedCaptions
 from tests.tiny_families import write_family
@@ -94,12 +94,12 @@ def systems(count):
     ]
 
 
-@pytest.mark.parametrize("count", [LEAST_IMAGES - 1, LEAST_IMAGES])
+@pytest.mark.parametrize("count", [MIN_IMAGES - 1, MIN_IMAGES])
 def test_a_verdict_needs_images(count):
     comparison = Comparison(systems(count))
     (result,) = comparison.figures["comparisons"]
     assert result["metrics"]["cider_d"]["difference"] > 1
-    assert ("significant" in result["metrics"]["cider_d"]) == (count >= LEAST_IMAGES)
+    assert ("significant" in result["metrics"]["cider_d"]) == (count >= MIN_IMAGES)
 
 
 def test_the_most_different_come_first():

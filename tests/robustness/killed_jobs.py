@@ -37,7 +37,7 @@ from .watched_files import watch_opens
 
 WALL_SECONDS = 900.0
 TOLERANCE = 1e-6
-MOST_SERIES = 5  # a job that ends before a random moment is begun anew
+MAX_SERIES = 5  # a job that ends before a random moment is begun anew
 Outputs = dict[str, bytes]
 
 
@@ -80,7 +80,7 @@ def kill_and_resume(job: Job, material: Any, rng: random.Random, folder: Path) -
     moments: list[str] = []
     span = seconds if job.kills <= 3 else 1.2 * seconds / job.kills  # so that the last kills find a job at work
     reason, killed = "", folder / "killed"
-    for _ in range(MOST_SERIES):
+    for _ in range(MAX_SERIES):
         fresh(killed)
         ended = None
         while ended is None and len(moments) < job.kills:

@@ -79,7 +79,7 @@ PLANTED = {
     ),
     "changed data": ("edited data", {"training.data_record.changes_between": lambda *_: []}),
 }
-MOST_ATTEMPTS = 60
+MAX_ATTEMPTS = 60
 
 
 @pytest.mark.parametrize("fault", PLANTED)
@@ -88,12 +88,12 @@ def test_a_planted_fault_is_found(fault, material, tmp_path, monkeypatch):
     ATTACKS[name].prepare(material)
     for place, value in changes.items():
         monkeypatch.setattr(f"hf_captioners.{place}", value)
-    for number in range(MOST_ATTEMPTS):
+    for number in range(MAX_ATTEMPTS):
         folder = tmp_path / str(number) / "attack"
         folder.mkdir(parents=True)
         if ATTACKS[name].run(material, f"planted/{fault}/{number}", folder).kind == FAILED:
             return
-    raise AssertionError(f"{MOST_ATTEMPTS} attacks did not find it")
+    raise AssertionError(f"{MAX_ATTEMPTS} attacks did not find it")
 
 
 def test_the_folder_may_be_relative(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from hf_captioners import work_progress
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments
-from hf_captioners.training.progress import TimeEstimate, describe_run, narrate, readable
+from hf_captioners.training.progress import TimeEstimate, describe_run, log_progress, readable
 from hf_captioners.training.rewards.weighted_sum import checked
 from hf_captioners.training.starting import ModelArguments, require_own_tokenizer
 from hf_captioners.work_progress import duration
@@ -28,7 +28,7 @@ def test_a_run_says_what_it_will_do_and_what_it_reaches(make_captioner, processo
         eval_dataset=scenes["validation"],
         processing_class=processor,
     )
-    narrate(trainer, lines.append, ModelArguments(language_model="my_gpt2", vision_model="my_vit").description)
+    log_progress(trainer, lines.append, ModelArguments(language_model="my_gpt2", vision_model="my_vit").description)
     said = "\n".join(lines)
     assert "from my_gpt2 and my_vit; everything else is new" in said
     assert "Training on 12 images with 60 captions; evaluated on 6 images." in said
@@ -59,7 +59,7 @@ def test_a_line_a_minute_where_there_is_no_terminal(make_captioner, processor, s
     )
     trainer = CaptioningTrainer(make_captioner(), arguments, processing_class=processor, train_dataset=scenes["train"])
     capsys.readouterr()
-    narrate(trainer, lines.append, "x")
+    log_progress(trainer, lines.append, "x")
     trainer.train()
     assert sum(line.startswith("training: ") and " of 12 steps after " in line for line in lines) in range(2, 6)
     assert " of 12 steps" in "".join(lines) and "/12 [" not in capsys.readouterr().err
