@@ -169,8 +169,9 @@ class CaptionGenerationMixin(GenerationMixin):
         log.
 
         Args:
-            weights: number format of the copies: `"float32"` (equal results up to rounding), `"bfloat16"`, or
-                `"int8"`, with one scale for each output and for each row of the input.
+            weights: number format of the copies: `"float32"` (equal results up to rounding), `"float16"` (inputs and
+                sums in float32), `"bfloat16"`, or `"int8"`, with one scale for each output and for each row of the
+                input.
             drop_plain: free the plain weights that nothing else reads. The captioner then only generates: it can be
                 neither trained, saved, copied nor restored.
 

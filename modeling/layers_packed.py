@@ -1,8 +1,8 @@
 """Linear layers with packed weights, for generation on a CPU.
 
-oneDNN computes products of few rows faster with weights that it has rearranged for itself ("packed"). PyTorch
-rearranges them at every call; these layers do it once. The operators are private ones of PyTorch and are used in this
-file only: where one is missing or fails, the layer computes as before.
+oneDNN and FBGEMM compute products of few rows faster with weights that they have rearranged for themselves ("packed").
+PyTorch rearranges them at every call; these layers do it once. The operators are private ones of PyTorch and are used
+in this file only: where one is missing or fails, the layer computes as before.
 """
 
 from collections.abc import Callable, Iterator
@@ -48,6 +48,22 @@ def pack_bfloat16(weight: Tensor) -> Product:
     return product
 
 
+def pack_float16(weight: Tensor) -> Product:
+    """Return the product with a weight `[out, in]` in float16; inputs, sums and the bias are in float32.
+
+    A weight with values that float16 does not have is packed as it is.
+    """
+    if weight.abs().amax() > torch.finfo(torch.float16).max:
+        return pack_float32(weight)
+    packed = torch.ops.quantized.linear_prepack_fp16(weight, None)
+
+    def product(states: Tensor, bias: Tensor | None) -> Tensor:
+        output = torch.ops.quantized.linear_dynamic_fp16(states, packed)
+        return output if bias is None else output.add_(bias)
+
+    return product
+
+
 def pack_int8(weight: Tensor) -> Product:
     """Return the product with a weight `[out, in]` in 8 bits (7 without VNNI), one scale for each output.
 
@@ -74,6 +90,7 @@ def pack_int8(weight: Tensor) -> Product:
 
 PACKING: dict[str, Callable[[Tensor], Product]] = {
     "float32": pack_float32,
+    "float16": pack_float16,
     "bfloat16": pack_bfloat16,
     "int8": pack_int8,
 }

@@ -349,7 +349,7 @@ class LinearOutput(nn.Module):
 
 
 class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
-    """LSTM decoder without the projection to the vocabulary."""
+    """Decoder of Show, Attend and Tell: LSTM layers, soft or hard attention, and an output layer; no LM head."""
 
     main_input_name = "input_ids"
     _input_embed_layer = "embedding"

@@ -71,7 +71,7 @@ class CaptioningTransformerEncoder(CaptioningTransformerPreTrainedModel, Caption
 
     @staticmethod
     def make_layer(config: CaptioningTransformerConfig) -> TransformerEncoderLayer:
-        """Return a new layer."""
+        """Build an encoder layer (self-attention and feed-forward network) from the configuration."""
         attention = MultiHeadAttention(
             config,
             config.hidden_size,

@@ -315,7 +315,7 @@ class RecordingBeams(CaptionBeams):
         self.record = both.select(both.scores.topk(self.num_beams, dim=-1).indices)
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """Return the best hypotheses of the record."""
+        """Return the `num_return_sequences` best recorded hypotheses of every image, one row for each."""
         return self.record.select(
             torch.arange(num_return_sequences, device=self.alive.device).expand(len(self.alive), -1)
         ).flatten()
@@ -473,7 +473,7 @@ class ShrinkingFinishedBeams(ShrinkingBeams):
         return ranked + self.CUT * ~torch.isin(self.rows_held.tokens[..., -1], self.eos_token_ids)
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """Return the best hypotheses of the record, with their scores before lowering."""
+        """Return the best recorded hypotheses of every image, scored without the penalty of unfinished captions."""
         found = super().finish(num_return_sequences)
         lengths = (found.parents >= 0).sum(-1)
         found.scores = found.token_logprobs.sum(-1) / lengths**self.length_penalty

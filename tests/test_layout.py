@@ -147,7 +147,7 @@ def test_architectures_do_not_import_each_other():
 
 
 def test_test_files_do_not_import_each_other():
-    """What several of them need lies in a module of its own, or is a fixture."""
+    """Helpers that several of them need lie in modules of their own, or are fixtures."""
     importing = {}
     for path in (ROOT / "tests").rglob("*.py"):
         names = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]

@@ -253,7 +253,7 @@ class Comparison:
 
 
 def too_few(images: int) -> str:
-    """Return a sentence about images that are too few for a verdict."""
+    """Return the message that images are too few for a verdict."""
     return f"{images:,} images are too few for a verdict, expected {MIN_IMAGES} or more."
 
 

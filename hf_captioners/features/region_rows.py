@@ -37,7 +37,7 @@ class RegionRows:
 
 
 def require_stored_rows(store: FeatureStore, extractor: str, keys: Sequence[str]) -> RegionRows:
-    """Return the rows of a feature store after checking its extractor and that every row is stored.
+    """Return the stored region features by data set row, after checking the extractor and that no image is missing.
 
     Args:
         store: a feature store.

@@ -204,7 +204,7 @@ class ReviewTable:
     def keep(
         self, number: int, captions: Sequence[Any], shown: Sequence[str] | None = None, rejected: bool = False
     ) -> RowChange:
-        """Write the captions of an image.
+        """Write the captions of an image, or its rejection, to `metadata.jsonl`, and return the change of its lines.
 
         A row of the image that is there keeps its other columns, and its form: a list, or a caption a row. Of several
         rows each keeps its own columns, in their order.

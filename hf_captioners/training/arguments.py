@@ -20,7 +20,7 @@ STATISTICS = ("distinct", "length", "length_ratio", "bad_endings")
 
 
 def require_best_metric(name: str, metrics: Sequence[Any]) -> None:
-    """Check that evaluations compute a metric.
+    """Check that evaluations compute `metric_for_best_model`: a score of `eval_metrics`, the loss or a statistic.
 
     Args:
         name: `metric_for_best_model`, with or without `eval_`.

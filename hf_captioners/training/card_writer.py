@@ -153,7 +153,7 @@ class CardWriter(TrainerCallback):
         )
 
     def _note_image(self, name: str, images: CaptionedImages, row: int) -> str | None:
-        """Return the file name of the small copy of an image; None for stored regions, which have no image."""
+        """Note a sample image for the card and return the file name of its copy; None for stored regions."""
         if images.image_column == REGIONS:
             return None
         name = re.sub(r"\W", "_", name)
