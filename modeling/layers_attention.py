@@ -81,7 +81,12 @@ def create_region_mask(config: Any, queries: Tensor, regions: Tensor, region_mas
     if region_mask is None:
         return None
     return create_bidirectional_mask(
-        config=config, inputs_embeds=queries, attention_mask=region_mask, encoder_hidden_states=regions
+        config=config,
+        inputs_embeds=queries,
+        attention_mask=region_mask,
+        encoder_hidden_states=regions,
+        # Whether no region is hidden decides if there is a mask at all: on a GPU, its values would be waited for.
+        allow_is_bidirectional_skip=queries.device.type == "cpu",
     )
 
 

@@ -1,14 +1,18 @@
-"""Checks of adapters, offloading, compilers and exporters."""
+"""Checks of adapters, offloading, waiting for a device, compilers and exporters."""
+
+from contextlib import nullcontext
 
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig, QuantoConfig, TorchAoConfig
 from transformers.pytorch_utils import Conv1D
 
+from hf_captioners.training.scst.sampling import CaptionSampling
 from tests.comparisons import assert_computed_alike
 
-from .common_case import TOKENS, WAYS_IN, CaptionerCase, assert_close, both_inputs, clone
+from .common_case import IMAGES, TOKENS, WAYS_IN, CaptionerCase, assert_close, both_inputs, clone
 from .common_training import assert_same_gradients, gradients_of
+from .pretended_device import DEVICE, is_there, pretended_device, put
 
 
 class AdapterChecks(CaptionerCase):
@@ -155,6 +159,60 @@ class PlacementChecks(CaptionerCase):
         assert set(model._no_split_modules) <= {type(module).__name__ for module in model.modules()}
 
 
+class WaitChecks(CaptionerCase):
+    """A GPU is waited for once in a training forward, and once in each step of a search."""
+
+    STEPS, BESIDES = 6, 8
+
+    @pytest.mark.parametrize(("way_in", "captions"), [("pixels", 1), ("regions", 3)])
+    def test_training_forward_waits_once(self, model, way_in, captions):
+        """For the check of the values of features; gradients, loss and everything else need none."""
+        model, inputs = put(clone(model).train()), put(self.inputs(way_in))
+        labels = put(self.labels(model, rows=captions * IMAGES))
+        with pretended_device() as device:
+            model(**inputs, labels=labels).loss.backward()
+        assert sum(device.waits.values()) == 1 and not device.copies, (device.waits, device.copies)
+
+    @both_inputs
+    def test_a_search_waits_once_a_step(self, model, way_in):
+        """No step copies numbers of the host; those of the configuration are copied before the first one."""
+        model, inputs = put(clone(model)), put(self.inputs(way_in))
+        options = {"num_beams": 3, "min_new_tokens": self.STEPS, "max_new_tokens": self.STEPS}
+        with pretended_device() as device:
+            tokens = model.generate(**inputs, **options)
+        assert is_there(tokens) and sum(device.waits.values()) <= self.STEPS + self.BESIDES, device.waits
+        if way_in == "pixels":
+            return
+        with pretended_device() as longer:
+            model.generate(**inputs, **{name: 2 * count if "new" in name else 3 for name, count in options.items()})
+        assert longer.copies == device.copies
+        assert sum((longer.waits - device.waits).values()) <= self.STEPS, longer.waits - device.waits
+
+    def test_the_scoring_pass_waits_twice(self, model):
+        """Of self-critical training: for the check of the features, and for the number of sampled tokens."""
+        model, inputs = put(clone(model).train()), put(self.inputs("regions"))
+        sampling = CaptionSampling(model, model, self.make_processor(), self.STEPS)
+        with pretended_device() as device:
+            samples = sampling.multinomial(inputs, nullcontext(), 2, 1.0, with_dropout=False)
+        with pretended_device() as device:
+            logits, _ = sampling.logits(model, inputs, samples)
+            logits.logsumexp(-1).mean().backward()
+        assert sum(device.waits.values()) <= 2, device.waits
+
+    def test_a_wait_is_counted(self, model):
+        """Otherwise these checks could not fail."""
+        layer = next(module for module in clone(model).modules() if isinstance(module, torch.nn.Linear))
+        states = put(torch.randn(2, layer.in_features))
+        with pretended_device() as device:
+            output = put(layer)(states)
+            assert output.device == DEVICE and not device.waits
+            assert output.sum().item() == output.cpu().sum().item() and not is_there(output.cpu())
+            output[output > 0]
+            with pytest.raises(AssertionError, match="two devices"):
+                output + torch.ones(2, 1)
+        assert sum(device.waits.values()) == 4, device.waits
+
+
 class CompilerChecks(CaptionerCase):
     """Check 29 of the common suite."""
 
@@ -172,7 +230,7 @@ class CompilerChecks(CaptionerCase):
     def test_compiled_gradients(self, model, way_in):
         inputs = {**self.inputs(way_in), "labels": self.labels(model)}
         compiled, expected = clone(model), clone(model)
-        torch.compile(compiled, backend="aot_eager")(**inputs).loss.backward()
+        torch.compile(compiled, fullgraph=True, backend="aot_eager")(**inputs).loss.backward()
         expected(**inputs).loss.backward()
         assert_same_gradients(gradients_of(compiled), gradients_of(expected))
 

@@ -74,12 +74,18 @@ PLANTED = {
         "two writers",
         {
             "review.table.only_writer_of": lambda *_: contextlib.nullcontext(),
-            "output_files._state_of": lambda path: (1,) if path.exists() else None,
+            "output_files._state_of": lambda path: slow_state(path),
         },
     ),
     "changed data": ("edited data", {"training.data_record.changes_between": lambda *_: []}),
 }
 MAX_ATTEMPTS = 60
+
+
+def slow_state(path):
+    """The same state for all files; the pause before a table is replaced lets other writers come between."""
+    time.sleep(0.01)
+    return (1,) if path.exists() else None
 
 
 @pytest.mark.parametrize("fault", PLANTED)
