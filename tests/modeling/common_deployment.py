@@ -1,5 +1,6 @@
 """Checks of adapters, offloading, waiting for a device, compilers and exporters."""
 
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -215,6 +216,13 @@ class WaitChecks(CaptionerCase):
 
 class CompilerChecks(CaptionerCase):
     """Check 29 of the common suite."""
+
+    @pytest.fixture(autouse=True)
+    def forget_compiled(self):
+        """All captioners share methods, which are compiled for a few classes at most."""
+        yield
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("way_in", "backend"), [("pixels", "aot_eager"), ("regions", "inductor")])
