@@ -35,8 +35,6 @@ LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
 class ETACase(CaptionerCase):
     """Two layers each, with a detector of nine words."""
 
-    returns_used_cross_attentions = False
-
     def make_config(self, **fields):
         detector = {"words": WORDS, "region_feature_size": FEATURE_SIZE, "hidden_sizes": [6], "initial_bias": 0.0}
         tokens = [*range(SPECIAL, SPECIAL + len(NOUNS)), -1]
@@ -160,6 +158,8 @@ def test_attention_over_attributes(case):
     only = case.make_model(attn_implementation="eager", fusion="semantic_only")
     with pytest.raises(ValueError, match="attends to no regions; `attribute_maps`"):
         only.attention_maps(sequences, **inputs)
+    with pytest.raises(ValueError, match="attends to no regions"):
+        only.relevance_maps(sequences, **inputs)
     with pytest.raises(ValueError, match="reads no attributes"):
         case.make_model(fusion="visual_only").attribute_maps(sequences, **inputs)
     with pytest.raises(ValueError, match="has no gate, expected 'entangled'"):
