@@ -22,5 +22,12 @@ def test_page(captioner, images, tmp_path, monkeypatch):  # noqa: F811
         assert main(shlex.split(line)[1:]) == 0
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     exec(compile(code, "explanations.md", "exec"), {})
-    written = {"photo.attention.png", "photo.relevance.png", "photo.svg", "explanations.html", "photo.attention.pdf", "photo.html"}
+    written = {
+        "photo.attention.png",
+        "photo.relevance.png",
+        "photo.svg",
+        "explanations.html",
+        "photo.attention.pdf",
+        "photo.html",
+    }
     assert written <= {path.name for path in tmp_path.iterdir()}
