@@ -65,8 +65,8 @@ def section(outcomes: dict[str, Any]) -> str:
         "|---|---|",
         *(f"| {count} | {reason} |" for reason, count in outcomes["skipped"]),
         "",
-        "These tests run and fail, because captioners lack what they assume. "
-        "`tests/transformers_suite/not_applicable.py` lists them; a test that passes in spite of its entry fails the run.",
+        "These tests run and fail, because captioners lack what they assume. `not_applicable.py` of "
+        "`tests/transformers_suite` lists them; a test that passes in spite of its entry fails the run.",
         "",
         "| test | suite | architectures | what is missing |",
         "|---|---|---|---|",
