@@ -4,8 +4,8 @@
 
 A small captioner is trained on drawn scenes. Then captions of other scenes are explained (`explain_caption`), and the
 attention of every noun is compared with the pixels of the object that it names, which are known; so is its relevance
-(attention times gradient). Three figures are chance: even attention to all regions; the same attention over the objects
-of other scenes; and, in scenes with two groups of objects, the share of the other group. Results are added to
+(attention times gradient). Three figures are chance: even attention to all regions; the same attention over the
+objects of other scenes; and, in scenes with two groups of objects, the share of the other group. Results are added to
 `benchmarks/results/attention_on_objects.json`, so that the architectures may be measured one by one.
 """
 
