@@ -467,8 +467,8 @@ def relevance_on_objects(runs: dict) -> list[str]:
         *lines,
         "",
         f"Relevance lies on the named object more than attention does in {len(above)} of {len(both)} captioners, and "
-        f"less in {len(below)} (the attention is outside of the interval of the relevance). By relevance, {len(tells)} "
-        "tell the named group from the other one.",
+        f"less in {len(below)} (the attention is outside of the interval of the relevance). By relevance, "
+        f"{len(tells)} of {len(both)} tell the named group from the other one.",
         "",
     ]
 
