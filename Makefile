@@ -83,13 +83,13 @@ test-newest:  ## run the fast tests on the newest versions: TRANSFORMERS=git+htt
 	$(NEWEST_PY) $(PYTEST)
 
 # The tests have a configuration of their own: theirs are unittest classes with subtests, and ours are not collected.
-test-transformers:  ## run transformers' own common tests on all captioners; ARGS="-k visualgpt", TRANSFORMERS=transformers==5.24.0
+test-transformers:  ## run transformers' own common tests on all captioners; ARGS="-k visualgpt", TRANSFORMERS=transformers==5.24.0, OUTCOMES=FILE
 	test -x $(SUITE_PY) || $(PYTHON) -m venv $(SUITE)
 	$(SUITE_PY) -m pip install --quiet --disable-pip-version-check uv
 	$(SUITE_PY) -m uv pip install --quiet --python $(SUITE_PY) --upgrade -e ".[test]" "$(TRANSFORMERS)" "parameterized>=0.9" "psutil>=7"
 	$(SUITE_PY) -m tests.transformers_suite.distribution $(SUITE)/suite
 	PYTHONPATH="$(CURDIR)/$(SUITE)/suite" $(SUITE_PY) $(PYTEST) -c tests/transformers_suite/pytest.ini --rootdir . \
-		--confcutdir tests/transformers_suite tests/transformers_suite/captioners.py $(ARGS)
+		--confcutdir tests/transformers_suite tests/transformers_suite/captioners.py $(if $(OUTCOMES),--outcomes $(OUTCOMES)) $(ARGS)
 
 test-extras: $(EXTRAS:%=test-extra-%) test-without-torch  ## run the tests of each extra in an environment of its own, .venv-extra-NAME
 

@@ -21,16 +21,18 @@ class FoldedRows(NamedTuple):
     """Attention weights of K * T queries per image in the form of text rows, whose gradients `retain_grad()` keeps."""
 
     images: int  # B
-    length: int  # T
+    length: int | None  # T; None: one query a row, without an axis for it
     levels: int | None = None  # N on the head axis, for which the weights have an axis of their own; None: no axis
 
     def unfold(self, weights: Tensor) -> Tensor:
         """Reshape `[B, N * H, K * T, R]` to `[B * K, N, H, T, R]`."""
-        weights = weights.unflatten(2, (-1, self.length)).transpose(1, 2).flatten(0, 1)  # [B * K, N * H, T, R]
+        weights = weights.unflatten(2, (-1, self.length or 1)).transpose(1, 2).flatten(0, 1)  # [B * K, N * H, T, R]
+        weights = weights[:, :, 0] if self.length is None else weights
         return weights if self.levels is None else weights.unflatten(1, (self.levels, -1))
 
     def fold(self, weights: Tensor) -> Tensor:
         """Reshape `[B * K, N, H, T, R]` to `[B, N * H, K * T, R]`."""
+        weights = weights[..., None, :] if self.length is None else weights
         return weights.flatten(1, -3).unflatten(0, (self.images, -1)).transpose(1, 2).flatten(2, 3)
 
 

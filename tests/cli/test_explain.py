@@ -89,6 +89,36 @@ def test_from_python(word_captioner, images):
     np.testing.assert_allclose(again.maps, explanation.maps, atol=1e-5)
 
 
+def test_relevance(captioner, images, tmp_path, monkeypatch, capsys):
+    """Gradient times attention, in files of its own and with a legend of its own; hard attention has none."""
+    monkeypatch.chdir(tmp_path)
+    typed = ["explain", str(images / "scene_000.png"), "--model", captioner, "--caption", "two red stars"]
+    assert main([*typed, "--method", "relevance"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"scene_000.relevance.png"}
+    for method, legend in (("attention", "even attention to"), ("relevance", "even relevance of")):
+        assert main([*typed, "--method", method, "--output", "page.html", "--overwrite"]) == 0
+        assert legend in (tmp_path / "page.html").read_text()
+        assert main([*typed, "--method", method, "--output", "maps.svg", "--overwrite"]) == 0
+        assert legend in (tmp_path / "maps.svg").read_text()
+    model, processor = load_explainable(captioner)
+    found, attention = (
+        explain_caption(model, processor, images / "scene_000.png", "two red stars", method=method)
+        for method in ("relevance", "attention")
+    )
+    assert found.method == "relevance" and found.maps.shape == attention.maps.shape
+    assert not np.allclose(found.maps, attention.maps, atol=1e-3)
+    sums = found.maps.sum(axis=1)
+    assert ((sums <= 1 + 1e-5) & (found.maps.min(axis=1) >= 0)).all() and sums.max() > 0.3
+    with pytest.raises(ValueError, match="`method` is 'gradient', expected 'attention' or 'relevance'"):
+        explain_caption(model, processor, images / "scene_000.png", method="gradient")
+
+
+def test_relevance_of_hard_attention(word_captioner, images, capsys):
+    typed = ["explain", str(images / "scene_000.png"), "--model", word_captioner, "--method", "relevance"]
+    assert main([*typed, "--locations"]) == 2
+    assert "`location_decoding='argmax'` uses single regions" in capsys.readouterr().err
+
+
 def test_missing_image(captioner, capsys):
     assert main(["explain", "none.jpg", "--model", captioner]) == 2
     assert "there is no file or folder none.jpg" in capsys.readouterr().err

@@ -28,8 +28,6 @@ LAYERS = {"encoder_layers": 2, "decoder_layers": 2}
 class ETACase(CaptionerCase):
     """Two layers each, with a detector of nine words."""
 
-    returns_used_cross_attentions = False
-
     def make_config(self, **fields):
         detector = {"words": WORDS, "region_feature_size": FEATURE_SIZE, "hidden_sizes": [6], "initial_bias": 0.0}
         tokens = [*range(SPECIAL, SPECIAL + len(NOUNS)), -1]

@@ -14,8 +14,6 @@ HARD = {"attention_type": "hard", "location_sampling_probability": 1.0}
 class ShowAttendTellCase(CaptionerCase):
     """LSTM layer as wide as the word embeddings, so that both can share a matrix."""
 
-    returns_used_cross_attentions = False
-
     def make_config(self, **fields):
         sizes = {"vocab_size": VOCABULARY, "embedding_size": 20, "hidden_size": 20, "attention_size": 16}
         plain = {"doubly_stochastic_weight": 0.0, "dropout": 0.1}

@@ -119,6 +119,8 @@ def test_attention_over_attributes(case):
     only = case.make_model(attn_implementation="eager", fusion="semantic_only")
     with pytest.raises(ValueError, match="attends to no regions; `attribute_maps`"):
         only.attention_maps(sequences, **inputs)
+    with pytest.raises(ValueError, match="attends to no regions"):
+        only.relevance_maps(sequences, **inputs)
     with pytest.raises(ValueError, match="reads no attributes"):
         case.make_model(fusion="visual_only").attribute_maps(sequences, **inputs)
     with pytest.raises(ValueError, match="has no gate, expected 'entangled'"):

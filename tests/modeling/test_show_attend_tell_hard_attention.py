@@ -63,6 +63,15 @@ def test_half_and_half_rule(unit, expected):
     assert shares == expected if expected else all(0.3 < share < 0.7 for share in shares)
 
 
+def test_relevance_needs_the_expectation():
+    case, model = TestHardAttention(), hard_model()
+    inputs, sequences = case.inputs("regions"), case.captions(model)
+    assert model.relevance_maps(sequences, **inputs).sum() > 0
+    model.config.location_decoding = "argmax"
+    with pytest.raises(ValueError, match=r"'argmax'` uses single regions: .*location_decoding = \"expectation\""):
+        model.relevance_maps(sequences, **inputs)
+
+
 def test_decoding_rules_of_hard_attention():
     """The expectation is soft attention; argmax and sampling use one region."""
     case = TestHardAttention()
