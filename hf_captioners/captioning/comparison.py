@@ -17,6 +17,7 @@ from datasets import Dataset
 from hf_captioners.data.held_out import FILE as HELD_OUT_FILE
 from hf_captioners.data.held_out import HeldOut
 from hf_captioners.data.schema import IMAGE
+from hf_captioners.data.training_images import TrainingImages
 from hf_captioners.metrics import caption_health
 from hf_captioners.metrics.caption_files import CaptionTable, MatchedCaptions, match_captions, read_captions
 from hf_captioners.metrics.caption_tokenizers import caption_tokenizer
@@ -106,7 +107,8 @@ def system_of(
 def without_trained(sources: Sequence[str], rows: Dataset) -> tuple[Dataset, dict[str, str]]:
     """Leave out the images that a captioner is known to be trained on.
 
-    A captioner that `hf-captioners train` trained on a part of this data set names the images that it held out.
+    A captioner that `hf-captioners train` trained names its images in `training_images.json`. Earlier versions wrote
+    only those that they held out: then all others of this data set count as trained on.
 
     Args:
         sources: see `system_of`.
@@ -119,19 +121,40 @@ def without_trained(sources: Sequence[str], rows: Dataset) -> tuple[Dataset, dic
         ValueError: no image is left.
     """
     kept, known = set(rows["image_id"]), {}
+    left_out: dict[str, set[str]] = {}
     for source in sources:
         known[source] = "unknown"
         for member in [source] if Path(source).exists() else source.split(SEPARATOR):
-            if not Path(member, HELD_OUT_FILE).is_file():
-                continue
-            held_out = set(HeldOut.load(member).image_ids)
-            if held_out & set(rows["image_id"]):
-                known[source] = f"{len(set(rows['image_id']) - held_out):,} images left out"
-                kept &= held_out
+            trained = _trained_on(member, rows)
+            if trained is not None:
+                left_out[source] = left_out.get(source, set()) | trained
+                known[source] = told_of_training(len(left_out[source]))
+                kept -= trained
     if not kept:
         raise ValueError("Each image is one that a captioner was trained on: pass another split or data set.")
     places = [place for place, image in enumerate(rows["image_id"]) if image in kept]
     return rows if len(places) == len(rows) else rows.select(places), known
+
+
+def _trained_on(folder: str, rows: Dataset) -> set[str] | None:
+    """Return the images of rows that a captioner was trained on; None if it is not known."""
+    if not Path(folder).is_dir():
+        return None
+    if (images := TrainingImages.load(folder)) is not None:
+        return images.among(rows)
+    if not Path(folder, HELD_OUT_FILE).is_file():
+        return None
+    held_out, names = set(HeldOut.load(folder).image_ids), set(rows["image_id"])
+    return names - held_out if held_out & names else None
+
+
+def told_of_training(count: int) -> str:
+    """Return what is told of the images of a comparison that a captioner was trained on."""
+    if not count:
+        return "trained on none of these images"
+    return (
+        f"trained on {count:,} more image{'' if count == 1 else 's'}, which {'is' if count == 1 else 'are'} left out"
+    )
 
 
 class Comparison:

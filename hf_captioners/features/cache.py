@@ -1,19 +1,18 @@
 """Cache of the features of a frozen vision model: computed once per image, then read from a feature store.
 
 The cache's directory has one store per extractor (weights, layer, grid, image preparation) and data type. Data sets
-share it: the key of an image is a digest of its bytes, or of path, size and time if it is a file. A build that was
-killed resumes where it stopped.
+share it: the key of an image is a digest of its content. A build that was killed resumes where it stopped.
 """
 
-import hashlib
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Image, List
+from datasets import Dataset
 from transformers import PreTrainedModel
 from transformers.utils import logging
+
+from hf_captioners.data.image_digests import image_digests
 
 from .extraction import GridExtractor, extractor_of
 from .feature_store import STORE_FILE, FeatureStore, StoredKind
@@ -39,25 +38,6 @@ def vision_part(model: PreTrainedModel, processor: Any) -> GridExtractor:
     """Return the vision part of a captioner of this library, with its image preparation."""
     vision = model.model.encoder.vision
     return extractor_of(vision, processor.image_processor, model.config.vision_config.model_type)
-
-
-def image_keys(rows: Dataset) -> list[str]:
-    """Return a digest of each row's image (or views): of its bytes, or of path, size and time if it is a file."""
-    (column,) = rows.column_names
-    kind = Image(decode=False)
-    undecoded = rows.cast_column(column, List(kind) if isinstance(rows.features[column], List) else kind)
-    return [_key(row[column] if isinstance(row[column], list) else [row[column]]) for row in undecoded]
-
-
-def _key(views: Sequence[dict[str, Any]]) -> str:
-    digest = hashlib.sha256()
-    for view in views:
-        if view["bytes"] is not None:
-            digest.update(hashlib.sha256(view["bytes"]).digest())
-        else:
-            status = os.stat(view["path"])
-            digest.update(f"{os.path.realpath(view['path'])}:{status.st_size}:{status.st_mtime_ns};".encode())
-    return digest.hexdigest()
 
 
 class FeatureCache:
@@ -97,7 +77,8 @@ class FeatureCache:
         Raises:
             ValueError: an image cannot be read, or a feature is NaN, infinite or too large for the data type.
         """
-        keys = image_keys(rows)
+        keys = image_digests(rows)
+        assert keys is not None, rows.column_names
         known = FeatureStore(self.folder) if (self.folder / STORE_FILE).is_file() else ()
         missing = len({key for key in keys if key not in known})
         if missing:

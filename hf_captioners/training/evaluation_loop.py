@@ -11,7 +11,6 @@ from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader, Subset
 from torch.utils.data import Dataset as TorchDataset
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, TrainerControl
 from transformers.trainer_utils import speed_metrics
 
@@ -21,6 +20,7 @@ from hf_captioners.features.cache import FeatureCache, can_cache
 from hf_captioners.metrics.caption_tokenizers import CaptionTokenizer
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.processing.image_reading import read_image
+from hf_captioners.work_progress import progress_of
 
 from .collator import CaptionEncoder
 from .evaluation import (
@@ -230,7 +230,7 @@ class CaptionEvaluationTrainer(HubTrainer):
         self.model.eval()
         captions: list[str] = []
         with packed_weights(self.model):
-            for batch in self._own_share(images, "captions"):
+            for batch in self._own_share(images, "captions", "image"):
                 tokens = caption_batch(self.model, batch, config, self.accelerator.autocast(), seed)
                 captions += self.encoder.decode(self.encoder.without_prompt(tokens, batch))
         shares = gather_object([captions]) if self.args.world_size > 1 else [captions]
@@ -255,7 +255,7 @@ class CaptionEvaluationTrainer(HubTrainer):
         """
         self.model.eval()
         total = torch.zeros(2, dtype=torch.float64)  # loss, tokens
-        for batch in self._own_share(CaptionPairs(images, skip_uncaptioned=True), "loss"):
+        for batch in self._own_share(CaptionPairs(images, skip_uncaptioned=True), "loss", "caption"):
             real = batch["labels"] != IGNORED_LABEL
             with self.accelerator.autocast():
                 outputs = self.model(**batch)
@@ -283,7 +283,7 @@ class CaptionEvaluationTrainer(HubTrainer):
             self._evaluated[id(rows)] = rows, CaptionedImages(stored, declared_inputs=self.encoder.declared_inputs)
         return self._evaluated[id(rows)][1]
 
-    def _own_share(self, items: TorchDataset, description: str) -> Any:
+    def _own_share(self, items: TorchDataset, work: str, unit: str) -> Any:
         """Yield the batches of this process's part of a data set, on its device."""
         share = Subset(items, range(self.args.process_index, len(items), self.args.world_size))  # type: ignore[arg-type]
         loader = DataLoader(
@@ -294,5 +294,8 @@ class CaptionEvaluationTrainer(HubTrainer):
             generator=torch.Generator().manual_seed(0),  # leaves the run's own random numbers alone
         )
         hidden = self.args.disable_tqdm or not self.is_local_process_zero()
-        for batch in tqdm(loader, desc=description, leave=False, disable=hidden or None):
-            yield self._prepare_inputs(batch)
+        with progress_of(f"evaluation: {work}", unit, len(share), bool(hidden), leave=False) as progress:
+            for place, batch in enumerate(loader):
+                yield self._prepare_inputs(batch)
+                size = self.args.per_device_eval_batch_size
+                progress.update(min(size, len(share) - place * size))

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from datasets import Dataset, IterableDataset
 from transformers import TrainerCallback, set_seed
 
+from hf_captioners.data.training_images import TrainingImages
 from hf_captioners.hub.card_facts import PublishedFacts
 from hf_captioners.loading import require_supported
 from hf_captioners.metrics import compute_caption_metrics
@@ -202,8 +203,10 @@ def train_captioner(
         trainer.card.changed_data = changed_data
         if test_rows is not None:
             trainer.check_evaluation(test_rows, "test")
-        if data_arguments.held_out is not None and is_main:
-            data_arguments.held_out.save(output)
+        if is_main:
+            if data_arguments.held_out is not None:
+                data_arguments.held_out.save(output)
+            _remember_images(train_rows, output, model_arguments.model, checkpoint)
         if say is not _say_nothing:
             narrate(trainer, say, start.model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
@@ -211,6 +214,14 @@ def train_captioner(
             written = known_test_metrics(output, test, variants, tokenizer) if result.had_finished else None
             result.test_metrics = written or test_captioner(trainer, test_rows, test, reproduces)
     return result
+
+
+def _remember_images(rows: Dataset | IterableDataset, output: Path, start: str | None, checkpoint: str | None) -> None:
+    """Write the images of training, with those of the captioner that it starts from and of the steps before."""
+    if isinstance(rows, IterableDataset):
+        return
+    before = [folder for folder in (start, output if checkpoint is not None else None) if folder is not None]
+    TrainingImages.of(rows).with_those_of(*before).save(output)
 
 
 def _require_attributes_read(attributes: Any, model: Any, processor: Any) -> None:

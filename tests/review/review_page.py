@@ -88,7 +88,7 @@ class ReviewPage:
         return self.browser.find_element(By.ID, name)
 
     def text(self, name):
-        script = "return document.getElementById(arguments[0])?.textContent ?? ''"  # a page that loads has no parts yet
+        script = "return document.getElementById(arguments[0])?.textContent ?? ''"  # none while the page loads
         return self.browser.execute_script(script, name)
 
     @property
@@ -122,6 +122,13 @@ class ReviewPage:
     @property
     def is_wide(self):
         return self.browser.execute_script(TOO_WIDE)
+
+    @property
+    def is_covered(self):
+        """Whether another part of the page, such as the buttons, covers the field with the keyboard."""
+        script = """const field = document.activeElement, box = field.getBoundingClientRect();
+        return field.tagName === 'TEXTAREA' && document.elementFromPoint(box.left + 4, box.bottom - 4) !== field"""
+        return self.browser.execute_script(script)
 
     def wait_shown(self, number=None):
         """Wait until an image is shown, and the keyboard is in its first field."""
