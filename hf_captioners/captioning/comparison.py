@@ -161,20 +161,18 @@ class Comparison:
     """Metrics of several systems on the images that all of them have captioned, and the differences to the first one.
 
     Args:
-        systems: the first one is compared with each of the others.
+        systems: the first one is compared with each of the others, if any.
         settings: metrics. None: the default ones.
 
     Raises:
-        ValueError: there are fewer than two systems, or fewer than two images that all have captioned.
+        ValueError: there are fewer than two images that all have captioned.
     """
 
     def __init__(self, systems: Sequence[System], settings: MetricSettings | None = None) -> None:
         self.settings = settings or MetricSettings()
         shared = set.intersection(*(set(system.matched.images) for system in systems))
-        if len(systems) < 2 or len(shared) < 2:
-            raise ValueError(
-                f"{len(systems)} systems have {len(shared)} images in common, expected two or more of both."
-            )
+        if len(shared) < 2:
+            raise ValueError(f"{len(systems)} systems have {len(shared)} images in common, expected two or more.")
         self.systems = systems
         self.matched = [keep_images(system.matched, shared) for system in systems]
         self.scores = [self.settings.compute(matched) for matched in self.matched]
@@ -205,6 +203,7 @@ class Comparison:
             health = caption_health(tokenize(matched.predictions))
             figures = {name: scores[name] for name in self.metrics}
             figures |= {"distinct": health["distinct"], "length": health["length"]}
+            figures["interval"] = self._interval(scores["per_image"])
             systems.append({"name": system.name, **figures, **system.facts, "trained_on": system.training})
         comparisons = []
         for system, per_image in list(zip(self.systems, self.per_image, strict=True))[1:]:
@@ -220,6 +219,12 @@ class Comparison:
             "systems": systems,
             "comparisons": comparisons,
         }
+
+    def _interval(self, per_image: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+        """Return the 95 % interval of the metric by which images are ordered, by the bootstrap over images."""
+        scores = per_image[self.ordering]
+        result = compare_scores({self.ordering: scores}, {self.ordering: [0.0] * len(scores)})[self.ordering]
+        return {"metric": self.ordering, "low": result["low"], "high": result["high"]}
 
     def most_different(self) -> list[int]:
         """Return the places of images, those first whose captions have the most different scores."""
@@ -262,6 +267,10 @@ class Comparison:
         for system in figures["systems"]:
             cells = [f"{system[name]:12.4f}" if name in system else f"{'-':>12}" for name in columns]
             lines.append(f"{system['name']:<{width}}{''.join(cells)}")
+        for system in figures["systems"]:
+            bounds = system["interval"]
+            interval = f"{bounds['low']:.4f} to {bounds['high']:.4f}"
+            lines.append(f"{system['name']:<{width}}  {bounds['metric']}, 95 % interval: {interval}")
         width = max(map(len, self.metrics))
         for comparison in figures["comparisons"]:
             lines += ["", f"{comparison['of']} against {comparison['against']} (paired bootstrap over images):"]
