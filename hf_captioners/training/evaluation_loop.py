@@ -17,6 +17,7 @@ from transformers.trainer_utils import speed_metrics
 from hf_captioners.data.schema import REGIONS
 from hf_captioners.features.agreement import require_own_features
 from hf_captioners.features.cache import FeatureCache, can_cache
+from hf_captioners.features.shared_cache import GIGABYTE, SharedCache
 from hf_captioners.metrics.caption_tokenizers import CaptionTokenizer
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.processing.image_reading import read_image
@@ -64,12 +65,15 @@ class CaptionEvaluationTrainer(HubTrainer):
         if not usable or images.features is not None:
             return
         if self._feature_cache is None:
+            args = self.args
+            is_shared = args.feature_cache_dir is None and args.feature_cache_gb > 0
             self._feature_cache = FeatureCache(
-                self.args.feature_cache_dir or Path(self.args.output_dir, "features"),
+                args.feature_cache_dir or args.own_features,
                 self.base_model,
                 self.processing_class,
-                self.args.feature_cache_dtype,
-                workers=self.args.dataloader_num_workers,
+                args.feature_cache_dtype,
+                workers=args.dataloader_num_workers,
+                shared=SharedCache(limit=int(args.feature_cache_gb * GIGABYTE)) if is_shared else None,
             )
         with self.args.main_process_first(local=False, desc="features"):
             images.features = self._feature_cache.features_of(images.rows)
