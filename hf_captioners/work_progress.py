@@ -62,22 +62,28 @@ class MinuteLines:
 
 
 @contextmanager
-def progress_of(work: str, unit: str, total: int) -> Iterator[Any]:
+def progress_of(work: str, unit: str, total: int | None, is_hidden: bool = False, leave: bool = True) -> Iterator[Any]:
     """Show the progress of a work on standard error: a bar in a terminal, a line a minute elsewhere.
 
     Args:
         work: what is done, such as `"captions"`.
         unit: what is counted, such as `"image"`.
-        total: number of them.
+        total: number of them. None: it is not known.
+        is_hidden: show nothing.
+        leave: leave the bar in the terminal at the end.
 
     Yields:
         An object with `update(count)`.
     """
-    if has_terminal():
-        with tqdm(total=total, desc=work, unit=unit, disable=None) as bar:
+    if has_terminal() and not is_hidden:
+        with tqdm(total=total, desc=work, unit=unit, disable=None, leave=leave) as bar:
             yield bar
     else:
-        yield MinuteLines(work, f"{unit}s", total, _to_stderr)
+        yield MinuteLines(work, f"{unit}s", total, _to_nobody if is_hidden else _to_stderr)
+
+
+def _to_nobody(line: str) -> None:
+    """Drop a line."""
 
 
 def _to_stderr(line: str) -> None:

@@ -42,7 +42,7 @@ def require_stored_rows(store: FeatureStore, extractor: str, keys: Sequence[str]
     Args:
         store: a feature store.
         extractor: `GridExtractor.digest` of the model that reads it.
-        keys: the key of every row's image, see `image_keys`.
+        keys: the key of every row's image, see `image_digests`.
 
     Raises:
         ValueError: the features come from a different extractor, or some rows are missing.

@@ -241,7 +241,7 @@ def question(corrections: Corrections) -> str:
     """Return what is asked before the first change."""
     table = corrections.table
     count = 0 if corrections.text_files is None else corrections.text_files.count()
-    more = f" Captions that you keep also replace those of a captioner in text files: {count:,}." if count else ""
+    more = f" Captions that you keep also replace those of a captioner in {count:,} text file(s)." if count else ""
     if table.path.is_file():
         kept = len(table.rows())
         return f"Change {table.path}? It has captions of {kept:,} images. Other rows stay as they are.{more}"

@@ -16,7 +16,7 @@ from hf_captioners.data.folder_tables import (
     find_image,
     find_tables,
 )
-from hf_captioners.data.images import READ_SUFFIXES, list_images
+from hf_captioners.data.images import list_images, readable_suffixes
 from hf_captioners.data.schema import CAPTIONS, storable
 from hf_captioners.image_names import FolderNames
 from hf_captioners.metrics.caption_tables import FirstFault, table_rows
@@ -112,7 +112,7 @@ class ReviewTable:
             raise FileNotFoundError(f"There is no folder {folder}.")
         self.images = list_images(self.folder)
         if not self.images:
-            raise FileNotFoundError(f"{folder} has no images. The endings {' '.join(READ_SUFFIXES)} are read.")
+            raise FileNotFoundError(f"{folder} has no images. The endings {' '.join(readable_suffixes())} are read.")
         self._require_no_other_table()
         require_safe_target(self.path)
         for text in (sidecar_of(str(image), ending) for image in self.images):

@@ -35,7 +35,7 @@ SAMPLE_SIDE = 384  # pixels; longer side of the copies that stand next to the ca
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "timm", "peft")
 # Arguments left out of the card: they describe local paths and logging, not how the model was trained.
 LEFT_OUT = re.compile(
-    r"output_dir|feature_cache_dir|logging_.*|log_.*|hub_.*|push_to_hub|report_to|run_name|project|trackio_.*|disable_tqdm"
+    r"output_dir|feature_cache_(dir|gb)|logging_.*|log_.*|hub_.*|push_to_hub|report_to|run_name|project|trackio_.*|disable_tqdm"
     r"|do_(train|eval|predict)|.*_token|local_rank|ddp_.*|fsdp.*|deepspeed|accelerator_config|parallelism_config|debug"
     r"|greater_is_better|save_.*|eval_.*|load_best_model_at_end|resume_from_checkpoint|dataloader_.*|use_cpu|skip_.*"
     r"|remove_unused_columns|include_.*|label_names|ignore_data_skip|past_index|batch_eval_metrics|generation_config"

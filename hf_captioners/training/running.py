@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from datasets import Dataset, IterableDataset
 from transformers import TrainerCallback, set_seed
+from transformers.trainer_utils import IntervalStrategy
 
+from hf_captioners.data.training_images import TrainingImages
 from hf_captioners.hub.card_facts import PublishedFacts
 from hf_captioners.loading import require_supported
 from hf_captioners.metrics import compute_caption_metrics
@@ -183,13 +185,16 @@ def train_captioner(
         start = _Start(model_arguments, data_arguments, training_arguments, recipe, resume)
         test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
-        rows, allowed = {"training": train_rows, "evaluation": validation_rows}, data_arguments.allow_changed_data
+        rows, allowed = {"training": train_rows}, data_arguments.allow_changed_data
+        rows |= {} if validation_rows is None else {"evaluation": validation_rows}
         changed_data = resumed_data(output, earlier, rows, allowed, is_main)
         if data_arguments.drawn is not None and is_main:
             data_arguments.drawn.save(output / SUBSET)
         model, processor = start.captioner(train_rows)
         for line in filter(None, (start.recipe_line, start.words_line)):
             say(line)
+        if validation_rows is None:
+            _require_no_evaluation(start.training_arguments)
         checkpoint = checkpoint_to_resume(start.training_arguments, resume)
         if data_arguments.attributes is not None:
             _require_attributes_read(data_arguments.attributes, model, processor)
@@ -202,8 +207,10 @@ def train_captioner(
         trainer.card.changed_data = changed_data
         if test_rows is not None:
             trainer.check_evaluation(test_rows, "test")
-        if data_arguments.held_out is not None and is_main:
-            data_arguments.held_out.save(output)
+        if is_main:
+            if data_arguments.held_out is not None:
+                data_arguments.held_out.save(output)
+            _remember_images(train_rows, output, model_arguments.model, checkpoint)
         if say is not _say_nothing:
             log_progress(trainer, say, start.model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
@@ -211,6 +218,23 @@ def train_captioner(
             written = known_test_metrics(output, test, variants, tokenizer) if result.had_finished else None
             result.test_metrics = written or test_captioner(trainer, test_rows, test, reproduces)
     return result
+
+
+def _require_no_evaluation(arguments: CaptioningTrainingArguments) -> None:
+    plan = IntervalStrategy(arguments.eval_strategy)
+    if plan != IntervalStrategy.NO:
+        raise ValueError(
+            f"`eval_strategy` is {plan.value!r}, and no images are held out for evaluations: pass `eval_strategy=no`, "
+            "and the length of the training with `num_train_epochs` or `max_steps`."
+        )
+
+
+def _remember_images(rows: Dataset | IterableDataset, output: Path, start: str | None, checkpoint: str | None) -> None:
+    """Write the images of training, with those of the captioner that it starts from and of the steps before."""
+    if isinstance(rows, IterableDataset):
+        return
+    before = [folder for folder in (start, output if checkpoint is not None else None) if folder is not None]
+    TrainingImages.of(rows).with_those_of(*before).save(output)
 
 
 def _require_attributes_read(attributes: Any, model: Any, processor: Any) -> None:

@@ -9,7 +9,7 @@ from filelock import FileLock
 
 from hf_captioners.cli import main
 from hf_captioners.data import list_datasets, load_captions
-from hf_captioners.features.cache import image_keys
+from hf_captioners.data.image_digests import image_digests
 from hf_captioners.features.feature_store import FeatureStore
 from hf_captioners.hub.cards import figure_name
 from hf_captioners.names import read_named_values
@@ -145,7 +145,7 @@ def test_both_views_of_a_study_are_learned_from(scenes, parts, tmp_path):
     options = {"protocol": "r2gen", "allow_partial": True}
     rows = load_captions("iu_xray", tmp_path / "data", "train", **options)
     store = FeatureStore(folder)
-    keys = image_keys(rows.select_columns(["images"]))
+    keys = image_digests(rows.select_columns(["images"]))
     assert [store[key].features.shape for key in keys] == [(32, 16)] * 4  # twice 16 cells
     first, second = store[keys[0]].features, store[keys[1]].features
     assert (first[16:] == second[:16]).all()  # the second view of one study is the first of the next
