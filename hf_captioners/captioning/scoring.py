@@ -1,6 +1,7 @@
 """Scores of captions: the metrics of one system, per image and over all, and the comparison of two systems."""
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,7 +89,7 @@ class Scores:
         matched: captions and references; images that only one side has are in `missing` and `extra`.
         metrics: metrics over all images in natural units, their `variants`, `tokenizer`, numbers of images; with a
             baseline its metrics under `baseline` and the paired bootstrap of each metric under `comparison`.
-        per_image: for each metric the scores of the images.
+        per_image: for each metric the scores of the images; NaN of an image that a metric leaves out.
     """
 
     matched: MatchedCaptions
@@ -96,13 +97,13 @@ class Scores:
     per_image: dict[str, list[float]]
 
     def image_lines(self) -> str:
-        """Return one JSON line per image: `image_id`, `caption`, `references`, and the scores."""
+        """Return one JSON line per image: `image_id`, `caption`, `references`, and the scores, null of none."""
         rows = (
             {
                 "image_id": image,
                 "caption": caption,
                 "references": references,
-                **{name: scores[place] for name, scores in self.per_image.items()},
+                **{name: _number(scores[place]) for name, scores in self.per_image.items()},
             }
             for place, (image, caption, references) in enumerate(
                 zip(self.matched.images, self.matched.predictions, self.matched.references, strict=True)
@@ -182,8 +183,21 @@ def compare_scores(
     Args:
         first: scores of the first system by metric.
         second: scores of the second system for the same images.
+
+    Returns:
+        For each metric the comparison of the images to which both systems have a score; a metric with fewer than two
+        such images has none.
     """
-    return {name: compare_systems(scores, second[name])._asdict() for name, scores in first.items()}
+    compared = {}
+    for name, scores in first.items():
+        pairs = [pair for pair in zip(scores, second[name], strict=True) if not any(map(math.isnan, pair))]
+        if len(pairs) > 1:
+            compared[name] = compare_systems(*zip(*pairs, strict=True))._asdict()
+    return compared
+
+
+def _number(score: float) -> float | None:
+    return None if math.isnan(score) else score
 
 
 def keep_images(matched: MatchedCaptions, images: set[str]) -> MatchedCaptions:

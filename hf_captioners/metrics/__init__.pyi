@@ -28,3 +28,5 @@ from .shuffled_control import shuffled_cider_d as shuffled_cider_d
 from .significance import compare_systems as compare_systems
 from .spice import OriginalSpice as OriginalSpice
 from .spice import score_scenes as score_scenes
+from .support import CaptionSupport as CaptionSupport
+from .support import caption_support as caption_support

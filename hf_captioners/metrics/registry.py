@@ -123,6 +123,19 @@ METRICS: dict[str, Metric] = {
         "CHAIR: objects in captions that are not in the image; lower is better",
         titles={"chair_i": "CHAIRi (hallucinated objects)", "chair_s": "CHAIRs (captions with hallucinated objects)"},
     ),
+    "support": Metric(
+        ".support:score_support",
+        "share of the content words of captions that a reference of the image has, English",
+        titles={"support": "support", "support_people": "support of people's captions by each other"},
+    ),
+    "support_synonyms": Metric(
+        ".support:score_support_synonyms",
+        "support, with the synonyms of METEOR",
+        titles={
+            "support_synonyms": "support with synonyms",
+            "support_synonyms_people": "support with synonyms of people's captions by each other",
+        },
+    ),
     "spice": Metric(".spice:score_spice", "SPICE 1.0, English, original program", titles={"spice": "SPICE"}),
 }
 """The metrics by name."""

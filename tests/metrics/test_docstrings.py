@@ -10,7 +10,7 @@ import pytest
 import hf_captioners.metrics
 
 MODULES = sorted(module.name for module in pkgutil.iter_modules(hf_captioners.metrics.__path__))
-RESULT_TYPES = {"BleuCounts", "ChairResult", "Score"}  # described by the example of the function that returns them
+RESULT_TYPES = {"BleuCounts", "CaptionSupport", "ChairResult", "Score"}  # see the function that returns them
 
 
 @pytest.mark.parametrize("name", ["", *MODULES])

@@ -40,7 +40,7 @@ def test_every_entry(name):
     assert getattr(hf_captioners.metrics, function.__name__) is function
     assert set(metric.resources) <= set(RESOURCES)
     assert metric.reward is None or metric.reward in metric.titles
-    if name not in ("meteor", "spice"):  # they need tables and a program
+    if name not in ("meteor", "spice", "support_synonyms"):  # they need tables and a program
         result = compute_caption_metrics(PREDICTIONS, REFERENCES, [name])
         assert list(result["variants"]) == list(metric.titles or [name])
 
