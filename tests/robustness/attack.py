@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.provenance import write_results
 
-from .attacks import ATTACKS
+from .attacks import ATTACKS, LONG
 from .material import Material, load_libraries
 from .outcomes import FAILED, REFUSED, RESULT, Outcome
 
@@ -121,14 +121,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, nargs="+", default=[1])
     parser.add_argument("--count", type=int, default=100, help="images for each seed; other classes in proportion")
-    parser.add_argument("--only", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="CLASS")
+    parser.add_argument("--only", nargs="+", choices=ATTACKS, metavar="CLASS")
+    parser.add_argument("--long", action="store_true", help="only the long classes: kills among 10,000 files")
     parser.add_argument("--folder", type=Path, default=Path("attack"))
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time; a later call resumes")
     parser.add_argument("--again", action="store_true", help="repeat the attacks that have failed")
     parser.add_argument("--results", type=Path, help="JSON file to write the table to")
     args = parser.parse_args()
-    complete = run_attacks(args.seed, args.count, args.only, args.folder, args.minutes, args.again)
-    rows = summary(read_done(args.folder / STATE), args.seed, args.count, args.only)
+    classes = args.only or [name for name in ATTACKS if (name in LONG) == args.long]
+    complete = run_attacks(args.seed, args.count, classes, args.folder, args.minutes, args.again)
+    rows = summary(read_done(args.folder / STATE), args.seed, args.count, classes)
     print(table(rows))
     if args.results:
         write_results(args.results, {"seeds": args.seed, "count": args.count, "classes": rows})

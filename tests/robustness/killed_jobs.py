@@ -204,6 +204,11 @@ def caption_exported(material: Any, folder: Path) -> int:
     return caption(material, some_images(material, 60), folder, "--backend", "onnx")
 
 
+def caption_10000_exported(material: Any, folder: Path) -> int:
+    """Caption a folder of 10,000 images, of which 1 % are bad, with onnxruntime."""
+    return caption(material, some_images(material, 10_000), folder, "--backend", "onnx")
+
+
 def caption(material: Any, images: Path, folder: Path, *backend: str) -> int:
     """Caption a folder of images."""
     if (folder / "out.jsonl").exists():  # killed after its last step; a repeated command says that it is complete
@@ -445,5 +450,8 @@ JOBS = {
     ),
     "caption, 10,000 files": Job(
         caption_10000, caption_outputs, kills=10, status=1, prepare=partial(some_images, count=10_000)
+    ),
+    "caption --backend onnx, 10,000 files": Job(
+        caption_10000_exported, caption_outputs, kills=10, status=1, prepare=partial(images_and_export, count=10_000)
     ),
 }
