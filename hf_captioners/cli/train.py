@@ -165,19 +165,19 @@ def figures_of(
         validation: the cross-validation, if there was one.
         seconds: that the training took.
     """
-    from hf_captioners.captioning.comparison import LEAST_IMAGES, too_few
+    from hf_captioners.captioning.comparison import MIN_IMAGES, too_few
 
     if validation is not None:
         yield validation.report()
         return
     rows: Any = result.trainer.eval_dataset
     held_out = arguments.data.held_out
-    count = len(rows) if hasattr(rows, "__len__") and not isinstance(rows, Mapping) else LEAST_IMAGES
+    count = len(rows) if hasattr(rows, "__len__") and not isinstance(rows, Mapping) else MIN_IMAGES
     compared = None
     if held_out is not None and arguments.model.model is not None and not args.no_comparison:
         compared = compare_with_start(arguments, result)
         yield from [] if compared is None else [compared]
-    if compared is None and result.best_evaluation is not None and count < LEAST_IMAGES:
+    if compared is None and result.best_evaluation is not None and count < MIN_IMAGES:
         yield too_few(count)
     if held_out is not None and (line := offer(result, images_of(result) + count, seconds)) is not None:
         yield line

@@ -11,7 +11,7 @@ from datasets import Dataset, Image, List
 
 from .schema import IMAGE, IMAGES
 
-MOST_FILES = 1 << 20  # whose digests a process remembers
+MAX_FILES = 1 << 20  # whose digests a process remembers
 
 
 def image_digests(rows: Dataset) -> list[str] | None:
@@ -51,7 +51,7 @@ def _digest(views: list[dict[str, Any] | None], row: int) -> str:
     return digest.hexdigest()
 
 
-@lru_cache(MOST_FILES)
+@lru_cache(MAX_FILES)
 def _file_digest(path: str, size: int, time: int) -> bytes:
     """Return the digest of a file, which is read again once its size or time changed."""
     with open(path, "rb") as file:

@@ -58,9 +58,7 @@ ATTACKS: Mapping[str, AttackClass] = {
     "names of images": AttackClass(partial(attempt_in_child, attack_names), 0.6, prepare_folders),
     "two writers": AttackClass(partial(attempt_in_child, attack_with_two_writers), 0.4, prepare_folders),
     "edited data": AttackClass(partial(attempt_in_child, attack_edited_data), 0.6, prepare_folders),
-    **{
-        f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills, job.prepare) for name, job in JOBS.items()
-    },
+    **{f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills, job.prepare) for name, job in JOBS.items()},
 }
 # Classes of jobs that take minutes; they are run by themselves.
 LONG = [f"kills: {name}" for name, job in JOBS.items() if job.kills >= 10]
