@@ -273,7 +273,8 @@ class Comparison:
             lines.append(f"{system['name']:<{width}}  {bounds['metric']}, 95 % interval: {interval}")
         width = max(map(len, self.metrics))
         for comparison in figures["comparisons"]:
-            lines += ["", f"{comparison['of']} against {comparison['against']} (paired bootstrap over images):"]
+            how = "paired bootstrap over images, means of the scores per image"
+            lines += ["", f"{comparison['of']} against {comparison['against']} ({how}):"]
             lines += [f"{name:<{width}}  {sentence(result)}" for name, result in comparison["metrics"].items()]
         if not figures["verdict"]:
             lines += ["", too_few(figures["images"])]

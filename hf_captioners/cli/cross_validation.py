@@ -181,10 +181,8 @@ def offer(result: "TrainingResult", images: int, seconds: float) -> str | None:
         more = " --eval_strategy no"
         if arguments.max_steps <= 0:
             more += f" --num_train_epochs {max(1, math.ceil(best['epoch']))}"
-    cost = f"{DEFAULT_FOLDS + 1} trainings"
+    cost = f"{DEFAULT_FOLDS}-fold cross-validation: {DEFAULT_FOLDS + 1} trainings"
     if not result.had_finished and result.resumed_from is None:
-        cost += f", about {duration((DEFAULT_FOLDS + 1) * seconds)} (this one took {duration(seconds)})"
-    return (
-        f"For figures on all {images:,} images by {DEFAULT_FOLDS}-fold cross-validation ({cost}), repeat the command "
-        f"with: --folds {DEFAULT_FOLDS} --output_dir {arguments.output_dir}_folds{more}"
-    )
+        cost += f", about {duration((DEFAULT_FOLDS + 1) * seconds)}; this one took {duration(seconds)}"
+    typed = f"--folds {DEFAULT_FOLDS} --output_dir {arguments.output_dir}_folds{more}"
+    return f"For figures on all {images:,} images, repeat the command with {typed} ({cost})."

@@ -141,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"hf-captioners train: error: {with_dashes(str(error), FLAGS)}", file=sys.stderr)
         return 1
     seconds = time.monotonic() - started
-    print("\n".join(summary(result, arguments.data.train_dir, args.folds is not None)))
+    print("\n".join(summary(result, args.folds is not None)))
     if result.trainer.is_world_process_zero():
         for line in figures_of(args, arguments, result, validation, seconds):
             print(line)
@@ -179,6 +179,9 @@ def figures_of(
         yield from [] if compared is None else [compared]
     if compared is None and result.best_evaluation is not None and count < MIN_IMAGES:
         yield too_few(count)
+    elif compared is None and held_out is not None and arguments.data.train_dir is not None:
+        output, folder = arguments.training.output_dir, arguments.data.train_dir
+        yield f"Score it on held-out images: hf-captioners evaluate {output} {folder} --split held_out"
     if held_out is not None and (line := offer(result, images_of(result) + count, seconds)) is not None:
         yield line
 
@@ -236,16 +239,13 @@ def say(line: str) -> None:
     tqdm.write(with_dashes(line, FLAGS))
 
 
-def summary(result: "TrainingResult", folder: str | None = None, is_of_all: bool = False) -> list[str]:
-    """Return the lines that are printed after training on a folder.
+def summary(result: "TrainingResult", is_of_all: bool = False) -> list[str]:
+    """Return the lines that are printed after training.
 
     Args:
         result: the trained captioner.
-        folder: the folder.
         is_of_all: whether it was trained on all images, after a cross-validation.
     """
-    from hf_captioners.data.held_out import FILE
-
     output_dir = result.trainer.args.output_dir
     had_finished = f"The run in {output_dir} had finished: nothing was trained. For more, pass a larger "
     had_finished += "`--max_steps` or `--num_train_epochs`."
@@ -259,8 +259,6 @@ def summary(result: "TrainingResult", folder: str | None = None, is_of_all: bool
         )
         when = f"at epoch {best['epoch']:g}" if best["step"] else "of the initial model, not improved by training"
         lines.append(f"Best evaluation, {when}: {metrics}.")
-    elif folder is not None and Path(output_dir, FILE).exists():
-        lines.append(f"Score it on held-out images: hf-captioners evaluate {output_dir} {folder} --split held_out")
     if result.test_metrics is not None:
         figures = ", ".join(
             f"{name} {result.test_metrics[name]:.4f}" for name in result.test_metrics.conditions["variants"]

@@ -132,7 +132,8 @@ class Corrections:
             row = self.table.keep(number, texts, shown)  # last: until then the image has its draft
             self._without_draft(KEEP, number, row, text, time)
         if self.text_files is not None and text is None and self.text_files.exists(number):
-            return "Its text file is not a captioner's, and stays as it is."
+            whose = "not a captioner's" if self.text_files.is_of(number) else "that of another image"
+            return f"Its text file is {whose}, and stays as it is."
         return ""
 
     def reject(self, number: int, captions: Any, shown: Sequence[str] | None = None, time: float = 0.0) -> None:

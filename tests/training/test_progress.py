@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from tokenizers import ByteLevelBPETokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from hf_captioners import work_progress
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments
@@ -63,6 +64,36 @@ def test_a_line_a_minute_where_there_is_no_terminal(make_captioner, processor, s
     trainer.train()
     assert sum(line.startswith("training: ") and " of 12 steps after " in line for line in lines) in range(2, 6)
     assert " of 12 steps" in "".join(lines) and "/12 [" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_progress_of_steps_evaluations_and_features_where_warnings_are_silenced(
+    make_captioner, processor, scenes, tmp_path, monkeypatch, capsys, is_hidden
+):
+    """As in commands: transformers then hides the progress of what does not ask for it."""
+    lines, seconds = [], itertools.count(0, 40)
+    monkeypatch.setattr(work_progress, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        settings = {"use_cpu": True, "generation_num_beams": 1, "generation_max_new_tokens": 4}
+        settings |= {"disable_tqdm": True} if is_hidden else {}
+        settings |= {"feature_cache_dir": str(tmp_path / "features"), "per_device_eval_batch_size": 2}
+        arguments = CaptioningTrainingArguments(
+            str(tmp_path / "run"), per_device_train_batch_size=5, num_train_epochs=1, **settings
+        )
+        rows = {"train_dataset": scenes["train"], "eval_dataset": scenes["validation"]}
+        trainer = CaptioningTrainer(make_captioner(), arguments, processing_class=processor, **rows)
+        capsys.readouterr()
+        narrate(trainer, lines.append, "x")
+        trainer.train()
+    finally:
+        logging.set_verbosity(verbosity)
+    said = capsys.readouterr().err
+    assert any(" of 12 steps after " in line for line in lines) != is_hidden
+    assert ("evaluation: captions: 4 of 6 images after 80 s, about 40 s left" in said) != is_hidden
+    assert ("evaluation: loss: " in said) != is_hidden
+    assert "image features: 12 of 12 images after " in said or is_hidden
 
 
 def test_times_and_entries_are_readable():
