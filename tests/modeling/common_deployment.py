@@ -5,8 +5,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText, BitsAndBytesConfig, QuantoConfig, TorchAoConfig
-from transformers.pytorch_utils import Conv1D
+from transformers import AutoModelForImageTextToText
 
 from hf_captioners.training.scst.sampling import CaptionSampling
 from tests.comparisons import assert_computed_alike
@@ -45,40 +44,6 @@ class AdapterChecks(CaptionerCase):
         options = {**self.inputs(way_in), "num_beams": 2, "max_new_tokens": 5}
         assert torch.equal(again.generate(**options), adapted.generate(**options))
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("method", ["lora", "dora", "loha", "ia3"])
-    def test_methods_of_peft(self, model, method, tmp_path):
-        """Train, save, load, merge: equal logits and captions; a second adapter changes nothing of the first."""
-        peft = pytest.importorskip("peft")
-        linear = [name for name, part in model.named_modules() if isinstance(part, torch.nn.Linear | Conv1D)]
-        targets = [name for name in linear if not name.startswith(("lm_head", "model.encoder.vision"))]
-        configs = {
-            "lora": lambda: peft.LoraConfig(r=2, target_modules=targets),
-            "dora": lambda: peft.LoraConfig(r=2, target_modules=targets, use_dora=True),
-            "loha": lambda: peft.LoHaConfig(r=2, target_modules=[n for n in targets if n not in conv]),
-            "ia3": lambda: peft.IA3Config(target_modules=targets, feedforward_modules=[]),
-        }
-        conv = {name for name, part in model.named_modules() if isinstance(part, Conv1D)}  # LoHa knows no Conv1D
-        adapted = peft.get_peft_model(clone(model), configs[method]()).train()
-        images = self.inputs("regions")
-        inputs, options = {**images, "labels": self.labels(model)}, {**images, "num_beams": 2, "max_new_tokens": 5}
-        optimizer = torch.optim.SGD((p for p in adapted.parameters() if p.requires_grad), lr=0.1)
-        adapted(**inputs).loss.backward()
-        optimizer.step()
-        adapted.eval().save_pretrained(tmp_path)
-        logits, captions = adapted(**inputs).logits, adapted.generate(**options)
-        assert not torch.allclose(logits, model(**inputs).logits, atol=1e-5)
-        again = peft.PeftModel.from_pretrained(clone(model), tmp_path).eval()
-        assert_close(again(**inputs).logits, logits)
-        again.add_adapter("second", configs[method]())
-        again.set_adapter("second")
-        again.set_adapter("default")
-        assert_close(again.eval()(**inputs).logits, logits)
-        merged = again.merge_and_unload()
-        assert type(merged) is type(model)
-        assert_close(merged(**inputs).logits, logits, atol=1e-4)
-        assert torch.equal(merged.generate(**options), captions)
-
     def test_adapter_inside_the_model(self, model, tmp_path, monkeypatch):
         """An adapter that transformers adds to the model is saved alone, and loaded into the model."""
         peft = pytest.importorskip("peft")
@@ -95,25 +60,6 @@ class AdapterChecks(CaptionerCase):
         expected = adapted.eval()(**inputs).logits
         assert_close(again.eval()(**inputs).logits, expected)
         assert not torch.allclose(expected, model(**inputs).logits, atol=1e-2)
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("library", ["bitsandbytes", "torchao", "optimum.quanto"])
-    def test_eight_bits(self, model, checkpoint, library):
-        """Weights of 8 bits on a CPU: logits within 10 % of their norm, and captions."""
-        pytest.importorskip(library)
-        if library == "torchao":
-            quantization = TorchAoConfig(pytest.importorskip("torchao.quantization").Int8WeightOnlyConfig())
-        elif library == "bitsandbytes":
-            quantization = BitsAndBytesConfig(load_in_8bit=True)
-        else:
-            quantization = QuantoConfig(weights="int8")
-        loaded = AutoModelForImageTextToText.from_pretrained(checkpoint, quantization_config=quantization)
-        for way_in in WAYS_IN:
-            inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
-            expected, actual = model(**inputs).logits, loaded(**inputs).logits.float()
-            assert 0 < (actual - expected).norm() < 0.1 * expected.norm()
-            captions = loaded.generate(**self.inputs(way_in), num_beams=2, max_new_tokens=4)
-            assert captions.shape[0] == len(expected)
 
     def test_linear_maps_read_at_most_three_dimensions(self, model):
         """As the quantised linear maps of bitsandbytes do, which multiply inputs of four dimensions wrongly."""

@@ -61,9 +61,9 @@ def section(outcomes: dict[str, Any]) -> str:
         "",
         "The suite skips by itself, most often:",
         "",
-        "| tests | reason |",
+        "| reason | tests |",
         "|---|---|",
-        *(f"| {count} | {reason} |" for reason, count in outcomes["skipped"]),
+        *(f"| {reason} | {count} |" for reason, count in outcomes["skipped"]),
         "",
         "These tests run and fail, because captioners lack what they assume. `not_applicable.py` of "
         "`tests/transformers_suite` lists them; a test that passes in spite of its entry fails the run.",
