@@ -13,8 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
 from .inputs_captioning import RegionFeatures
-from .layers_attention import AttentionOnAttention, FeedForward, Residual
-from .layers_joined_weights import JoinedWeights
+from .layers_attention import AttentionOnAttention, FeedForward, JoinedWeights, Residual
 from .layers_regions import UnbiasedLayerNorm, mean_of_visible, rows_of_images
 from .modeling_captioning import (
     CaptioningDecoderOutput,

@@ -13,8 +13,7 @@ from transformers.utils import ModelOutput, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 
 from .configuration_captioning import CaptioningConfig
-from .explanations_captioning import ExplanationMixin
-from .generation_captioning import SEARCH_OPTIONS, CaptionGenerationMixin
+from .generation_captioning import SEARCH_OPTIONS, CaptionGenerationMixin, ExplanationMixin
 from .inputs_captioning import (
     REGION_INPUTS,
     RegionFeatures,

@@ -20,9 +20,8 @@ from transformers.utils import can_return_tuple, logging
 
 from .configuration_eta import ETAConfig
 from .inputs_captioning import RegionFeatures
-from .layers_attention import BeamFoldingCrossAttention, FeedForward, MultiHeadAttention, Residual
+from .layers_attention import BeamFoldingCrossAttention, FeedForward, MultiHeadAttention, Residual, join_attentions
 from .layers_attributes import AttributeNetwork, Attributes, WordScores, noisy_or, top_attributes
-from .layers_joined_weights import join_attentions
 from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,

@@ -4,7 +4,7 @@ import pickle
 
 import torch
 
-from hf_captioners.modeling.layers_joined_weights import JoinedWeights, gradient_of_weights
+from hf_captioners.modeling.layers_attention import JoinedWeights, gradient_of_weights
 
 STEPS, ROWS, REGIONS = 4, 3, 5
 

@@ -97,7 +97,8 @@ def kill_and_resume(job: Job, material: Any, rng: random.Random, folder: Path) -
         if reason or len(moments) == job.kills:
             break
     what = f"killed after {', '.join(moments)} of {seconds:.2f} CPU seconds"
-    return Outcome(FAILED if reason else RESULT, what, reason, round(seconds, 2), attempts=len(moments))
+    counts = {"attempts": len(moments), "outside": int(reason.startswith("it made "))}
+    return Outcome(FAILED if reason else RESULT, what, reason, round(seconds, 2), **counts)
 
 
 def fresh(folder: Path) -> Path:
@@ -283,6 +284,7 @@ def store_outputs(folder: Path) -> Outputs:
 
 QUICK = "--use_cpu --disable_tqdm true --generation_num_beams 1 --generation_max_new_tokens 3 --captions_per_image 1"
 SAVES = "--save_strategy steps --save_steps 1 --eval_strategy no --per_device_train_batch_size 2 --logging_steps 1"
+KEPT = "--save_total_limit 2"
 
 
 def train(material: Any, folder: Path, *more: str) -> int:
@@ -299,7 +301,7 @@ def train(material: Any, folder: Path, *more: str) -> int:
         "4",
         "--resume",
     ]
-    return main([*arguments, *QUICK.split(), *SAVES.split(), *more])
+    return main([*arguments, *QUICK.split(), *SAVES.split(), *KEPT.split(), *more])
 
 
 def train_scst(material: Any, folder: Path) -> int:

@@ -85,7 +85,7 @@ def test_progress_of_steps_evaluations_and_features_where_warnings_are_silenced(
         rows = {"train_dataset": scenes["train"], "eval_dataset": scenes["validation"]}
         trainer = CaptioningTrainer(make_captioner(), arguments, processing_class=processor, **rows)
         capsys.readouterr()
-        narrate(trainer, lines.append, "x")
+        log_progress(trainer, lines.append, "x")
         trainer.train()
     finally:
         logging.set_verbosity(verbosity)
