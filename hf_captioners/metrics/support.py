@@ -14,7 +14,7 @@ from .snowball_english import stem
 _FUNCTION_WORDS: Mapping[str, str] = {
     "articles": "a an the",
     "prepositions": """about above across after against along alongside amid among amongst around as at atop before
-        behind below beneath beside besides between beyond by despite down during except for from in inside into like
+        behind below beneath beside besides between beyond by despite down during except for from inside into in like
         near of off on onto out outside over past per through throughout to toward towards under underneath until up
         upon via with within without""",
     "pronouns": """i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself
