@@ -1,5 +1,6 @@
 """Captioning in several processes, of which some are killed: the job goes on, or ends and is resumed."""
 
+import contextlib
 import os
 import random
 import signal
@@ -132,8 +133,9 @@ def kill_workers(
                     reasons.append(reason)
                     job = start(material, part, folder, options)
                 elif victims := workers(job.pid):
-                    os.kill(rng.choice(victims), signal.SIGKILL)
-                    killed += 1
+                    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                        os.kill(rng.choice(victims), signal.SIGKILL)
+                        killed += 1
             if (reason := end_of(job, folder)) is not None:
                 reasons.append(reason)
                 assert end_of(start(material, part, folder, options), folder) is None
