@@ -19,6 +19,7 @@ from typing import Any
 import datasets
 import numpy as np
 import PIL.Image
+import torch
 import tqdm.std
 from safetensors.numpy import load
 
@@ -134,6 +135,9 @@ def run_in_child(job: Job, material: Any, folder: Path, moment: float | None = N
     child = os.fork()
     if not child:
         os.setsid()
+        # Torch replaces its pool of threads at the first use after a fork, without a lock: a thread of autograd, which
+        # asks for it at that moment, would find none and abort the process.
+        torch.set_num_threads(1)
         printed = os.open(folder.with_suffix(".printed"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(printed, 1)
         os.dup2(printed, 2)
