@@ -77,6 +77,17 @@ class AdapterChecks(CaptionerCase):
         assert seen and {name: sizes for name, sizes in seen.items() if max(sizes) > 3} == {}
 
 
+def map_to_disk(model):
+    """Return a `device_map` with the modules that are not split on disk, and everything else on the CPU."""
+    unsplittable = {
+        name: "disk" for name, module in model.named_modules() if type(module).__name__ in model._no_split_modules
+    }
+    owners = {name.rpartition(".")[0] or name for name in model.state_dict()}
+    owners |= dict(model.named_buffers(recurse=False)).keys()
+    others = {name: "cpu" for name in owners if not name.startswith(tuple(f"{one}." for one in unsplittable))}
+    return unsplittable | others
+
+
 class PlacementChecks(CaptionerCase):
     """Check 28 of the common suite, as far as a machine without accelerator can test it."""
 
@@ -87,14 +98,8 @@ class PlacementChecks(CaptionerCase):
 
     def test_disk_offload(self, model, checkpoint, tmp_path):
         """Modules of `_no_split_modules` are on disk and loaded when they run; the rest is in memory."""
-        unsplittable = {
-            name: "disk" for name, module in model.named_modules() if type(module).__name__ in model._no_split_modules
-        }
-        owners = {name.rpartition(".")[0] or name for name in model.state_dict()}
-        owners |= dict(model.named_buffers(recurse=False)).keys()
-        others = {name: "cpu" for name in owners if not name.startswith(tuple(f"{one}." for one in unsplittable))}
         loaded = AutoModelForImageTextToText.from_pretrained(
-            checkpoint, device_map=unsplittable | others, offload_folder=tmp_path
+            checkpoint, device_map=map_to_disk(model), offload_folder=tmp_path
         )
         assert {parameter.device.type for parameter in loaded.parameters()} == {"cpu", "meta"}
         for way_in in WAYS_IN:

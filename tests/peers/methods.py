@@ -21,6 +21,7 @@ from transformers import AutoModelForImageTextToText, BitsAndBytesConfig, Quanto
 from transformers.pytorch_utils import Conv1D
 
 from tests.modeling.common_case import WAYS_IN
+from tests.modeling.common_deployment import map_to_disk
 
 EXACT = "equal"
 TOLERANCE = 1e-4  # of logits, times their largest magnitude
@@ -161,14 +162,8 @@ def offload(case: Any, folder: Path) -> str:
     """`device_map`: modules that are not split on disk, the rest on the CPU."""
     model = case.make_model()
     model.save_pretrained(folder / "captioner")
-    unsplittable = {
-        name: "disk" for name, part in model.named_modules() if type(part).__name__ in model._no_split_modules
-    }
-    owners = {name.rpartition(".")[0] or name for name in model.state_dict()}
-    owners |= dict(model.named_buffers(recurse=False)).keys()
-    others = {name: "cpu" for name in owners if not name.startswith(tuple(f"{one}." for one in unsplittable))}
     loaded = AutoModelForImageTextToText.from_pretrained(
-        folder / "captioner", device_map=unsplittable | others, offload_folder=folder / "offloaded"
+        folder / "captioner", device_map=map_to_disk(model), offload_folder=folder / "offloaded"
     )
     assert {parameter.device.type for parameter in loaded.parameters()} == {"cpu", "meta"}
     assert_equal_outputs(outputs_of(case, loaded), outputs_of(case, model))
