@@ -1,4 +1,4 @@
-"""Decoding of captions without repeating encoder states, with the beam searches of captioning papers."""
+"""Decoding of captions without repeating encoder states, beam searches of papers; attention and relevance maps."""
 
 import copy
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Sub-layers of Transformers (attention with beams on the query axis, feed-forward, residual), and their cache."""
+"""Sub-layers of Transformers (attention with beams on the query axis, feed-forward, residual), cache, weights."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -475,7 +475,7 @@ class JoinedWeights(Tensor):
 
     @property
     def retains_grad(self) -> bool:
-        """Whether `retain_grad()` was called."""
+        """True after `retain_grad()`: the next backward pass keeps the gradient of the weights."""
         return all(part.retains_grad for part in self.parts)
 
     @property

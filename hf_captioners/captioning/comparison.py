@@ -128,7 +128,7 @@ def without_trained(sources: Sequence[str], rows: Dataset) -> tuple[Dataset, dic
             trained = _trained_on(member, rows)
             if trained is not None:
                 left_out[source] = left_out.get(source, set()) | trained
-                known[source] = told_of_training(len(left_out[source]))
+                known[source] = training_note(len(left_out[source]))
                 kept -= trained
     if not kept:
         raise ValueError("Each image is one that a captioner was trained on: pass another split or data set.")
@@ -148,8 +148,8 @@ def _trained_on(folder: str, rows: Dataset) -> set[str] | None:
     return names - held_out if held_out & names else None
 
 
-def told_of_training(count: int) -> str:
-    """Return what is told of the images of a comparison that a captioner was trained on."""
+def training_note(count: int) -> str:
+    """Return a note on how many images of a comparison a captioner was trained on."""
     if not count:
         return "trained on none of these images"
     return (

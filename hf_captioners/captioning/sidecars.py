@@ -97,7 +97,7 @@ def check_sidecars(images: Sequence[str], ending: str, folders: Sequence[Path] =
 
 
 def owners_of(images: Iterable[str], ending: str) -> dict[Path, str]:
-    """Return the image of each text file: of `a.dng` and `a.jpg` the one that can be read, or else the first one."""
+    """Map each text file to its image: of `a.dng` and `a.jpg` to the one that can be read, or else the first one."""
     owners, readable = dict[Path, str](), readable_suffixes()
     for image in sorted(images, key=lambda name: not name.lower().endswith(readable)):
         owners.setdefault(sidecar_of(image, ending), image)

@@ -15,7 +15,7 @@ MAX_FILES = 1 << 20  # whose digests a process remembers
 
 
 def image_digests(rows: Dataset) -> list[str] | None:
-    """Return a digest of the content of each row's image file, or of those of its views.
+    """Return the SHA-256 digest of the image file of each row; several views of a row have one digest.
 
     Args:
         rows: a data set with the column `image`, or `images` for several views.

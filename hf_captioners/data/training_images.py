@@ -18,7 +18,7 @@ DIGITS = 32  # of the digest of an image
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """Images of a training run, with those of the captioner that it started from.
+    """Images that a captioner was trained on, in its last training run and in the runs before.
 
     Args:
         images: id and digest of each image; the digest is None where only features of the image are known.
@@ -63,7 +63,7 @@ class TrainingImages:
         write_text(Path(folder, FILE), json.dumps({"images": self.images}, ensure_ascii=False) + "\n")
 
     def with_those_of(self, *folders: str | os.PathLike[str]) -> "TrainingImages":
-        """Return these images and those of other captioners, as far as they are known."""
+        """Return the union with the images of other captioners, whose folders may have no list."""
         others = [known for folder in folders if (known := TrainingImages.load(folder)) is not None]
         return TrainingImages(tuple(dict.fromkeys(pair for known in (self, *others) for pair in known.images)))
 

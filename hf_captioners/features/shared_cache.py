@@ -116,7 +116,7 @@ class SharedCache:
         return removed
 
     def stores(self) -> list[CachedStore]:
-        """Return the stores, the one that was used last first."""
+        """Return the stores, sorted by their last use, latest first."""
         if not self.folder.is_dir():
             return []
         with self._locked():

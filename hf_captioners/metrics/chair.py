@@ -175,7 +175,7 @@ class Chair:
         self.instances = None if instances is None else [{*map(self.table.object_of, one)} for one in instances]
 
     def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> ChairResult:
-        """Compute CHAIR of tokenised captions; the objects of an image are those of its references and annotations.
+        """Compute CHAIR of tokenised captions against the objects in references and annotations of their images.
 
         Args:
             predictions: one tokenised caption per image.

@@ -161,7 +161,7 @@ def compare(
     find_synonyms: FindSynonyms,
     merge: bool = True,
 ) -> dict[str, CategoryScore]:
-    """Compute the F-scores, by category, of a candidate's tuples against those of all its references.
+    """Compare the scene tuples of a candidate with those of all its references; return an F-score by category.
 
     A tuple of the candidate is a true positive if a tuple of the references with the same category is similar in
     every position. Several tuples may match the same one, so the number of false negatives can be negative.

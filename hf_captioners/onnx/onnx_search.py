@@ -50,7 +50,7 @@ class Hypotheses:
         return Hypotheses(self.tokens[images], self.logprobs[images])
 
     def put(self, images: np.ndarray, other: Hypotheses) -> None:
-        """Replace the hypotheses of the images at positions `images` by those of `other`."""
+        """Write the hypotheses `other` to the images at positions `images`, in place."""
         self.tokens[images], self.logprobs[images] = other.tokens, other.logprobs
 
     def join(self, other: Hypotheses) -> Hypotheses:
@@ -135,7 +135,7 @@ class DecoderStates:
         return logits
 
     def reorder(self, rows: np.ndarray) -> None:
-        """Replace the states of the text rows by those of `rows`; indices may repeat, as in beam search."""
+        """Select the decoder states of text rows by index, in place; beams that branch repeat an index."""
         for name in self.of_rows:
             self.values[name] = self.values[name][rows]
 

@@ -146,8 +146,7 @@ def train_captioner(
             more than a billion parameters, else one of the others if fewer than 500 images train a given captioner.
         resume: resume from the last complete checkpoint in `output_dir`, if any.
         reproduces: compares the metrics of the test with a published row; the card shows both.
-        say: receives lines that say what the run will do, how long it takes and what it has reached; the first one
-            names the recipe, if there is one, and the reason. None: nothing.
+        say: receives lines about plan, time and figures; the first one names the recipe, if any. None: nothing.
         callbacks: further callbacks of the trainer.
 
     Raises:
@@ -185,16 +184,12 @@ def train_captioner(
         start = _Start(model_arguments, data_arguments, training_arguments, recipe, resume)
         test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
-        rows, allowed = {"training": train_rows}, data_arguments.allow_changed_data
-        rows |= {} if validation_rows is None else {"evaluation": validation_rows}
-        changed_data = resumed_data(output, earlier, rows, allowed, is_main)
-        if data_arguments.drawn is not None and is_main:
-            data_arguments.drawn.save(output / SUBSET)
+        rows = {"training": train_rows} | ({} if validation_rows is None else {"evaluation": validation_rows})
+        changed_data = resumed_data(output, earlier, rows, data_arguments.allow_changed_data, is_main)
         model, processor = start.captioner(train_rows)
         for line in filter(None, (start.recipe_line, start.words_line)):
             say(line)
-        if validation_rows is None:
-            _require_no_evaluation(start.training_arguments)
+        _require_evaluation_rows(validation_rows, start.training_arguments)
         checkpoint = checkpoint_to_resume(start.training_arguments, resume)
         if data_arguments.attributes is not None:
             _require_attributes_read(data_arguments.attributes, model, processor)
@@ -208,9 +203,7 @@ def train_captioner(
         if test_rows is not None:
             trainer.check_evaluation(test_rows, "test")
         if is_main:
-            if data_arguments.held_out is not None:
-                data_arguments.held_out.save(output)
-            _remember_images(train_rows, output, model_arguments.model, checkpoint)
+            _save_image_lists(data_arguments, train_rows, output, model_arguments.model, checkpoint)
         if say is not _say_nothing:
             log_progress(trainer, say, start.model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
@@ -220,17 +213,23 @@ def train_captioner(
     return result
 
 
-def _require_no_evaluation(arguments: CaptioningTrainingArguments) -> None:
+def _require_evaluation_rows(rows: Any, arguments: CaptioningTrainingArguments) -> None:
     plan = IntervalStrategy(arguments.eval_strategy)
-    if plan != IntervalStrategy.NO:
+    if rows is None and plan != IntervalStrategy.NO:
         raise ValueError(
             f"`eval_strategy` is {plan.value!r}, and no images are held out for evaluations: pass `eval_strategy=no`, "
             "and the length of the training with `num_train_epochs` or `max_steps`."
         )
 
 
-def _remember_images(rows: Dataset | IterableDataset, output: Path, start: str | None, checkpoint: str | None) -> None:
-    """Write the images of training, with those of the captioner that it starts from and of the steps before."""
+def _save_image_lists(
+    data: DataArguments, rows: Dataset | IterableDataset, output: Path, start: str | None, checkpoint: str | None
+) -> None:
+    """Write the lists of drawn, held-out and training images to the output; the last one has earlier trainings too."""
+    if data.drawn is not None:
+        data.drawn.save(output / SUBSET)
+    if data.held_out is not None:
+        data.held_out.save(output)
     if isinstance(rows, IterableDataset):
         return
     before = [folder for folder in (start, output if checkpoint is not None else None) if folder is not None]
