@@ -33,11 +33,11 @@ def train(images, captioner, tmp_path, capsys):
 @pytest.fixture
 def trainings(monkeypatch):
     """The names of the training images of each training, in their order."""
-    found, remember = [], running._remember_images
+    found, save = [], running._save_image_lists
     monkeypatch.setattr(
         running,
-        "_remember_images",
-        lambda rows, *others: found.append(set(rows["image_id"])) or remember(rows, *others),
+        "_save_image_lists",
+        lambda data, rows, *others: found.append(set(rows["image_id"])) or save(data, rows, *others),
     )
     return found
 
