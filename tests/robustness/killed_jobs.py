@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import datasets
 import numpy as np
@@ -305,7 +306,9 @@ def train(material: Any, folder: Path, *more: str) -> int:
         "4",
         "--resume",
     ]
-    return main([*arguments, *QUICK.split(), *SAVES.split(), *KEPT.split(), *more])
+    # The cache of features, which all runs of a person share, is killed with the job; nothing outside is written.
+    with mock.patch("hf_captioners.features.shared_cache.default_folder", lambda: folder / "shared_features"):
+        return main([*arguments, *QUICK.split(), *SAVES.split(), *KEPT.split(), *more])
 
 
 def train_scst(material: Any, folder: Path) -> int:
