@@ -48,8 +48,7 @@ def trained_decoding(figures: dict) -> list[str]:
     return [
         "## Decoding with a trained captioner",
         "",
-        "The VisualGPT of [a trimmed vocabulary](#a-trimmed-vocabulary), before it is trimmed: width 128, 4 layers, "
-        f"50,259 tokens, {figures['beams']} beams ({figures['machine']}). Batches of eight of "
+        f"The default captioner on torch, {figures['beams']} beams ({figures['machine']}). Batches of eight of "
         f"{figures['lengths'][0]['images']} validation photographs that are encoded already, every decoder in turn; "
         f"medians of {figures['rounds']} rounds.",
         "",
@@ -60,7 +59,7 @@ def trained_decoding(figures: dict) -> list[str]:
             for row in figures["lengths"]
         ),
         "",
-        f"Packed weights on {figures['images']:,} photographs:",
+        f"Packed weights on {figures['images']:,} photographs, one at a time:",
         "",
         *columns("weights", "equal captions", "CIDEr-D", "change", "CPU seconds per photograph"),
         *(
@@ -69,8 +68,7 @@ def trained_decoding(figures: dict) -> list[str]:
             for row in weights
         ),
         "",
-        "Command: `python benchmarks/trained_decoding.py runs/visualgpt/checkpoint-1200 "
-        "--data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k`.",
+        "Command: `python benchmarks/trained_decoding.py --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k`.",
         "",
     ]
 

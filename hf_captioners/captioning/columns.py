@@ -46,7 +46,7 @@ def load_pipeline(
         dtype: number format of the weights, for example `"bfloat16"`.
         trust_remote_code: run code from the repository of the model.
         weights: of the captioners of an ensemble; default: equal ones.
-        packed_weights: see `ImageCaptioningPipeline`.
+        packed_weights: see `ImageCaptioningPipeline`; default, if the captioner's weights are float32: `"float32"`.
         backend: `"torch"`, or `"onnx"`: `model` is the captioner of an installed package, or a folder that
             `hf-captioners export` wrote.
         threads: threads of an operation on a CPU. None: as the library chooses, or `OMP_NUM_THREADS` says.
@@ -98,7 +98,10 @@ def load_pipeline(
         captioner, processor = load_ensemble(sources, weights, **options)
     else:
         captioner, processor = load_captioner(sources[0], **options)
-    return ImageCaptioningPipeline(model=captioner, processor=processor, device=device, packed_weights=packed_weights)
+    pipeline = ImageCaptioningPipeline(model=captioner, processor=processor, device=device, packed_weights="plain")
+    if packed_weights != "plain":
+        pipeline.pack_weights(packed_weights)
+    return pipeline
 
 
 class PreparedBatch(NamedTuple):
@@ -145,7 +148,7 @@ class CaptionBatches:
         device: for example `"cuda:0"`. None: an accelerator if there is one.
         dtype: number format of the weights, for example `"bfloat16"`.
         trust_remote_code: run code from the repository of the model.
-        packed_weights: see `ImageCaptioningPipeline`.
+        packed_weights: see `ImageCaptioningPipeline`; default, if the captioner's weights are float32: `"float32"`.
         backend: `"torch"`, or `"onnx"` for a folder that `hf-captioners export` wrote.
         reduced_reading: decode large JPEG files at a reduced size, see `least_side_of`: a fraction of the time, and
             pixels that differ by a few grey levels.
