@@ -122,6 +122,29 @@ def training(figures: dict) -> list[str]:
     ]
 
 
+def training_epoch(figures: dict) -> list[str]:
+    """Return the section on what an epoch of training spends its time on."""
+    images, rows = figures["images"], figures["rows"]
+    return [
+        "## An epoch of training",
+        "",
+        f"CPU seconds of an epoch on {images['train']} photographs of Flickr8k with 5 captions each, with an evaluation on "
+        f"{images['validation']} photographs: the proportions of the whole data set ({figures['machine']}). The captioners "
+        "and settings are those of the recipes on Flickr8k, VisualGPT with a language model of random weights. Features of "
+        "the frozen vision model are computed before, once for all runs.",
+        "",
+        *columns("part of the epoch", *(row["captioner"] for row in rows)),
+        *(f"| {part} | " + " | ".join(f"{row[part]:.1%}" for row in rows) + " |" for part in figures["parts"]),
+        "| seconds of the epoch | " + " | ".join(f"{row['seconds']:.0f}" for row in rows) + " |",
+        "| steps | " + " | ".join(f"{row['steps']}" for row in rows) + " |",
+        "| seconds for the features before | " + " | ".join(f"{row['features']:.0f}" for row in rows) + " |",
+        "",
+        "Command: `python benchmarks/training_epoch.py --data_dir $HF_CAPTIONERS_DATA_DIR/flickr8k --vision_model "
+        "MOBILENETV2 --tokenizer gpt2 --output benchmarks/results/training_epoch.json`.",
+        "",
+    ]
+
+
 def memory_of_loss(figures: dict) -> list[str]:
     """Return the sentence on the memory that the loss takes."""
     pieces, whole = figures["in pieces"] / 1e6, figures["at once"] / 1e6
