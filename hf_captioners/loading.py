@@ -362,7 +362,7 @@ def require_supported(
 ) -> None:
     """Check by the configuration of a checkpoint that its model type is supported; no weights are read.
 
-    A checkpoint whose configuration cannot be read passes: loading it says why.
+    A checkpoint whose configuration cannot be read passes: loading it says why. A directory without one does not.
 
     Args:
         source: see `load_captioner`; of an adapter, its captioner is checked.
@@ -373,11 +373,14 @@ def require_supported(
 
     Raises:
         ValueError: the model type is not supported, or a file is damaged.
+        FileNotFoundError: a directory has no configuration.
     """
     source = str(default_model().folder) if is_default(source) else str(source)
     if (adapter := adapter_settings(source, revision)) is not None:
         return require_supported(base_of_adapter(source, adapter), purpose, None, trust_remote_code)
     path = checkpoint_file(source, revision, CONFIG_NAME)
+    if path is None and Path(source).is_dir():
+        raise FileNotFoundError(f"{source} has no {CONFIG_NAME}, so it is no captioner{_unfinished(Path(source))}.")
     content = {} if path is None else _read_json(path)
     if not isinstance(content, dict) or not isinstance(model_type := content.get("model_type"), str):
         return None
@@ -422,6 +425,15 @@ def _has_chat_template(source: str, revision: str | None) -> bool:
     paths = (checkpoint_file(source, revision, name) for name in ("tokenizer_config.json", "processor_config.json"))
     contents = [_read_json(path) for path in paths if path is not None]
     return any(isinstance(content, dict) and content.get("chat_template") for content in contents)
+
+
+def _unfinished(folder: Path) -> str:
+    """Return what to name instead of the output folder of a training that has not ended; empty if it is none."""
+    from transformers.trainer_utils import get_last_checkpoint  # which imports much
+
+    if (last := get_last_checkpoint(str(folder))) is None:
+        return ""
+    return f": its training has not ended. Continue it with `resume`, or name its last checkpoint, {last}"
 
 
 def _is_own(config: Any) -> bool:
