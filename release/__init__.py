@@ -1,1 +1,1 @@
-"""What a release needs: the build backend, the list of public names, and the check of distributions."""
+"""Build backend, list of public names, and checks of the distributions of a release."""

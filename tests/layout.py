@@ -17,6 +17,7 @@ MAP = re.compile(r"(?<=<!-- map -->\n).*?(?=<!-- end of the map -->)", re.DOTALL
 LEAVES = {
     "architectures",
     "default_model",
+    "deprecation",
     "image_names",
     "image_text_processor",
     "inert_text",
