@@ -27,6 +27,8 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, cached_file
 
 from hf_captioners.architectures import ARCHITECTURES, Architecture, Purpose, is_supported, supported_captioners
 from hf_captioners.default_model import default_model, is_default
+from hf_captioners.image_text_processor import ImageTextProcessor as ImageTextProcessor
+from hf_captioners.interfaces import Captioner, Processor
 from hf_captioners.modeling.configuration_captioning import DETECTORS
 from hf_captioners.modeling.layers_vision import TIMM_PREFIX, load_vision_model, vision_config_of
 from hf_captioners.modeling.modeling_captioning import CaptioningForConditionalGeneration
@@ -453,7 +455,7 @@ def load_captioner(
     purpose: Purpose = Purpose.CAPTIONING,
     processor_options: Mapping[str, Any] | None = None,
     **options: Any,
-) -> tuple[Any, Any]:
+) -> tuple[Captioner, Processor]:
     """Load a captioner and its processor.
 
     Args:
@@ -588,7 +590,7 @@ def _load_adapted(
     return model.eval(), with_processor_options(processor, processor_options or {})
 
 
-def merge_adapter(source: str, **options: Any) -> tuple[Any, Any]:
+def merge_adapter(source: str, **options: Any) -> tuple[Captioner, Processor]:
     """Load the captioner of an adapter with the adapter merged into its weights, as an ordinary captioner.
 
     Args:
@@ -657,7 +659,7 @@ def weight_that_is_not_finite(model: torch.nn.Module) -> str | None:
     return None
 
 
-def load_processor(source: str, trust_remote_code: bool = False) -> Any:
+def load_processor(source: str, trust_remote_code: bool = False) -> Processor:
     """Load the processor of a captioner; join image processor and tokenizer if they were saved separately.
 
     Raises:
@@ -674,21 +676,3 @@ def load_processor(source: str, trust_remote_code: bool = False) -> Any:
             f"{source} has a tokenizer without words: its tokenizer.json is missing or damaged. {COPY_AGAIN}"
         )
     return processor
-
-
-class ImageTextProcessor:
-    """Image processor and tokenizer that were saved separately, as those of vision-encoder-decoder models.
-
-    Args:
-        image_processor: an image processor of transformers.
-        tokenizer: a tokenizer of transformers.
-    """
-
-    def __init__(self, image_processor: Any, tokenizer: Any) -> None:
-        self.image_processor, self.tokenizer = image_processor, tokenizer
-        self.model_input_names = ["pixel_values", "labels"]
-
-    def save_pretrained(self, save_directory: str | os.PathLike[str], **kwargs: Any) -> None:
-        """Save both into one directory."""
-        self.image_processor.save_pretrained(save_directory, **kwargs)
-        self.tokenizer.save_pretrained(save_directory, **kwargs)

@@ -7,11 +7,12 @@ import math
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import pyarrow
 
 from hf_captioners.default_model import default_model, is_default
+from hf_captioners.interfaces import CaptioningOptions
 from hf_captioners.processing.image_reading import read_image
 
 from .backends import BACKENDS, ONNX
@@ -180,9 +181,10 @@ class CaptionBatches:
         device_map: str | None = None,
         processor_options: Mapping[str, Any] | None = None,
         rows: Mapping[str, Mapping[str, Any]] | None = None,
-        **generate: Any,
+        **generate: Unpack[CaptioningOptions],
     ) -> None:
-        self.model, self.column, self.generate = model, column, generate
+        self.model, self.column = model, column
+        self.generate: dict[str, Any] = {**generate}
         self.reduced_reading, self.rows = reduced_reading, rows
         self.loading: dict[str, Any] = {"device": device, "dtype": dtype, "trust_remote_code": trust_remote_code}
         self.loading |= {"packed_weights": packed_weights, "backend": backend}

@@ -641,7 +641,7 @@ def bundle_pipeline(directory: str | os.PathLike[str]) -> None:
         directory: directory with config.json.
     """
     source, folder = Path(__file__), Path(directory)
-    for file in map(Path, map(inspect.getfile, (bundle_pipeline, read_image))):
+    for file in (source, Path(inspect.getfile(read_image))):
         if file.resolve() != (folder / file.name).resolve():
             code = LIBRARY_IMPORT.sub("from .", file.read_text(encoding="utf-8"))
             (folder / file.name).write_text(code, encoding="utf-8")
