@@ -22,8 +22,9 @@ import pyarrow
 import pyarrow.ipc
 import pyarrow.parquet
 
-from hf_captioners.data.images import IMAGE_SUFFIXES, is_image_name, visible_files
 from hf_captioners.image_names import FolderNames, ImageNames, path_form
+
+from .images import IMAGE_SUFFIXES, is_image_name, visible_files
 
 TAR, PARQUET = ".tar", ".parquet"
 CONTAINER_KINDS = (TAR, PARQUET)
