@@ -42,7 +42,7 @@ class DataCheck:
             if counts:
                 mean = statistics.fmean(counts.elements())
                 found.append(f"{what}: {min(counts)} to {max(counts)}, mean {mean:.2f}")
-        return found
+        return [*found, *self.report.remarks]
 
 
 def check_dataset(name: str, data_dir: str | Path | None = None, **options: Any) -> DataCheck:

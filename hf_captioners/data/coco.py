@@ -22,7 +22,8 @@ from typing import Any, ClassVar
 import numpy as np
 from datasets import Features, List, Value
 
-from hf_captioners.metrics.caption_tables import read_json, row_fault
+from hf_captioners.metrics.annotation_files import read_json
+from hf_captioners.metrics.caption_tables import row_fault
 
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard

@@ -10,10 +10,19 @@ from pathlib import Path
 
 import PIL
 
-from hf_captioners.metrics import caption_tables
+from hf_captioners.metrics import (
+    annotation_files,
+    caption_tables,
+    separated_tables,
+    spreadsheets,
+    table_columns,
+    text_encoding,
+)
 from hf_captioners.output_files import open_plain
 
 from .reader import CaptionReader
+
+TABLE_READERS = (annotation_files, caption_tables, separated_tables, spreadsheets, table_columns, text_encoding)
 
 
 def fingerprint(reader: CaptionReader) -> str:
@@ -38,7 +47,7 @@ def _parts(reader: CaptionReader) -> Iterator[str]:
     for option in dataclasses.fields(reader):
         value = getattr(reader, option.name)
         yield f"{option.name}={os.path.abspath(value) if isinstance(value, Path) else value!r}"
-    code = [*sorted(Path(__file__).parent.glob("*.py")), Path(caption_tables.__file__)]
+    code = [*sorted(Path(__file__).parent.glob("*.py")), *(Path(str(module.__file__)) for module in TABLE_READERS)]
     annotations = list(reader.annotation_files())
     for file in annotations:
         reader.require_link_inside(file)

@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 
 from datasets import Features, List, Value
 
-from hf_captioners.metrics.caption_tables import NUMBERED, text_lines
+from hf_captioners.metrics.annotation_files import text_lines
+from hf_captioners.metrics.caption_tables import NUMBERED
 
 from .karpathy import KARPATHY_FEATURES, KARPATHY_SPLITS, read_karpathy
 from .reader import Annotations, CaptionReader, SourceCard

@@ -112,7 +112,7 @@ def load_captions(
         if not streaming:
             builder.prepare()
         dataset = builder.as_streaming_dataset(split) if streaming else builder.as_dataset(split)
-    if report.problems or report.notes:
+    if report.problems or report.notes or report.remarks:
         logger.warning("%s", report.summary())
     return with_allowed_formats(dataset)
 

@@ -65,6 +65,7 @@ class DataReport:
         kept: rows of the data set (one per image) by split; of a stream, the rows read so far.
         problems: all problems in the order in which they were found.
         notes: counts of expected losses, such as dead links.
+        remarks: what was assumed about files, such as a guessed encoding, for a person to check.
         goes_on: whether a fault of a whole table or column is only listed, to find the others too; it is an error
             otherwise, because such a data set cannot be loaded.
     """
@@ -73,6 +74,7 @@ class DataReport:
     kept: Counter[str] = field(default_factory=Counter)
     problems: list[Problem] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
+    remarks: list[str] = field(default_factory=list)
     goes_on: bool = False
     _known: set[Problem] = field(default_factory=set, repr=False, compare=False)
 
@@ -84,6 +86,12 @@ class DataReport:
         if problem not in self._known:
             self._known.add(problem)
             self.problems.append(problem)
+
+    def remark(self, file: str | Path, message: str) -> None:
+        """Add what was assumed about a file, once."""
+        text = f"{file}: {message}"
+        if text not in self.remarks:
+            self.remarks.append(text)
 
     @contextmanager
     def whole(self, file: str | Path, kind: ProblemKind = ProblemKind.UNREADABLE_TABLE) -> Iterator[None]:
@@ -110,6 +118,7 @@ class DataReport:
         self.problems.clear()
         self._known.clear()
         self.notes.clear()
+        self.remarks.clear()
 
     def counts(self) -> dict[str, int]:
         """Return the number of problems of each kind."""
@@ -123,7 +132,7 @@ class DataReport:
         kept = ", ".join(f"{count:,} {split}" for split, count in self.kept.items()) or "no rows"
         kept += "".join(f"; {count:,} x {note}" for note, count in self.notes.items())
         if not self.problems:
-            return f"{self.name}: kept {kept}. Nothing is wrong."
+            return "\n".join([f"{self.name}: kept {kept}. Nothing is wrong.", *self.remarks])
         uncaptioned = [one for one in self.problems if one.kind == ProblemKind.IMAGE_WITHOUT_CAPTION]
         lines = [f"{self.name}: kept {kept}."]
         if uncaptioned:
@@ -132,7 +141,7 @@ class DataReport:
             counts = Counter(one.kind.value for one in others)
             lines[0] += f" Problems: {', '.join(f'{count:,} x {kind}' for kind, count in counts.items())}."
             lines += [first_lines(others, shown), WHOLE_LIST]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.remarks])
 
     def raise_if_bad(self) -> None:
         """Raise `BadRowsError` if there is any problem."""
@@ -145,7 +154,8 @@ class DataReport:
     def to_json(self) -> str:
         """Return the report as JSON text."""
         problems = [asdict(problem) for problem in self.problems]
-        stored = {"name": self.name, "kept": self.kept, "notes": self.notes, "problems": problems}
+        stored = {"name": self.name, "kept": self.kept, "notes": self.notes, "remarks": self.remarks}
+        stored |= {"problems": problems}
         return json.dumps(stored)  # ASCII: names may have surrogates in place of bytes that are no UTF-8
 
     def update_from_json(self, text: str) -> None:
@@ -153,7 +163,7 @@ class DataReport:
         stored = json.loads(text)
         self.name = stored["name"]
         self.kept = Counter(stored["kept"])
-        self.notes = Counter(stored["notes"])
+        self.notes, self.remarks = Counter(stored["notes"]), stored["remarks"]
         self.problems = [Problem(ProblemKind(p.pop("kind")), **p) for p in stored["problems"]]
 
 
