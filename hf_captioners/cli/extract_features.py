@@ -85,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compute the features that are missing; 1 if some images cannot be read."""
     options = data_options_of(args)
-    check_path("data_dir", args.data_dir, folder=True)
+    check_path("data_dir", args.data_dir, folder=args.dataset != "caption_folder")
     for name in ("detector", "vision_model"):
         if getattr(args, name) is not None:
             check_source(name, getattr(args, name))

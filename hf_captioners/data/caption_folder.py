@@ -53,7 +53,7 @@ from .report import DataReport, ProblemKind, first_lines
 from .schema import CAPTIONS, IMAGE, IMAGE_ID, IMAGES, SPLIT, CaptionRow, storable
 
 NOT_EXTRA = frozenset((IMAGE_ID, IMAGE, IMAGES, CAPTIONS, "file_name"))
-COLUMN_ADVICE = "Name the columns: `file_column=...`, `caption_columns=[...]`."
+COLUMN_ADVICE = "Name the columns: `file_column='...'`, `caption_columns=['...']`."
 REJECTED_NOTE = "rejected row"
 FIRST_ROWS = 1000  # in which named columns are looked for; rows of JSON may have different columns
 
@@ -213,7 +213,7 @@ class CaptionFolder(CaptionReader):
         if not self._inside(self._base(table.folder) / name, table.folder):
             return (
                 f"the column {column!r} is {name[:80]!r}, a file outside of {self.folder}. Move the images into the "
-                "folder, or name their own folder: `image_dir=...`"
+                "folder, or name their own folder: `image_dir='...'`"
             )
         return None
 

@@ -74,7 +74,7 @@ class Flickr(CaptionReader):
             raise FileNotFoundError(
                 f"{self.folder} has no dataset_{self.name}.json and "
                 f"{f'several token files ({names})' if found else 'no token file such as Flickr8k.token.txt'}. "
-                "Pass token_file='...'."
+                "Pass `token_file='...'`."
             )
         return found[0]
 

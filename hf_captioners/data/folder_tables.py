@@ -32,6 +32,7 @@ SPLIT_NAMES = {
 }
 SPLIT_ORDER = ("train", "validation", "test")
 TABLE_STEMS = ("metadata", "captions", "annotations")
+SHEETS = (".csv", ".tsv", ".xlsx", ".jsonl")  # endings of other tables that are named where there is no usual one
 USUAL_TABLES = [f"{stem}{kind}" for stem in TABLE_STEMS for kind in TABLE_KINDS]
 
 
@@ -121,10 +122,12 @@ def find_tables(root: Path, metadata_file: str | None, report: DataReport | None
     bare = [path for path, split in folders.items() if split and split not in {table.split for table in tables}]
     for place in bare or ([] if tables or (report.goes_on and report.problems) else [root]):
         with report.whole(place):
+            others = [path.name for path in sorted(place.iterdir()) if path.suffix.lower() in SHEETS]
+            named = "".join(f" If {name} is the table: `metadata_file={name!r}`." for name in others[:1])
             raise FileNotFoundError(
                 f"{place} has {len(list_images(place)):,} images and no "
-                f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}. Add images, and one line per "
-                'image to metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
+                f"{metadata_file or 'metadata.jsonl, metadata.csv or captions.txt'}.{named} Add images, and one line "
+                'per image to metadata.jsonl: {"file_name": "a.jpg", "captions": ["A dog runs."]}.'
             )
     return sorted(tables, key=lambda table: SPLIT_ORDER.index(table.split or "train"))
 
@@ -145,7 +148,7 @@ def _table_in(folder: Path, metadata_file: str | None) -> Path | None:
     if len(found) > 1:
         raise ValueError(
             f"{folder} has several tables: {', '.join(path.name for path in found)}. "
-            f"Choose one: metadata_file={found[0].name!r}."
+            f"Choose one: `metadata_file={found[0].name!r}`."
         )
     return found[0] if found else None
 

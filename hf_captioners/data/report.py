@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-WHOLE_LIST = "All of them: hf-captioners check-data, or load_captions(..., report=DataReport()) in Python."
+WHOLE_LIST = "All of them: load_captions(..., report=DataReport())."
+WHOLE_LIST_TYPED = "All of them: hf-captioners check-data."  # on the command line
 
 
 class ProblemKind(enum.StrEnum):
@@ -154,8 +156,8 @@ class DataReport:
     def to_json(self) -> str:
         """Return the report as JSON text."""
         problems = [asdict(problem) for problem in self.problems]
-        stored = {"name": self.name, "kept": self.kept, "notes": self.notes, "remarks": self.remarks}
-        stored |= {"problems": problems}
+        stored: dict[str, Any] = {"name": self.name, "kept": self.kept, "notes": self.notes, "problems": problems}
+        stored["remarks"] = self.remarks
         return json.dumps(stored)  # ASCII: names may have surrogates in place of bytes that are no UTF-8
 
     def update_from_json(self, text: str) -> None:

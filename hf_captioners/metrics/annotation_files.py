@@ -33,7 +33,7 @@ GZIP_FLOOR, GZIP_RATIO = 64 * 2**20, 32
 MAX_FILE_BYTES = 4 * 2**30  # of a file that is read as a whole
 READ_BYTES = 2**20  # at a time: one large read takes its memory at once
 MAX_LINE_BYTES = 64 * 2**20
-ADVICE = "If letters are wrong, name its encoding: `encoding=...`."
+ADVICE = "If letters are wrong, name its encoding: `encoding='...'`."
 
 
 class RowReport(Protocol):
@@ -242,7 +242,9 @@ class _LineReader:
         except UnicodeError as error:
             if self.may_try and (found := self._guess(line)) is not None:
                 return found
-            advice = "" if self.encoding != UTF_8 else ". Save the file as UTF-8, or name its encoding: `encoding=...`"
+            advice = (
+                "" if self.encoding != UTF_8 else ". Save the file as UTF-8, or name its encoding: `encoding='...'`"
+            )
             message = f"this line is not {self.encoding.upper()} ({error}): {line[:60]!r}{advice}"
             self.report.add(MALFORMED_ROW, self.path, number, message)
             return None

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .annotation_files import MALFORMED_ROW, RowReport, has_wide_characters, text_lines
 from .table_columns import header_of_rows, is_image_field, is_usual_header
@@ -150,12 +150,15 @@ def _likely_separator(lines: Sequence[str], preferred: str) -> str:
     return best
 
 
+def _quoting(is_quoted: bool) -> Literal[0, 3]:
+    return csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
+
+
 def _sample(lines: Sequence[str], separator: str, is_quoted: bool) -> list[list[str]]:
     """Return the rows of first lines; the last one may be a part of a row."""
-    quoting = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
     rows: list[list[str]] = []
     try:
-        for row in csv.reader(iter(lines), delimiter=separator, quoting=quoting):
+        for row in csv.reader(iter(lines), delimiter=separator, quoting=_quoting(is_quoted)):
             rows += [row] if any(row) else []
     except csv.Error:  # a field is too long; the rows before it are enough
         pass
@@ -194,7 +197,7 @@ class _Lines:
 def _separated_fields(
     path: Path, report: RowReport, dialect: Dialect, lines: _Lines
 ) -> Iterator[tuple[int, list[str]]]:
-    quoting = csv.QUOTE_MINIMAL if dialect.is_quoted else csv.QUOTE_NONE
+    quoting = _quoting(dialect.is_quoted)
     while True:
         lines.taken.clear()
         try:

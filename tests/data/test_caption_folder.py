@@ -373,4 +373,4 @@ def test_images_that_nobody_has_reviewed_are_one_line(folder, load, image, caplo
     report = DataReport()
     load("caption_folder", folder, split="train", report=report)
     said = report.summary()
-    assert "Problems: 1 x " in said and "new" not in said and "hf-captioners check-data" in said
+    assert "Problems: 1 x " in said and "new" not in said and "report=DataReport()" in said
