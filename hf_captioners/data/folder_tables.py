@@ -12,7 +12,7 @@ from hf_captioners.image_names import FolderNames
 from hf_captioners.metrics.annotation_files import ADVICE
 from hf_captioners.metrics.caption_tables import TABLE_KINDS, table_rows
 from hf_captioners.metrics.separated_tables import Numbered
-from hf_captioners.metrics.text_encoding import decoded
+from hf_captioners.metrics.text_encoding import decoded, sample_beyond_ascii
 from hf_captioners.names import did_you_mean
 from hf_captioners.output_files import MAX_TEXT_BYTES, read_bytes_inside, unquoted_name
 
@@ -79,7 +79,7 @@ class FolderTable:
                 continue
             if guess is not None and guess not in guessed:
                 guessed[guess] = text
-                sample = " ".join(whole.split())[:60]
+                sample = sample_beyond_ascii(whole)
                 report.remark(text, f"it is not UTF-8 and was read as {guess}, for example {sample!r}. {ADVICE}")
             yield number, {"file_name": image.relative_to(self.path).as_posix(), "captions": captions}
 

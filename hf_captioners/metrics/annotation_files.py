@@ -23,6 +23,7 @@ from .text_encoding import (
     guessed_encoding,
     is_wide,
     require_encoding,
+    sample_beyond_ascii,
 )
 
 logger = logging.getLogger(__name__)
@@ -260,6 +261,6 @@ class _LineReader:
             return None
         self.encoding = guess
         text = line.decode(guess, "replace")
-        sample = " ".join(text.split())[:60]
+        sample = sample_beyond_ascii(text)
         self.report.remark(self.path, f"it is not UTF-8 and was read as {guess}, for example {sample!r}. {ADVICE}")
         return text

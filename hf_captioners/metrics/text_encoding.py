@@ -85,6 +85,13 @@ def decoded(content: bytes) -> tuple[str, str | None]:
         return content.decode(guess, "replace"), guess
 
 
+def sample_beyond_ascii(text: str) -> str:
+    """Return some words of a text around its first letter beyond ASCII, to show what a guess made of it."""
+    text = " ".join(text.split())
+    place = next((place for place, letter in enumerate(text) if not letter.isascii()), 0)
+    return text[max(0, place - 30) : place + 30]
+
+
 def guessed_encoding(lines: Iterable[bytes]) -> str | None:
     """Return the encoding of a text that is not UTF-8 as a whole, by a trial.
 

@@ -77,7 +77,10 @@ class DataArguments:
     )
     data_options: list[str] = field(
         default_factory=list,
-        metadata={"help": "Options of the data set: name=value ..., for example protocol=r2gen max_views=2."},
+        metadata={
+            "help": "Options of the data set: name=value ..., for example protocol=r2gen max_views=2.",
+            "action": "extend",
+        },
     )
     follow_links: bool = field(
         default=False,
