@@ -18,8 +18,8 @@ from hf_captioners.metrics import (
     table_columns,
     text_encoding,
 )
-from hf_captioners.output_files import open_plain
 
+from .file_digests import content_hash
 from .reader import CaptionReader
 
 TABLE_READERS = (annotation_files, caption_tables, separated_tables, spreadsheets, table_columns, text_encoding)
@@ -54,12 +54,6 @@ def _parts(reader: CaptionReader) -> Iterator[str]:
     for file in [*code, *annotations]:
         yield f"{os.path.abspath(file)} {content_hash(file)}"
     yield from _stamps(reader.image_places())
-
-
-def content_hash(file: Path) -> str:
-    """Return a hash of the contents of a file."""
-    with open_plain(file) as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _stamps(places: Iterable[Path]) -> Iterator[str]:

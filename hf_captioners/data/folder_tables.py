@@ -16,6 +16,7 @@ from hf_captioners.metrics.text_encoding import decoded, sample_beyond_ascii
 from hf_captioners.names import did_you_mean
 from hf_captioners.output_files import MAX_TEXT_BYTES, read_bytes_inside, unquoted_name
 
+from .converted_tables import unconverted
 from .images import list_images
 from .report import DataReport, ProblemKind
 
@@ -32,6 +33,7 @@ SPLIT_NAMES = {
 }
 SPLIT_ORDER = ("train", "validation", "test")
 TABLE_STEMS = ("metadata", "captions", "annotations")
+TABLE_OF_REVIEW = "metadata.jsonl"  # the first of the usual tables
 SHEETS = (".csv", ".tsv", ".xlsx", ".jsonl")  # endings of other tables that are named where there is no usual one
 USUAL_TABLES = [f"{stem}{kind}" for stem in TABLE_STEMS for kind in TABLE_KINDS]
 
@@ -145,6 +147,8 @@ def _nested_tables(folder: Path, metadata_file: str | None, report: DataReport) 
 def _table_in(folder: Path, metadata_file: str | None) -> Path | None:
     names = [metadata_file] if metadata_file else USUAL_TABLES
     found = [folder / name for name in names if _is_there(folder / name)]
+    if len(found) > 1 and found[0].name == TABLE_OF_REVIEW:
+        found = [found[0], *unconverted(found[1:], folder)]
     if len(found) > 1:
         raise ValueError(
             f"{folder} has several tables: {', '.join(path.name for path in found)}. "

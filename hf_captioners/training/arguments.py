@@ -336,10 +336,10 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
                 "`load_best_model_at_end=False`."
             )
         if plans["eval_strategy"] == "steps" and not {"eval_steps", "save_steps"} <= self.given:
-            if "save_steps" in self.given:
-                self.eval_steps = self.save_steps
-            else:
-                self.save_steps = self.eval_steps or self.logging_steps
+            name = "save_steps" if "save_steps" in self.given else "eval_steps"
+            steps = getattr(self, name) or self.logging_steps
+            for name in ("eval_steps", "save_steps"):
+                setattr(self, name, steps)
 
     def _check_metrics(self) -> None:
         """Check the names of metrics, and whether that of the best model is computed."""
