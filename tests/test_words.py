@@ -24,7 +24,9 @@ ALLOWED = {
             rf"a {WORD_FOR_IMAGE} of \{{a\}} \{{where\}}",
         ): "a caption of drawn scenes",
     },
-    WORD_FOR_AFTER: {},
+    WORD_FOR_AFTER: {
+        ("hf_captioners/metrics/support.py", rf"before\s+{WORD_FOR_AFTER} below"): "a list of English prepositions",
+    },
     "deal" + "t": {},
     "un" + "said": {},
 }

@@ -192,7 +192,8 @@ def compare_scores(
     for name, scores in first.items():
         pairs = [pair for pair in zip(scores, second[name], strict=True) if not any(map(math.isnan, pair))]
         if len(pairs) > 1:
-            compared[name] = compare_systems(*zip(*pairs, strict=True))._asdict()
+            ours, others = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            compared[name] = compare_systems(ours, others)._asdict()
     return compared
 
 
