@@ -17,12 +17,13 @@ SUITE_PY := $(subst $(VENV),$(SUITE),$(PY))
 BARE := .venv-bare
 BARE_PY := $(subst $(VENV),$(BARE),$(PY))
 TRANSFORMERS ?= transformers
-EXTRAS := app docs export heif metrics-data peft ray regions serve smolvlm space
+EXTRAS := app docs export heif metrics-data peers peft ray regions serve smolvlm space
 TESTS_app := tests/review tests/cli/test_review.py
 TESTS_docs := tests/test_site.py
 TESTS_export := tests/onnx
 TESTS_heif := tests/processing/test_heif.py
 TESTS_metrics-data := tests/metrics/test_meteor_tables.py
+TESTS_peers := tests/peers
 TESTS_peft := tests/hub/test_adapters.py
 TESTS_ray := tests/captioning/test_ray.py
 TESTS_regions := tests/features/test_regions.py
@@ -83,13 +84,13 @@ test-newest:  ## run the fast tests on the newest versions: TRANSFORMERS=git+htt
 	$(NEWEST_PY) $(PYTEST)
 
 # The tests have a configuration of their own: theirs are unittest classes with subtests, and ours are not collected.
-test-transformers:  ## run transformers' own common tests on all captioners; ARGS="-k visualgpt", TRANSFORMERS=transformers==5.24.0
+test-transformers:  ## run transformers' own common tests on all captioners; ARGS="-k visualgpt", TRANSFORMERS=transformers==5.24.0, OUTCOMES=FILE
 	test -x $(SUITE_PY) || $(PYTHON) -m venv $(SUITE)
 	$(SUITE_PY) -m pip install --quiet --disable-pip-version-check uv
 	$(SUITE_PY) -m uv pip install --quiet --python $(SUITE_PY) --upgrade -e ".[test]" "$(TRANSFORMERS)" "parameterized>=0.9" "psutil>=7"
 	$(SUITE_PY) -m tests.transformers_suite.distribution $(SUITE)/suite
 	PYTHONPATH="$(CURDIR)/$(SUITE)/suite" $(SUITE_PY) $(PYTEST) -c tests/transformers_suite/pytest.ini --rootdir . \
-		--confcutdir tests/transformers_suite tests/transformers_suite/captioners.py $(ARGS)
+		--confcutdir tests/transformers_suite tests/transformers_suite/captioners.py $(if $(OUTCOMES),--outcomes $(OUTCOMES)) $(ARGS)
 
 test-extras: $(EXTRAS:%=test-extra-%) test-without-torch  ## run the tests of each extra in an environment of its own, .venv-extra-NAME
 

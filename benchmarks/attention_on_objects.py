@@ -1,12 +1,12 @@
-"""Measure how much attention lies on the drawn object that a word names, for each architecture.
+"""Measure how much attention, and relevance, lies on the drawn object that a word names, for each architecture.
 
     python benchmarks/attention_on_objects.py --architectures transformer aoanet
 
 A small captioner is trained on drawn scenes. Then captions of other scenes are explained (`explain_caption`), and the
-attention of every noun is compared with the pixels of the object that it names, which are known. Three figures are
-chance: even attention to all regions; the same attention over the objects of other scenes; and, in scenes with two
-groups of objects, the share of the other group. Results are added to `benchmarks/results/attention_on_objects.json`,
-so that the architectures may be measured one by one.
+attention of every noun is compared with the pixels of the object that it names, which are known; so is its relevance
+(attention times gradient). Three figures are chance: even attention to all regions; the same attention over the
+objects of other scenes; and, in scenes with two groups of objects, the share of the other group. Results are added to
+`benchmarks/results/attention_on_objects.json`, so that the architectures may be measured one by one.
 """
 
 import argparse
@@ -207,11 +207,15 @@ def train(model: Any, processor: Any, examples: list[Any], steps: int, seed: int
     return float(np.mean(losses[-20:]))
 
 
-def measure(model: Any, processor: Any, examples: list[Any], seed: int) -> dict[str, Any]:
-    """Compare the attention of every noun with the object that it names."""
+def measure(model: Any, processor: Any, examples: list[Any], seed: int, method: str) -> dict[str, Any]:
+    """Compare the attention or the relevance (`method`) of every noun with the object that it names.
+
+    A noun without relevance, which no region makes more probable, counts as nothing on any object.
+    """
     by_image, maps, covers = [], [], []
+    started = time.process_time()
     for scene, image, captions in examples:
-        explanation = explain_caption(model, processor, image, captions[0])
+        explanation = explain_caption(model, processor, image, captions[0], method=method)
         words = [word.lower() for word in explanation.words]
         covered = [shares(object_pixels(scene, image, group), explanation.boxes) for group in range(len(scene.groups))]
         rows = []
@@ -221,7 +225,7 @@ def measure(model: Any, processor: Any, examples: list[Any], seed: int) -> dict[
                 {
                     "on": float(weights @ covered[group]),
                     "even": float(covered[group].mean()),
-                    "strongest": bool(covered[group][weights.argmax()] > 0),
+                    "strongest": bool(weights.max() > 0 and covered[group][weights.argmax()] > 0),
                     "strongest_even": float((covered[group] > 0).mean()),
                     "other": float(weights @ others[0]) if others else None,
                     "other_even": float(others[0].mean()) if others else None,
@@ -239,7 +243,10 @@ def measure(model: Any, processor: Any, examples: list[Any], seed: int) -> dict[
         found[f"{name}_interval"] = [
             round(float(q), 3) for q in np.quantile([one[name] for one in draws], [0.025, 0.975])
         ]
-    return {"images": len(by_image), "nouns": len(maps), **found, "on_other_scene": round(shuffled, 4)}
+    empty = sum(weights.sum() == 0 for weights in maps)
+    seconds = round((time.process_time() - started) / len(examples), 3)
+    also = {"on_other_scene": round(shuffled, 4), "empty": int(empty), "seconds_an_image": seconds}
+    return {"images": len(by_image), "nouns": len(maps), **found, **also}
 
 
 def figures(by_image: list[list[dict[str, Any]]]) -> dict[str, Any]:
@@ -293,7 +300,8 @@ def main() -> None:
             model.set_attn_implementation("eager")
             loss = train(model, processor, examples, args.steps, args.seed)
             trained = time.process_time()
-            run = {"loss": round(loss, 3), **measure(model, processor, chosen, args.seed)}
+            run = {"loss": round(loss, 3), **measure(model, processor, chosen, args.seed, "attention")}
+            run["relevance"] = measure(model, processor, chosen, args.seed, "relevance")
             run |= {"steps": args.steps, "train_images": args.train_images, "seed": args.seed}
             run |= {
                 "training_cpu_seconds": round(trained - started),

@@ -7,8 +7,8 @@
 The first command starts, the second one goes on: what is complete is skipped, what was interrupted is resumed. It can
 be killed at any time. `--status` prints the jobs and their hours. FOLDER gets `runs`, `jobs` (the state and log of
 every job) and `results`, whose files replace those of `benchmarks/results`. The figures of each training are kept in
-`benchmarks/results/trainings`, or in `--kept_dir`: a queue in an empty folder, on another machine for example, trains
-only those captioners that have no figures there.
+`benchmarks/results/trainings`: a queue in an empty folder, on another machine for example, trains only captioners
+that have no figures there.
 
 Learning rates are chosen on 500 training photographs that are held out for it, by the CIDEr-D of the last epoch, with
 a seed of its own; the final runs train on all 6,000, and the validation photographs only evaluate their last weights.
@@ -35,6 +35,7 @@ from provenance import DATA_DIR, ROOT, add_run_record, run_records, shell_word, 
 
 from hf_captioners.output_files import write_text
 
+KEPT_DIR = ROOT / "benchmarks" / "results" / "trainings"
 SEEDS = (1, 2, 3)
 SEARCH_SEED = 100  # it is not among the reported ones
 HELD_OUT_SHARE = 500 / 6000
@@ -159,7 +160,7 @@ class Study:
 
         def command() -> list[str]:
             where = ["--data_dir", str(self.data_dir / "flickr8k"), "--output", str(keeps)]
-            seconds = f"{self.state(training)['seconds']:.0f}"
+            seconds = f"{self.training_seconds(training, keeps):.0f}"
             script = str(ROOT / "benchmarks" / "flickr8k.py")
             typed = [sys.executable, script, str(training.folder), *CAPTIONERS[kind][1], *where]
             return [*typed, "--training_seconds", seconds]
@@ -261,6 +262,12 @@ class Study:
     def state(self, job: Job) -> dict[str, Any]:
         """Return the state of a job, see `read_state`."""
         return read_state(self.folder / "jobs" / f"{job.name}.json")
+
+    def training_seconds(self, training: Job, keeps: Path) -> float:
+        """Return the seconds of a training, which the kept figures name if it ran on another machine."""
+        if not keeps.is_file():
+            return float(self.state(training)["seconds"])
+        return float(json.loads(keeps.read_text(encoding="utf-8"))["runs"][0]["training"]["seconds"])
 
     def held_out_scores(self, kind: str) -> dict[float, float]:
         """Return the CIDEr-D of the last epoch on the held-out photographs of each learning rate."""
@@ -391,9 +398,6 @@ def main() -> int:
         "--data_dir", type=Path, help="folder of flickr8k, mobilenetv2 and text_lm; kept for later calls"
     )
     parser.add_argument("--coco_captions", type=Path, help="captions_train2014.json; kept for later calls")
-    parser.add_argument(
-        "--kept_dir", type=Path, default=ROOT / "benchmarks" / "results" / "trainings", help="figures of each training"
-    )
     parser.add_argument("--status", action="store_true", help="only print the state of the jobs")
     args = parser.parse_args()
     kept = args.output_dir / "jobs" / "study.json"
@@ -404,7 +408,7 @@ def main() -> int:
         paths = {name: str(getattr(args, name).resolve()) for name in ("data_dir", "coco_captions")}
         write_text(kept, json.dumps(paths, indent=1) + "\n")
     paths = {name: Path(path) for name, path in json.loads(kept.read_text(encoding="utf-8")).items()}
-    study = Study(args.output_dir.resolve(), kept_dir=args.kept_dir.resolve(), **paths)
+    study = Study(args.output_dir.resolve(), kept_dir=KEPT_DIR, **paths)
     if args.status:
         print_status(study)
         return 0

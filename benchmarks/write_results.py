@@ -432,6 +432,47 @@ def memorization(figures: dict) -> list[str]:
     return [*lines, ""]
 
 
+def relevance_on_objects(runs: dict) -> list[str]:
+    """Return the table of relevance beside attention; nothing where it was not measured."""
+    both = {name: run for name, run in runs.items() if "relevance" in run}
+    if not both:
+        return []
+    lines = columns(
+        "architecture",
+        "attention, times even",
+        "relevance, times even",
+        "interval",
+        "over another scene",
+        "strongest region on it",
+        "named of both",
+        "interval",
+        "nouns without",
+        "seconds an image: attention",
+        "relevance",
+    )
+    for name, run in sorted(both.items()):
+        found = run["relevance"]
+        low, high = found["times_even_interval"]
+        named_low, named_high = (100 * value for value in found["named_of_both_interval"])
+        lines.append(
+            f"| `{name}` | {run['times_even']:.2f} | **{found['times_even']:.2f}** | {low:.2f} to {high:.2f} | "
+            f"{found['on_other_scene'] / found['even']:.2f} | {100 * found['strongest']:.0f} % | "
+            f"{100 * found['named_of_both']:.0f} % | {named_low:.0f} to {named_high:.0f} % | {found['empty']} | "
+            f"{run['seconds_an_image']:.2f} | {found['seconds_an_image']:.2f} |"
+        )
+    above = [name for name, run in both.items() if run["relevance"]["times_even_interval"][0] > run["times_even"]]
+    below = [name for name, run in both.items() if run["relevance"]["times_even_interval"][1] < run["times_even"]]
+    tells = [n for n, r in both.items() if r["relevance"]["named_of_both_interval"][0] > r["named_of_both_even"]]
+    return [
+        *lines,
+        "",
+        f"Relevance lies on the named object more than attention does in {len(above)} of {len(both)} captioners, and "
+        f"less in {len(below)} (the attention is outside of the interval of the relevance). By relevance, "
+        f"{len(tells)} of {len(both)} tell the named group from the other one.",
+        "",
+    ]
+
+
 def attention_on_objects(figures: dict) -> list[str]:
     """Return the section on attention and the positions of drawn objects."""
     runs = figures["runs"]
@@ -443,8 +484,9 @@ def attention_on_objects(figures: dict) -> list[str]:
         "",
         "Drawn scenes have known positions. Small captioners were trained on "
         f"{first['train_images']} scenes for {first['steps']} steps; then captions of {first['images']} other scenes "
-        f"were explained, and the attention of their {first['nouns']} nouns was compared with the pixels of the "
-        "object that each noun names. Chance is even attention to all regions (1.00), and the same attention over the "
+        f"were explained, and the attention of their {first['nouns']} nouns, and their relevance (attention times "
+        "gradient, `explain --method relevance`), were compared with the pixels of the object that each noun names. "
+        "Chance is even attention to all regions (1.00), and the same attention over the "
         "objects of another scene. In scenes with two groups of objects, the last columns have the share of the named "
         "group in the attention to both, and that of even attention. Intervals (95 %) are those of 1,000 draws of the "
         "images. `python benchmarks/attention_on_objects.py` measures.",
@@ -474,6 +516,7 @@ def attention_on_objects(figures: dict) -> list[str]:
     return [
         *lines,
         "",
+        *relevance_on_objects(runs),
         f"The attention of {len(beats)} of {len(runs)} captioners lies on the named object more than even attention "
         f"does; {len(tells)} of {len(runs)} tell the named group from the other one. Encoder layers mix the regions: "
         "the place that a decoder reads need not be the place of the object. The trainings are short; captioners that "

@@ -80,7 +80,8 @@ def page() -> str:
     seeds = ", ".join(map(str, results["seeds"]))
     lines = [
         f"## Result\n\nSeeds {seeds}, `COUNT={results['count']}`.\n",
-        "One uninterrupted run of all classes; the kills among 10,000 files were made with an earlier commit.\n",
+        "One uninterrupted run of all classes but those of `--apart`: kills among 10,000 files, killed workers of",
+        "shards and Ray, and uploads to the page of a Space, which take minutes or need extras.\n",
         *provenance_lines("robustness", results["provenance"], known_changes()),
         "| class | tried | result | refused | failed | CPU seconds | MB |",
         "|---|---|---|---|---|---|---|",

@@ -37,7 +37,7 @@ FOLDER = HERE / "hf_captioners_default" / "captioner"
 NAME, VERSION = "hf-captioners-default", "1.0.0"
 TERMS = "weights for research and education only"
 SUMMARY = f"{TERMS.capitalize()}: they were learned from Flickr8k, on a backbone that was trained on ImageNet-1k."
-MOST_BYTES, MOST_DIFFERENCE = 24_000_000, 0.002
+MAX_BYTES, MAX_DIFFERENCE = 24_000_000, 0.002
 # Of config.json, at any depth: code, and what only describes where parts came from or names classes of ImageNet.
 LEFT_OUT = {"auto_map", "custom_pipelines", "_name_or_path", "id2label", "label2id"}
 FIGURES = ("cider_d", "bleu_4")
@@ -118,8 +118,8 @@ def make(trained: str, output: Path, validation_dir: str | None = None, split: s
         known = {"architecture": type(model).__name__, "parameters": model.num_parameters(), "rows": rows}
         write_text(folder / "README.md", CARD.format(name=NAME, summary=SUMMARY, data=facts["data"], **known))
         size = results["bytes"] = sum(path.stat().st_size for path in folder.iterdir())
-        if size > MOST_BYTES:
-            raise ValueError(f"The captioner has {size:,} bytes, expected at most {MOST_BYTES:,}.")
+        if size > MAX_BYTES:
+            raise ValueError(f"The captioner has {size:,} bytes, expected at most {MAX_BYTES:,}.")
         shutil.rmtree(output, ignore_errors=True)
         output.mkdir(parents=True)
         for path in folder.iterdir():
@@ -167,7 +167,7 @@ def described(
     rows = load_split(validation_dir, None, split, {})
     before, after = (measured(source, rows) for source in (trained, str(folder)))
     print(f"trained: {before}\nstored: {after}")
-    if abs(before["cider_d"] - after["cider_d"]) > MOST_DIFFERENCE:
+    if abs(before["cider_d"] - after["cider_d"]) > MAX_DIFFERENCE:
         raise ValueError(f"CIDEr-D is {after['cider_d']:.4f} when stored, and was {before['cider_d']:.4f}.")
     data = f"{Path(validation_dir).resolve().name} {split} ({len(rows):,} images)"
     known = facts | {"metrics": {name: round(after[name], 4) for name in FIGURES}, "data": data}

@@ -42,7 +42,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 SUB_CONFIGS = ("text_config", "vision_config", "encoder", "decoder", "backbone_config")
 # Fields with a number of layers, and the least one: parts that a model lacks have 0.
 LAYER_COUNTS = {"n_layer": 1, "num_hidden_layers": 1, "encoder_layers": 0, "decoder_layers": 0, "num_layers": 0}
-MOST_LAYERS = 1000
+MAX_LAYERS = 1000
 # Fields of a generation configuration: whole numbers with the least one, other numbers, and token ids or lists of ids.
 WHOLE_NUMBERS = {
     **dict.fromkeys(("num_beams", "num_return_sequences", "max_length", "pool_groups"), 1),
@@ -209,9 +209,9 @@ def require_sound_config(path: Path) -> None:
         for key, value in content.items():
             if key in LAYER_COUNTS and value is not None:
                 low = LAYER_COUNTS[key]
-                if type(value) is not int or not low <= value <= MOST_LAYERS:
+                if type(value) is not int or not low <= value <= MAX_LAYERS:
                     raise ValueError(
-                        f"{path} is damaged: `{key}` is {value!r:.60}, expected {low} to {MOST_LAYERS}. {COPY_AGAIN}"
+                        f"{path} is damaged: `{key}` is {value!r:.60}, expected {low} to {MAX_LAYERS}. {COPY_AGAIN}"
                     )
             if key in SUB_CONFIGS and value is not None:
                 check(value, f"`{key}`")

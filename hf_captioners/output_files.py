@@ -280,7 +280,7 @@ def write_text(path: StrPath, text: str, inside: StrPath | None = None) -> None:
         file.write(text)
 
 
-MOST_ATTEMPTS = 20  # to replace a file that another program changes all the time
+MAX_ATTEMPTS = 20  # to replace a file that another program changes all the time
 
 
 def change_file(path: StrPath, change: Callable[[bytes | None], bytes | None], inside: StrPath | None = None) -> bool:
@@ -302,7 +302,7 @@ def change_file(path: StrPath, change: Callable[[bytes | None], bytes | None], i
         UnsafeFileError: see `require_safe_target`; or the file is too large.
         BlockingIOError: it is changed all the time.
     """
-    for _ in range(MOST_ATTEMPTS):
+    for _ in range(MAX_ATTEMPTS):
         require_safe_target(path, inside)
         before = _state_of(path)
         new = change(None if before is None else read_bytes_inside(path, inside, MAX_TABLE_BYTES))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 RULES = ("normalizer", "pre_tokenizer", "decoder")
-MOST_GROWTH = 100.0  # a text becomes this many times as long at most; rules of known tokenizers only shorten it
+MAX_GROWTH = 100.0  # a text becomes this many times as long at most; rules of known tokenizers only shorten it
 
 
 def require_limited_growth(path: Path) -> None:
@@ -26,10 +26,10 @@ def require_limited_growth(path: Path) -> None:
         growth = 1.0
         for replacement in replacements(content.get(name)):
             growth *= max(1.0, growth_by(replacement))
-            if growth > MOST_GROWTH:
+            if growth > MAX_GROWTH:
                 raise ValueError(
                     f"{path} is hostile or damaged: the replacements of its `{name}` make a text more than "
-                    f"{MOST_GROWTH:.0f} times as long. Use a tokenizer that you trust."
+                    f"{MAX_GROWTH:.0f} times as long. Use a tokenizer that you trust."
                 )
 
 

@@ -47,37 +47,43 @@ class MinuteLines:
     def __init__(self, work: str, unit: str, total: int | None, say: Callable[[str], None]) -> None:
         self.work, self.unit, self.total, self.say = work, unit, total, say
         self.done = 0
-        self.began = self.told = time.monotonic()
+        self.began = self.last_line = time.monotonic()
 
     def update(self, count: int) -> None:
         """Count what was done, and say it if a minute has passed."""
         self.done += count
         now = time.monotonic()
-        if now - self.told < SECONDS or not self.done:
+        if now - self.last_line < SECONDS or not self.done:
             return
-        self.told, spent = now, now - self.began
+        self.last_line, spent = now, now - self.began
         of = "" if self.total is None else f" of {self.total:,}"
         left = "" if self.total is None else f", about {duration(spent / self.done * (self.total - self.done))} left"
         self.say(f"{self.work}: {self.done:,}{of} {self.unit} after {duration(spent)}{left}")
 
 
 @contextmanager
-def progress_of(work: str, unit: str, total: int) -> Iterator[Any]:
+def progress_of(work: str, unit: str, total: int | None, is_hidden: bool = False, leave: bool = True) -> Iterator[Any]:
     """Show the progress of a work on standard error: a bar in a terminal, a line a minute elsewhere.
 
     Args:
         work: what is done, such as `"captions"`.
         unit: what is counted, such as `"image"`.
-        total: number of them.
+        total: number of them. None: it is not known.
+        is_hidden: show nothing.
+        leave: leave the bar in the terminal at the end.
 
     Yields:
         An object with `update(count)`.
     """
-    if has_terminal():
-        with tqdm(total=total, desc=work, unit=unit, disable=None) as bar:
+    if has_terminal() and not is_hidden:
+        with tqdm(total=total, desc=work, unit=unit, disable=None, leave=leave) as bar:
             yield bar
     else:
-        yield MinuteLines(work, f"{unit}s", total, _to_stderr)
+        yield MinuteLines(work, f"{unit}s", total, _to_nobody if is_hidden else _to_stderr)
+
+
+def _to_nobody(line: str) -> None:
+    """Drop a line."""
 
 
 def _to_stderr(line: str) -> None:

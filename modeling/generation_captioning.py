@@ -1,4 +1,4 @@
-"""Decoding of captions without repeating encoder states, with the beam searches of captioning papers."""
+"""Decoding of captions without repeating encoder states, beam searches of papers; attention and relevance maps."""
 
 import copy
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from transformers.utils import ModelOutput
 
 from .configuration_captioning import require_choice
 from .inputs_captioning import IMAGE_INPUTS, input_names, visible_tokens
-from .layers_attention import CaptionCache
+from .layers_attention import CaptionCache, gradient_of_weights
 from .layers_packed import generating, pack, packed_as, unpack
 from .search_captioning import (
     BOOKKEEPINGS,
@@ -103,7 +103,7 @@ FORBIDDING_PROCESSORS = {
 ROW_CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria", "MaxTimeCriteria", "StopStringCriteria"}
 
 
-def only_lowers(processors: Any) -> bool:
+def only_lower_scores(processors: Any) -> bool:
     """Whether all processors forbid or lower tokens of a row by what the row holds.
 
     They may then be applied to logits as well as to log-probabilities, and scores of hypotheses never rise.
@@ -112,7 +112,7 @@ def only_lowers(processors: Any) -> bool:
     return all(type(one) in own or type(one).__name__ in FORBIDDING_PROCESSORS for one in processors)
 
 
-def judges_rows(criteria: Any) -> bool:
+def stop_rows_separately(criteria: Any) -> bool:
     """Return whether all stopping criteria judge every row alone."""
     return all(type(one).__name__ in ROW_CRITERIA for one in criteria)
 
@@ -169,8 +169,9 @@ class CaptionGenerationMixin(GenerationMixin):
         log.
 
         Args:
-            weights: number format of the copies: `"float32"` (equal results up to rounding), `"bfloat16"`, or
-                `"int8"`, with one scale for each output and for each row of the input.
+            weights: number format of the copies: `"float32"` (equal results up to rounding), `"float16"` (inputs and
+                sums in float32), `"bfloat16"`, or `"int8"`, with one scale for each output and for each row of the
+                input.
             drop_plain: free the plain weights that nothing else reads. The captioner then only generates: it can be
                 neither trained, saved, copied nor restored.
 
@@ -372,8 +373,8 @@ class CaptionGenerationMixin(GenerationMixin):
         beams.may_leave = (
             record.is_empty()
             and (not generation_config.return_dict_in_generate or not generation_config.return_cache)
-            and only_lowers(logits_processor)
-            and judges_rows(stopping_criteria)
+            and only_lower_scores(logits_processor)
+            and stop_rows_separately(stopping_criteria)
             and not (synced_gpus or self.captions_depend_on_batch)
             and not (is_of_caller(model_kwargs.get("cache")) or generation_config.cache_implementation)
         )
@@ -393,7 +394,7 @@ class CaptionGenerationMixin(GenerationMixin):
             if (cache := model_kwargs.get("cache")) is not None:
                 cache.reorder_cache(beams.parents)
             if beams.may_leave and done.any():
-                self._keep_images(model_kwargs, beams.let_go(done), len(done), beams.num_beams)
+                self._keep_images(model_kwargs, beams.drop_images(done), len(done), beams.num_beams)
             model_inputs = self.prepare_inputs_for_generation(
                 beams.rows(), next_sequence_length=1 if model_kwargs["use_cache"] else None, **model_kwargs
             )
@@ -404,7 +405,7 @@ class CaptionGenerationMixin(GenerationMixin):
     ) -> NextTokens:
         """Return what rows `[B * K, T]` choose from, reading the vocabulary as seldom as possible."""
         logits = outputs.logits[:, -1].float()
-        if temperature == 1 and record.scores is None and only_lowers(logits_processor):
+        if temperature == 1 and record.scores is None and only_lower_scores(logits_processor):
             normalizer = logits.logsumexp(-1, keepdim=True)
             record.add(outputs, logits, logits)
             if not logits_processor:
@@ -589,3 +590,91 @@ class StepRecord:
         for name in ("decoder_attentions", "cross_attentions", "decoder_hidden_states"):
             if getattr(self, name) is not None:
                 setattr(self, name, (*getattr(self, name), getattr(outputs, name)))
+
+
+def over_regions(weights: Tensor) -> Tensor:
+    """Return the mean `[B * K, T, R]` of weights `[B * K, ..., T, R]` over heads and encoder levels."""
+    return weights.flatten(1, -3).mean(1) if weights.ndim > 3 else weights
+
+
+class ExplanationMixin:
+    """Maps over regions, from the cross-attention of the decoder's last layer."""
+
+    def last_attention(self, outputs: ModelOutput) -> Tensor | None:
+        """Return the cross-attention weights `[B * K, ..., T, R]` of the decoder's last layer."""
+        return outputs.cross_attentions[-1]
+
+    def required_attention(self, outputs: ModelOutput) -> Tensor:
+        """Return the weights of `last_attention`.
+
+        Raises:
+            ValueError: the attention implementation computes no weights.
+        """
+        weights = self.last_attention(outputs)
+        if weights is None:
+            raise ValueError(
+                f"{self.config._attn_implementation!r} attention computes no weights; call "  # type: ignore[attr-defined]
+                '`model.set_attn_implementation("eager")` first.'
+            )
+        return weights
+
+    @torch.no_grad()
+    def attention_maps(self, sequences: Tensor, **images: Any) -> Tensor:
+        """Return the attention of the decoder's last layer over the regions for each generated token.
+
+        Args:
+            sequences: `[B * K, T]` as `generate()` returns them, begin token first.
+            images: `pixel_values`, or `region_features` with mask and boxes, or `encoder_outputs`, of B images.
+
+        Returns:
+            `[B * K, T - 1, R]`: weights of the regions for every token after the first, averaged over heads and
+            encoder levels. Entries after the end token are meaningless.
+
+        Raises:
+            ValueError: if the attention implementation computes no weights.
+        """
+        outputs = self(decoder_input_ids=sequences[:, :-1], output_attentions=True, **images)  # type: ignore[operator]
+        return over_regions(self.required_attention(outputs))
+
+    @torch.enable_grad()
+    def relevance_maps(self, sequences: Tensor, **images: Any) -> Tensor:
+        """Return the relevance of the regions for each generated token: gradient times attention of the last layer.
+
+        The gradient is that of the token's log-probability with respect to the attention weights of its step. Negative
+        products are set to 0 (Chefer et al., ICCV 2021, "Generic Attention-model Explainability", Eq. 5), and the mean
+        is taken over heads and encoder levels. The model should be in evaluation mode.
+
+        Args:
+            sequences: `[B * K, T]` as `generate()` returns them, begin token first.
+            images: `pixel_values`, or `region_features` with mask and boxes, or `encoder_outputs`, of B images.
+
+        Returns:
+            `[B * K, T - 1, R]`: shares of the regions for every token after the first. They sum to 1, or are all 0
+            where more attention to any region would make the token less probable. Entries after the end token are
+            meaningless.
+
+        Raises:
+            ValueError: the attention implementation computes no weights, or hard attention uses single regions.
+        """
+        with torch.no_grad():
+            encoded = images.pop("encoder_outputs", None) or self.get_encoder()(**images)  # type: ignore[attr-defined]
+        # Gradients are computed down to the encoder's outputs, also where all parameters are frozen.
+        leaves = {
+            name: value.detach().requires_grad_() if torch.is_tensor(value) and value.is_floating_point() else value
+            for name, value in encoded.items()
+        }
+        outputs = self(  # type: ignore[operator]
+            decoder_input_ids=sequences[:, :-1],
+            encoder_outputs=type(encoded)(**leaves),
+            output_attentions=True,
+            use_cache=False,
+        )
+        weights = self.required_attention(outputs)
+        chosen = outputs.logits.float().log_softmax(-1).gather(-1, sequences[:, 1:, None])[..., 0]  # [B * K, T - 1]
+        maps = []
+        for step in range(chosen.shape[1]):
+            gradient = gradient_of_weights(chosen[:, step].sum(), weights)
+            positive = (gradient * weights)[..., step : step + 1, :].clamp(min=0)  # [B * K, ..., 1, R]
+            maps.append(over_regions(positive).detach())
+        relevance = torch.cat(maps, dim=1)
+        return relevance / relevance.sum(-1, keepdim=True).clamp(min=torch.finfo(relevance.dtype).tiny)

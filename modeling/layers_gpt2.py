@@ -17,7 +17,14 @@ from transformers.utils import logging
 
 from .configuration_gpt2 import GPT2CaptioningConfig
 from .layers_attention import AttentionOnAttention, BeamFoldingCrossAttention, MultiHeadAttention
-from .layers_transformer import DecoderStep, LayerOutput, LevelGates, RegionEncoder, RegionEncoderLayer, TextDecoder
+from .layers_transformer import (
+    DecoderStep,
+    LayerOutput,
+    LevelGates,
+    MultiLevelEncoder,
+    RegionEncoderLayer,
+    TransformerTextDecoder,
+)
 from .layers_vision import load_vision_model_for
 from .modeling_captioning import CaptioningForConditionalGeneration, CaptioningPreTrainedModel
 
@@ -38,7 +45,7 @@ class GPT2CaptioningPreTrainedModel(CaptioningPreTrainedModel):
         if isinstance(module, Conv1D):
             init.normal_(module.weight, std=self.config.text_config.initializer_range)
             init.zeros_(module.bias)
-        elif isinstance(module, (MultiHeadAttention, RegionEncoderLayer, RegionEncoder)):
+        elif isinstance(module, (MultiHeadAttention, RegionEncoderLayer, MultiLevelEncoder)):
             for child in module.children():
                 if isinstance(child, nn.Linear):
                     init.xavier_uniform_(child.weight)
@@ -111,7 +118,7 @@ class GPT2CrossAttentionBlock(GradientCheckpointingLayer):
         return stream, self_weights, cross_weights, gates
 
 
-class GPT2TextDecoder(TextDecoder):
+class GPT2TextDecoder(TransformerTextDecoder):
     """GPT-2 with cross-attention; parameters have the names of GPT-2.
 
     A subclass sets `block_class`. `cross_attentions` of its output are `[B * K, N, H, T, R]` per layer.

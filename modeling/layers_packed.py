@@ -1,8 +1,8 @@
 """Linear layers with packed weights, for generation on a CPU.
 
-oneDNN computes products of few rows faster with weights that it has rearranged for itself ("packed"). PyTorch
-rearranges them at every call; these layers do it once. The operators are private ones of PyTorch and are used in this
-file only: where one is missing or fails, the layer computes as before.
+oneDNN and FBGEMM compute products of few rows faster with weights that they have rearranged for themselves ("packed").
+PyTorch rearranges them at every call; these layers do it once. The operators are private ones of PyTorch and are used
+in this file only: where one is missing or fails, the layer computes as before.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,12 +21,12 @@ logger = logging.get_logger(__name__)
 
 # Maps states `[rows, in]` and a bias `[out]` (or None) to `[rows, out]`.
 Product = Callable[[Tensor, Tensor | None], Tensor]
-DROPPED = (
+PACKED_ERROR = (
     "The plain weights of this captioner were dropped by `optimize_for_generation(drop_plain=True)`: it only "
     "generates on this CPU. To {action} it, load it again with `from_pretrained`."
 )
 # Layers with fewer outputs are no faster packed, and scores of attention should not be rounded to 8 bits.
-LEAST_OUTPUTS = 8
+MIN_OUT_FEATURES = 8
 # Packed weights are checked when `generate()` begins and are used until it ends.
 _generating: ContextVar[bool] = ContextVar("generating", default=False)
 
@@ -44,6 +44,22 @@ def pack_bfloat16(weight: Tensor) -> Product:
     def product(states: Tensor, bias: Tensor | None) -> Tensor:
         output = rounded(states.to(torch.bfloat16), None)
         return output.to(states.dtype) if bias is None else output + bias
+
+    return product
+
+
+def pack_float16(weight: Tensor) -> Product:
+    """Return the product with a weight `[out, in]` in float16; inputs, sums and the bias are in float32.
+
+    A weight with values that float16 does not have is packed as it is.
+    """
+    if weight.abs().amax() > torch.finfo(torch.float16).max:
+        return pack_float32(weight)
+    packed = torch.ops.quantized.linear_prepack_fp16(weight, None)
+
+    def product(states: Tensor, bias: Tensor | None) -> Tensor:
+        output = torch.ops.quantized.linear_dynamic_fp16(states, packed)
+        return output if bias is None else output.add_(bias)
 
     return product
 
@@ -74,6 +90,7 @@ def pack_int8(weight: Tensor) -> Product:
 
 PACKING: dict[str, Callable[[Tensor], Product]] = {
     "float32": pack_float32,
+    "float16": pack_float16,
     "bfloat16": pack_bfloat16,
     "int8": pack_int8,
 }
@@ -119,7 +136,7 @@ class PackedLayer(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Return the linear map of `[..., in]`, `[..., out]`."""
         if self.dropped and (self.training or torch.is_grad_enabled()):
-            raise RuntimeError(DROPPED.format(action="train"))
+            raise RuntimeError(PACKED_ERROR.format(action="train"))
         if not (self.dropped or _generating.get()) or not self._can_use(states):
             return super().forward(states)
         assert self.product is not None
@@ -136,23 +153,23 @@ class PackedLayer(nn.Module):
     def train(self, mode: bool = True) -> "PackedLayer":
         """Set training or evaluation mode."""
         if mode and self.dropped:
-            raise RuntimeError(DROPPED.format(action="train"))
+            raise RuntimeError(PACKED_ERROR.format(action="train"))
         return super().train(mode)
 
     def _save_to_state_dict(self, *args: Any) -> None:
         if self.dropped:
-            raise RuntimeError(DROPPED.format(action="save"))
+            raise RuntimeError(PACKED_ERROR.format(action="save"))
         super()._save_to_state_dict(*args)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "PackedLayer":
         if self.dropped and (moved := fn(self.weight.new_zeros(()))).device.type != "cpu":
-            raise RuntimeError(DROPPED.format(action=f"move to {moved.device}"))
+            raise RuntimeError(PACKED_ERROR.format(action=f"move to {moved.device}"))
         return super()._apply(fn, recurse)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the packed copy, which no other process can read."""
         if self.dropped:
-            raise RuntimeError(DROPPED.format(action="copy"))
+            raise RuntimeError(PACKED_ERROR.format(action="copy"))
         return self.__dict__ | {"product": None, "fingerprint": None}
 
 
@@ -210,7 +227,7 @@ def can_be_packed(module: nn.Module) -> bool:
         return False
     weight = module.weight
     ordinary = has_ordinary_weight(module) and weight.device.type == "cpu"
-    return ordinary and weight.numel() >= LEAST_OUTPUTS * weight.shape[type(module) is nn.Linear]
+    return ordinary and weight.numel() >= MIN_OUT_FEATURES * weight.shape[type(module) is nn.Linear]
 
 
 def packed_layers(model: nn.Module) -> Iterator[PackedLayer]:
@@ -271,7 +288,7 @@ def unpack(model: nn.Module) -> None:
     """
     layers = list(packed_layers(model))
     if any(layer.dropped for layer in layers):
-        raise RuntimeError(DROPPED.format(action="restore"))
+        raise RuntimeError(PACKED_ERROR.format(action="restore"))
     for layer in layers:
         for name in ("weights", "product", "fingerprint", "dropped"):
             layer.__dict__.pop(name)

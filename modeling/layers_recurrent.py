@@ -13,7 +13,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import can_return_tuple
 
 from .inputs_captioning import RegionFeatures
-from .layers_attention import AttentionOnAttention, FeedForward, Residual
+from .layers_attention import AttentionOnAttention, FeedForward, JoinedWeights, Residual
 from .layers_regions import UnbiasedLayerNorm, mean_of_visible, rows_of_images
 from .modeling_captioning import (
     CaptioningDecoderOutput,
@@ -248,8 +248,21 @@ class RunningRows:
 
 def stack_steps(steps: Sequence[tuple[Any, ...]], running: RunningRows | None) -> tuple[Any, ...]:
     """Return records of every step, `[rows, ...]` each or None, as `[B * K, T, ...]`."""
-    stack = running.stack if running is not None else lambda parts: torch.stack(parts, 1)
+    stack = stacking(running)
     return tuple(None if parts[0] is None else stack(parts) for parts in zip(*steps, strict=True))
+
+
+def stacking(running: RunningRows | None) -> Callable[[Sequence[Tensor]], Tensor]:
+    """Return the function that stacks tensors `[rows, ...]` of every step to `[B * K, T, ...]`."""
+    return running.stack if running is not None else lambda parts: torch.stack(tuple(parts), 1)
+
+
+def join_step_weights(parts: Sequence[Tensor | None], running: RunningRows | None) -> Tensor | None:
+    """Return the attention weights `[rows, ..., R]` of every step as `[B * K, ..., T, R]`, see `JoinedWeights`."""
+    if parts[0] is None:
+        return None
+    stack = stacking(running)
+    return JoinedWeights.of(parts, lambda values: stack(values).movedim(1, -2))  # [B * K, T, ..., R] before
 
 
 def initialize_as_torch(module: nn.Module) -> None:
@@ -391,7 +404,8 @@ class AttentionLSTMLayer(GradientCheckpointingLayer):
                 words, global_state, hidden, memory, context, context_memory, *prepared
             )
             token_mask = None  # padding follows the tokens, and is not run
-        state, read, steps = LSTMState(hidden, memory), LSTMState(context, context_memory), []
+        state, read = LSTMState(hidden, memory), LSTMState(context, context_memory)
+        steps, step_weights = [], []
         projected = self.lstm.word_projection(words)  # [B * K, T, 4 D]
         for step in range(words.shape[1] if running is None else len(running.counts)):
             if running is not None:
@@ -404,10 +418,10 @@ class AttentionLSTMLayer(GradientCheckpointingLayer):
             mask = None if token_mask is None else token_mask[:, step]
             state, read = keep_state(mask, new, state), keep_state(mask, new_context, read)
             output = state.hidden + read.hidden if self.output_residual else read.hidden
-            steps.append((output, weights, gate, attention_gates))
-        outputs, weights, gates, attention_gates = stack_steps(steps, running)
-        weights = None if weights is None else weights.movedim(1, -2)  # [B * K, T, ..., R] to [B * K, ..., T, R]
-        return outputs, weights, gates, attention_gates, *state, *read
+            steps.append((output, gate, attention_gates))
+            step_weights.append(weights)
+        outputs, gates, attention_gates = stack_steps(steps, running)
+        return outputs, join_step_weights(step_weights, running), gates, attention_gates, *state, *read
 
 
 class AttentionLSTMPreTrainedModel(CaptioningPreTrainedModel):

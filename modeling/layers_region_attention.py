@@ -13,7 +13,12 @@ class PreparedDotAttention(MultiHeadAttention):
     """Attention from B x K text rows to keys and values that the encoder has projected once per image (AoANet).
 
     Only the queries are projected here. `scale` multiplies the width of the heads.
+
+    Attributes:
+        groups: M, attentions on the head axis, for which the weights have an axis of their own; None: no axis.
     """
+
+    groups: int | None = None
 
     def __init__(self, config: Any, hidden_size: int, num_heads: int, scale: int = 1, dropout: float = 0.0) -> None:
         nn.Module.__init__(self)
@@ -25,22 +30,20 @@ class PreparedDotAttention(MultiHeadAttention):
     def forward(  # type: ignore[override]
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Any = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend from queries to the regions of their images.
+        """Attend from a query of every row to the regions of its image.
 
         Args:
-            queries: `[B * K, T, D]`, the rows of an image next to each other.
+            queries: `[B * K, D]`, the rows of an image next to each other.
             keys, values: `[B, R, scale * D]`.
-            mask: of the keys, for K * T queries, see `create_region_mask`.
+            mask: of the keys, for K queries, see `create_region_mask`.
 
         Returns:
-            `[B * K, T, scale * D]`, and the weights `[B * K, H, T, R]` or None.
+            `[B * K, scale * D]`, and the weights `[B * K, H, R]` or `[B * K, M, H, R]`, or None.
         """
-        rows, length = queries.shape[:2]
-        folded = queries.reshape(keys.shape[0], -1, queries.shape[-1])  # [B, K * T, D]
-        query = self.split_heads(self.q_proj(folded))
-        form = FoldedRows(len(keys), length)
+        query = self.split_heads(self.q_proj(queries.unflatten(0, (keys.shape[0], -1))))  # [B, H, K, d]
+        form = FoldedRows(keys.shape[0], None, self.groups)
         attended, weights = self.attend(query, self.split_heads(keys), self.split_heads(values), mask, rows=form)
-        return attended.flatten(2).reshape(rows, length, -1), weights
+        return attended.flatten(2).flatten(0, 1), weights
 
 
 class AdditiveAttention(nn.Module):
@@ -114,5 +117,4 @@ class DotRegionAttention(nn.Module):
 
     def forward(self, hidden: Tensor, keys: Tensor, values: Tensor, mask: Any) -> tuple[Tensor, Tensor | None, None]:
         """Return the attended vectors `[B * K, W]` of queries `[B * K, D]`, weights `[B * K, H, R]` and no gates."""
-        attended, weights = self.attention(self.norm(hidden)[:, None], keys, values, mask)
-        return attended[:, 0], None if weights is None else weights[:, :, 0], None
+        return *self.attention(self.norm(hidden), keys, values, mask), None

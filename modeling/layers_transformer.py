@@ -195,7 +195,7 @@ def encode_levels(
     )
 
 
-class RegionEncoder(CaptioningEncoder):
+class MultiLevelEncoder(CaptioningEncoder):
     """Encoder of M2 and VisualGPT: `LN(dropout(f(W x)))` of the region features, and layers that are all returned.
 
     The configuration has `hidden_size`, `encoder_layers`, `encoder_dropout` and `region_mask_rule`. A subclass sets
@@ -420,7 +420,7 @@ class TransformerDecoderLayer(GradientCheckpointingLayer):
         return stream, self_weights, cross_weights, gates
 
 
-class TextDecoder(CaptioningPreTrainedModel):
+class TransformerTextDecoder(CaptioningPreTrainedModel):
     """Base of Transformer decoders: masks, cache, positions and records around the layers of an architecture.
 
     A subclass sets the modules below. Its layers are called with the stream, the encoder levels and a `DecoderStep`,
@@ -554,3 +554,6 @@ class TextDecoder(CaptioningPreTrainedModel):
             cross_attentions=cross_weights if output_attentions else None,
             gates=gates if output_gates else None,
         )
+
+
+RegionEncoder, TextDecoder = MultiLevelEncoder, TransformerTextDecoder  # earlier names, for one version

@@ -17,7 +17,7 @@ from .layers_gpt2 import (
     GPT2CrossAttentionBlock,
     GPT2TextDecoder,
 )
-from .layers_transformer import DecoderStep, RegionEncoder
+from .layers_transformer import DecoderStep, MultiLevelEncoder
 from .modeling_captioning import CaptioningLMOutput, CaptioningModel
 
 
@@ -49,7 +49,7 @@ class AoAEncoderLayer(GradientCheckpointingLayer):
         return self.output_dropout(self.aoa(regions, attended)), weights
 
 
-class AoATransformerEncoder(AoATransformerPreTrainedModel, RegionEncoder):
+class AoATransformerEncoder(AoATransformerPreTrainedModel, MultiLevelEncoder):
     """Region encoder with attention on attention."""
 
     activation = staticmethod(partial(nn.functional.gelu, approximate="tanh"))

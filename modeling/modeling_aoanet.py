@@ -109,8 +109,8 @@ class AdditiveRegionAttention(nn.Module):
         self, hidden: Tensor, keys: Tensor, regions: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Tensor, None]:
         """Return the attended regions `[B * K, D]` of queries `[B * K, D]`, weights `[B * K, R]` and no gates."""
-        weights = self.attention(hidden, keys, mask)  # [B, K, R]
-        return (weights @ regions).flatten(0, 1), weights.flatten(0, 1), None
+        weights = self.attention(hidden, keys, mask).flatten(0, 1)  # [B * K, R]
+        return (weights.unflatten(0, (keys.shape[0], -1)) @ regions).flatten(0, 1), weights, None
 
 
 class AoANetDecoder(AoANetPreTrainedModel, AttentionLSTMDecoder):

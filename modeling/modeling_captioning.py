@@ -13,7 +13,7 @@ from transformers.utils import ModelOutput, can_return_tuple, logging
 from transformers.utils.deprecation import deprecate_kwarg
 
 from .configuration_captioning import CaptioningConfig
-from .generation_captioning import SEARCH_OPTIONS, CaptionGenerationMixin
+from .generation_captioning import SEARCH_OPTIONS, CaptionGenerationMixin, ExplanationMixin
 from .inputs_captioning import (
     REGION_INPUTS,
     RegionFeatures,
@@ -477,7 +477,9 @@ class CaptioningModel(CaptioningPreTrainedModel):
         )
 
 
-class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossMixin, CaptionGenerationMixin):
+class CaptioningForConditionalGeneration(
+    CaptioningPreTrainedModel, CaptionLossMixin, CaptionGenerationMixin, ExplanationMixin
+):
     """Captioner with a language-modelling head. Subclasses set the class of the model without it."""
 
     model_class: ClassVar[type[CaptioningModel]]
@@ -606,34 +608,6 @@ class CaptioningForConditionalGeneration(CaptioningPreTrainedModel, CaptionLossM
         if not (self.config.output_attentions if output_attentions is None else output_attentions):
             recorded.pop("cross_attentions", None)
         return self.lm_output_class(loss=loss, logits=logits, **recorded)
-
-    @torch.no_grad()
-    def attention_maps(self, sequences: Tensor, **images: Any) -> Tensor:
-        """Return the attention of the decoder's last layer over the regions for each generated token.
-
-        Args:
-            sequences: `[B * K, T]` as `generate()` returns them, begin token first.
-            images: `pixel_values`, or `region_features` with mask and boxes, or `encoder_outputs`, of B images.
-
-        Returns:
-            `[B * K, T - 1, R]`: weights of the regions for every token after the first, averaged over heads and
-            encoder levels. Entries after the end token are meaningless.
-
-        Raises:
-            ValueError: if the attention implementation computes no weights.
-        """
-        outputs = self(decoder_input_ids=sequences[:, :-1], output_attentions=True, **images)
-        weights = self.last_attention(outputs)
-        if weights is None:
-            raise ValueError(
-                f"{self.config._attn_implementation!r} attention computes no weights; call "
-                '`model.set_attn_implementation("eager")` first.'
-            )
-        return weights.flatten(1, -3).mean(1) if weights.ndim > 3 else weights  # [B * K, ..., T, R] to [B * K, T, R]
-
-    def last_attention(self, outputs: CaptioningLMOutput) -> Tensor | None:
-        """Return the cross-attention weights `[B * K, ..., T, R]` of the decoder's last layer."""
-        return outputs.cross_attentions[-1]
 
     @classmethod
     def from_pretrained_parts(cls, vision_model: Any = None, tokenizer: Any = None, **config_fields: Any) -> Any:

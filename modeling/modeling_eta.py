@@ -20,15 +20,15 @@ from transformers.utils import can_return_tuple, logging
 
 from .configuration_eta import ETAConfig
 from .inputs_captioning import RegionFeatures
-from .layers_attention import BeamFoldingCrossAttention, FeedForward, MultiHeadAttention, Residual
+from .layers_attention import BeamFoldingCrossAttention, FeedForward, MultiHeadAttention, Residual, join_attentions
 from .layers_attributes import AttributeNetwork, Attributes, WordScores, noisy_or, top_attributes
 from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,
     PositionTable,
-    TextDecoder,
     TransformerEncoderLayer,
     TransformerPreTrainedModel,
+    TransformerTextDecoder,
     encode_levels,
     sinusoids,
 )
@@ -330,14 +330,9 @@ class ETAAttention(BeamFoldingCrossAttention):
             cache: a `CaptionCache`, or None.
 
         Returns:
-            `[B * K, T, D]`, and the weights `[B * K, H, T, N]` or None.
+            `[B * K, T, D]`, and the weights `[B * K, 1, H, T, N]` or None.
         """
         attended, weights = super().forward(text, lambda: (states, mask), 1, attention_mask, cache)
-        if weights is not None:
-            weights = weights[:, 0]
-            if mask is not None:
-                rows = mask.repeat_interleave(len(weights) // len(mask), dim=0)  # [B * K, N]
-                weights = weights * rows[:, None, None]
         return self.residual.after(text, attended[:, :, 0]), weights
 
 
@@ -470,7 +465,7 @@ class ETALayer(GradientCheckpointingLayer):
         return hidden, self_weights, gate, *weights
 
 
-class ETADecoder(ETAPreTrainedModel, TextDecoder):
+class ETADecoder(ETAPreTrainedModel, TransformerTextDecoder):
     """Decoder of entangled blocks; `ETADecoderOutput` describes its records."""
 
     memory_names: ClassVar[tuple[str, ...]] = ()
@@ -491,7 +486,7 @@ class ETADecoder(ETAPreTrainedModel, TextDecoder):
         self.post_init()
 
     def memory_mask(self, hidden: Tensor, states: Tensor, mask: Tensor | None) -> Any:
-        """Return the mask of a memory, see `TextDecoder.memory_mask`; an empty set is visible."""
+        """Return the mask of a memory, see `TransformerTextDecoder.memory_mask`; an empty set is visible."""
         return super().memory_mask(hidden, states, visible(mask))
 
     def run_layer(
@@ -511,12 +506,12 @@ class ETADecoder(ETAPreTrainedModel, TextDecoder):
         recorded: dict[str, list[Tensor]] = {"visual": [], "semantic": []}
         for role, of_role in zip(layer.roles, weights, strict=True):
             recorded[role.modality] += [] if of_role is None else [of_role]
-        stacked = {name: torch.stack(parts, dim=1) if parts else None for name, parts in recorded.items()}
-        return hidden, self_weights, ModalityWeights(**stacked), gate
+        joined = {name: join_attentions(parts, masks[name][0]) if parts else None for name, parts in recorded.items()}
+        return hidden, self_weights, ModalityWeights(**joined), gate
 
     @can_return_tuple
     def forward(self, *args: Any, output_attentions: bool = False, **kwargs: Any) -> ETADecoderOutput:
-        """Decode text rows, see `TextDecoder.forward`."""
+        """Decode text rows, see `TransformerTextDecoder.forward`."""
         outputs = super().forward(*args, output_attentions=output_attentions, return_dict=True, **kwargs)
         recorded = dict(outputs.items())
         if output_attentions:
@@ -580,17 +575,17 @@ class ETAForConditionalGeneration(ETAPreTrainedModel, CaptioningForConditionalGe
         """Return c (Eq. 11), the share of the regions against the attributes, for each token `[B * K, T]`."""
         return {"share of the regions": outputs.gates[-1].mean(-1)} if self.has_visual_scores and outputs.gates else {}
 
-    def attention_maps(self, sequences: Tensor, **images: Any) -> Tensor:
-        """Return the attention over regions, see `CaptioningForConditionalGeneration.attention_maps`.
+    def last_attention(self, outputs: CaptioningLMOutput) -> Tensor | None:
+        """Return the weights `[B * K, P, H, T, R]` of the last block's attentions to regions.
 
         Raises:
-            ValueError: the fusion attends to no regions, or the attention implementation computes no weights.
+            ValueError: the fusion attends to no regions.
         """
         if not self.config.reads_regions:
             raise ValueError(
                 "`fusion='semantic_only'` attends to no regions; `attribute_maps` returns its weights of attributes."
             )
-        return super().attention_maps(sequences, **images)
+        return super().last_attention(outputs)
 
     @torch.no_grad()
     def attribute_maps(self, sequences: Tensor, **images: Any) -> AttributeMaps:

@@ -287,6 +287,7 @@ class ParallelDotAttention(PreparedDotAttention):
     def __init__(self, config: ImageTransformerConfig) -> None:
         width, count = config.hidden_size, config.num_sub_transformers
         super().__init__(config, width, count * config.num_heads, count, config.encoder_dropout)
+        self.groups = count
         if config.share_queries:
             self.q_proj = nn.Linear(width, width)
         else:
@@ -323,9 +324,8 @@ class SubTransformers(DotRegionAttention):
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Attend from states `[B * K, D]`; return as many vectors, weights `[B * K, M, H, R]`, gates `[B * K, M]`."""
         query = self.norm(hidden)
-        attended, weights = self.attention(query[:, None], keys, values, mask)
-        parts = attended[:, 0].unflatten(-1, (self.count, -1))  # [B * K, M, D]
-        weights = None if weights is None else weights[:, :, 0].unflatten(1, (self.count, -1))
+        attended, weights = self.attention(query, keys, values, mask)
+        parts = attended.unflatten(-1, (self.count, -1))  # [B * K, M, D]
         if self.gate is None:
             return parts.mean(1), weights, None
         gates = self.gate(torch.cat((query, parts.flatten(1)), dim=-1)).sigmoid()  # [B * K, M]

@@ -14,12 +14,12 @@ from .layers_transformer import (
     CachedSelfAttention,
     DecoderStep,
     LevelGates,
+    MultiLevelEncoder,
     PositionTable,
-    RegionEncoder,
     RegionEncoderLayer,
-    TextDecoder,
     TransformerDecoderLayer,
     TransformerPreTrainedModel,
+    TransformerTextDecoder,
     gates_by_level,
     meshed_sum,
 )
@@ -38,7 +38,7 @@ class M2TransformerPreTrainedModel(TransformerPreTrainedModel):
     _supports_flex_attn = False  # its masks have no form for memory slots, see `visible_slots`
 
 
-class M2TransformerEncoder(M2TransformerPreTrainedModel, RegionEncoder):
+class M2TransformerEncoder(M2TransformerPreTrainedModel, MultiLevelEncoder):
     """Memory-augmented encoder (section 3.1): every layer also attends to its memory slots; all levels are returned.
 
     Attention weights of its output are `[B, H, R, R + memory slots]`.
@@ -95,7 +95,7 @@ class MeshedDecoderLayer(TransformerDecoderLayer):
         return mixed, weights, gates
 
 
-class M2TransformerDecoder(M2TransformerPreTrainedModel, TextDecoder):
+class M2TransformerDecoder(M2TransformerPreTrainedModel, TransformerTextDecoder):
     """Meshed decoder (section 3.2). `gates` of its output are alpha (Eq. 9), `[B * K, T, N, D]` per layer."""
 
     first_position = 1  # row 0 of the table belongs to padding

@@ -21,6 +21,7 @@ from .layers_recurrent import (
     LSTMState,
     RecurrentCache,
     RunningRows,
+    join_step_weights,
     keep_state,
     read_lengths,
     stack_steps,
@@ -220,9 +221,9 @@ def weights_used(weights: Tensor, locations: Tensor | None) -> Tensor:
 class LayerRecord(NamedTuple):
     """Records of a layer over T steps, batch first; None for entries that do not apply."""
 
+    weights: Tensor  # [B * K, T, R]
     hidden: Tensor  # [B * K, T, n]
     context: Tensor  # [B * K, T, D], after the visual gate
-    weights: Tensor  # [B * K, T, R]
     visual: Tensor | None  # [B * K, T, 1] or [B * K, T, D]
     input: Tensor  # [B * K, T, n], as the next two
     forget: Tensor
@@ -293,7 +294,7 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
                 words, annotations, keys, region_mask, locations, hidden, memory, drawing
             )
             token_mask = None  # padding follows the tokens, and is not run
-        state, steps = LSTMState(hidden, memory), []
+        state, steps, step_weights = LSTMState(hidden, memory), [], []
         projected = self.lstm.word_projection(words)  # [B * K, T, 4 n]
         for step in range(words.shape[1] if running is None else len(running.counts)):
             if running is not None:
@@ -306,8 +307,9 @@ class ShowAttendTellLayer(GradientCheckpointingLayer):
             context, visual = self.attend(state, annotations, weights, location)  # from h_{t-1}, before the LSTM step
             new, gates = self.lstm(projected[: context.shape[0], step], context, state)
             state = keep_state(None if token_mask is None else token_mask[:, step], new, state)
-            steps.append((state.hidden, context, weights, visual, *gates, location))
-        return *stack_steps(steps, running), *state
+            steps.append((state.hidden, context, visual, *gates, location))
+            step_weights.append(weights)
+        return join_step_weights(step_weights, running), *stack_steps(steps, running), *state
 
 
 class DeepOutput(nn.Module):
@@ -349,7 +351,7 @@ class LinearOutput(nn.Module):
 
 
 class ShowAttendTellDecoder(ShowAttendTellPreTrainedModel):
-    """LSTM decoder without the projection to the vocabulary."""
+    """Decoder of Show, Attend and Tell: LSTM layers, soft or hard attention, and an output layer; no LM head."""
 
     main_input_name = "input_ids"
     _input_embed_layer = "embedding"
@@ -485,6 +487,20 @@ class ShowAttendTellForConditionalGeneration(ShowAttendTellPreTrainedModel, Capt
             return weights
         # One row per token, [B * K * T, R], and back
         return weights_used(weights.flatten(0, 1), outputs.locations[-1].flatten()).view_as(weights)
+
+    def relevance_maps(self, sequences: Tensor, **images: Any) -> Tensor:
+        """Return the relevance of the regions, see `ExplanationMixin.relevance_maps`.
+
+        Raises:
+            ValueError: hard attention uses single regions, or see there.
+        """
+        rule = self.config.location_decoding
+        if self.config.attention_type == "hard" and rule != "expectation":
+            raise ValueError(
+                f"`location_decoding={rule!r}` uses single regions: no gradient reaches the attention weights; "
+                'set `model.config.location_decoding = "expectation"` for relevance.'
+            )
+        return super().relevance_maps(sequences, **images)
 
     @property
     def loss_reads_attentions(self) -> bool:

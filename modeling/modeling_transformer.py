@@ -16,10 +16,10 @@ from .layers_regions import RegionProjection, UnbiasedLayerNorm
 from .layers_transformer import (
     CachedSelfAttention,
     PositionTable,
-    TextDecoder,
     TransformerDecoderLayer,
     TransformerEncoderLayer,
     TransformerPreTrainedModel,
+    TransformerTextDecoder,
     encode_levels,
     visible_regions,
 )
@@ -71,7 +71,7 @@ class CaptioningTransformerEncoder(CaptioningTransformerPreTrainedModel, Caption
 
     @staticmethod
     def make_layer(config: CaptioningTransformerConfig) -> TransformerEncoderLayer:
-        """Return a new layer."""
+        """Build an encoder layer (self-attention and feed-forward network) from the configuration."""
         attention = MultiHeadAttention(
             config,
             config.hidden_size,
@@ -94,7 +94,7 @@ class CaptioningTransformerEncoder(CaptioningTransformerPreTrainedModel, Caption
         )
 
 
-class CaptioningTransformerDecoder(CaptioningTransformerPreTrainedModel, TextDecoder):
+class CaptioningTransformerDecoder(CaptioningTransformerPreTrainedModel, TransformerTextDecoder):
     """Embedded words and positions, and decoder layers.
 
     `cross_attentions` of its output are `[B * K, 1, H, T, R]` per layer.

@@ -22,7 +22,14 @@ from .layers_gpt2 import (
     GPT2CrossAttentionBlock,
     GPT2TextDecoder,
 )
-from .layers_transformer import DecoderStep, LevelGates, RegionEncoder, RegionEncoderLayer, gates_by_level, meshed_sum
+from .layers_transformer import (
+    DecoderStep,
+    LevelGates,
+    MultiLevelEncoder,
+    RegionEncoderLayer,
+    gates_by_level,
+    meshed_sum,
+)
 from .modeling_captioning import CaptioningLMOutput, CaptioningModel
 
 
@@ -47,7 +54,7 @@ class VisualGPTPreTrainedModel(GPT2CaptioningPreTrainedModel):
     _no_split_modules = ["RegionEncoderLayer", "VisualGPTBlock", "VisionBackbone"]
 
 
-class VisualGPTEncoder(VisualGPTPreTrainedModel, RegionEncoder):
+class VisualGPTEncoder(VisualGPTPreTrainedModel, MultiLevelEncoder):
     """Visual encoder (section 4): a projection of the regions and K self-attention layers, all returned."""
 
     activation = staticmethod(partial(nn.functional.gelu, approximate="tanh"))

@@ -26,10 +26,10 @@ from .layers_transformer import (
     DecoderStep,
     LayerOutput,
     PositionTable,
-    TextDecoder,
     TransformerDecoderLayer,
     TransformerEncoderLayer,
     TransformerPreTrainedModel,
+    TransformerTextDecoder,
     encode_levels,
 )
 from .modeling_captioning import (
@@ -268,7 +268,7 @@ class ZodiacDecoderLayer(TransformerDecoderLayer):
         return hidden, self_weights, cross_weights, torch.stack((self_pooled, cross_pooled), dim=1)
 
 
-class ZodiacDecoder(ZodiacPreTrainedModel, TextDecoder):
+class ZodiacDecoder(ZodiacPreTrainedModel, TransformerTextDecoder):
     """Embedded words and positions, and decoder layers.
 
     `cross_attentions` of its output are `[B * K, H, T, R]` per layer; `gates` are the pooled intensities rho of
@@ -310,7 +310,7 @@ class ZodiacDecoder(ZodiacPreTrainedModel, TextDecoder):
         return None if attention_mask.shape[0] == 1 and bool(attention_mask.all()) else attention_mask
 
     def forward(self, *args: Any, cache: Any = None, use_cache: bool = False, **kwargs: Any) -> Any:
-        """Decode text rows, see `TextDecoder.forward`.
+        """Decode text rows, see `TransformerTextDecoder.forward`.
 
         Raises:
             ValueError: a cache is given, and the pool is that of the released code.

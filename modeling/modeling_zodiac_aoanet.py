@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from .configuration_zodiac_aoanet import ZodiacAoANetConfig
 from .inputs_captioning import RegionFeatures
-from .layers_attention import AttentionOnAttention, FeedForward, Residual
+from .layers_attention import AttentionOnAttention, FeedForward, FoldedRows, Residual
 from .layers_intensity import (
     IntensityAttention,
     IntensityForConditionalGeneration,
@@ -153,7 +153,7 @@ class StepIntensityAttention(IntensityAttention):
         """
         folded = self.before(self.norm(hidden)).unflatten(0, (keys.shape[0], -1))  # [B, K, D]
         query, past = self.heads(self.q_proj, folded), self.heads(self.p_proj, folded)
-        attended, weights = self.attended(query, keys, values, visible)
+        attended, weights = self.attended(query, keys, values, visible, FoldedRows(keys.shape[0], None))
         sums = self.intensities(past, values, visible)  # [B, H, K]
         if self.pool == "released":
             captions = sums.shape[-1] * (self.num_heads if without_mask else 1)
@@ -162,7 +162,7 @@ class StepIntensityAttention(IntensityAttention):
             pooled = (sums if self.pool == "mean" else sums.sum(1, keepdim=True)) / visible.sum(-1)
         attended = self.scaled(attended, pooled).flatten(2).flatten(0, 1)
         pooled = pooled.expand(keys.shape[0], -1, folded.shape[1]).transpose(1, 2).flatten(0, 1)
-        return attended, weights.transpose(1, 2).flatten(0, 1), pooled
+        return attended, weights, pooled
 
 
 class ZodiacAoANetDecoder(ZodiacAoANetPreTrainedModel, AttentionLSTMDecoder):

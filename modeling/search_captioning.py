@@ -200,7 +200,7 @@ class CaptionBeams:
             setattr(part, name, value.images(index) if isinstance(value, Hypotheses) else value[index])
         return part
 
-    def let_go(self, done: Tensor) -> Tensor:
+    def drop_images(self, done: Tensor) -> Tensor:
         """Put aside what was found for images `done` `[B]`, on the CPU; the search goes on without them.
 
         Returns:
@@ -315,7 +315,7 @@ class RecordingBeams(CaptionBeams):
         self.record = both.select(both.scores.topk(self.num_beams, dim=-1).indices)
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """Return the best hypotheses of the record."""
+        """Return the `num_return_sequences` best recorded hypotheses of every image, one row for each."""
         return self.record.select(
             torch.arange(num_return_sequences, device=self.alive.device).expand(len(self.alive), -1)
         ).flatten()
@@ -473,7 +473,7 @@ class ShrinkingFinishedBeams(ShrinkingBeams):
         return ranked + self.CUT * ~torch.isin(self.rows_held.tokens[..., -1], self.eos_token_ids)
 
     def finish(self, num_return_sequences: int) -> Hypotheses:
-        """Return the best hypotheses of the record, with their scores before lowering."""
+        """Return the best recorded hypotheses of every image, scored without the penalty of unfinished captions."""
         found = super().finish(num_return_sequences)
         lengths = (found.parents >= 0).sum(-1)
         found.scores = found.token_logprobs.sum(-1) / lengths**self.length_penalty
@@ -492,9 +492,9 @@ class TransformersBeams(RecordingBeams):
 
     def __init__(self, input_ids: Tensor, generation_config: Any) -> None:
         super().__init__(input_ids, generation_config)
-        pads, ends = generation_config._pad_token_tensor, generation_config._eos_token_tensor
+        ends = generation_config._eos_token_tensor
         # In transformers, a padding token with the id 0 is replaced by the end token.
-        self.pad_token_id = -1 if ends is None else int(pads or ends.flatten()[0])
+        self.pad_token_id = -1 if ends is None else self.pad_token_id or int(ends.flatten()[0])
         self.early_stopping = generation_config.early_stopping
         self.width = max(2, 1 + (0 if ends is None else len(ends))) * self.num_beams
         self.record = self.rows_held.scored(torch.full_like(self.rows_held.scores, self.EXCLUDED))
@@ -623,13 +623,15 @@ class NoEarlyEnd(LogitsProcessor):
 
     def __init__(self, least_length: int, eos_token_ids: Tensor) -> None:
         self.least_length, self.eos_token_ids = least_length, eos_token_ids
+        self.inside: tuple[int, Tensor] | None = None  # size of the vocabulary, and its end tokens
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # type: ignore[override]
         """Return `scores` `[rows, V]`, with -inf at the end tokens as long as rows of `input_ids` are too short."""
         if input_ids.shape[1] >= self.least_length:
             return scores
-        inside = self.eos_token_ids[self.eos_token_ids < scores.shape[-1]]
-        return scores.index_fill(1, inside, -torch.inf)
+        if self.inside is None or self.inside[0] != scores.shape[-1]:  # selected once: a GPU waits for their number
+            self.inside = scores.shape[-1], self.eos_token_ids[self.eos_token_ids < scores.shape[-1]]
+        return scores.index_fill(1, self.inside[1], -torch.inf)
 
 
 def with_one_least_length(processors: LogitsProcessorList) -> LogitsProcessorList:

@@ -48,6 +48,7 @@ const nested = [...document.querySelectorAll("svg image")].map((one) => {
 Promise.all([...document.images, ...nested].map(wait)).then((found) => ended(found.filter((one) => one !== null)));
 """
 TOO_WIDE = """
+if (!document.body) return [];
 const width = document.documentElement.clientWidth;
 if (document.documentElement.scrollWidth <= width) return [];
 const scrolls = (one) => one && (getComputedStyle(one).overflowX !== "visible" || scrolls(one.parentElement));

@@ -8,6 +8,7 @@ name of a package. A file of `modeling` also has the tests of the architectures 
 """
 
 import ast
+import functools
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -37,6 +38,7 @@ def public_names() -> dict[str, str]:
     return names
 
 
+@functools.cache
 def imports_of_tests() -> dict[Path, set[str]]:
     """Return the modules of this project that each file of the tests imports."""
     public, imports = public_names(), {}

@@ -39,6 +39,15 @@ def run_folder(tmp_path_factory) -> Path:
     return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_features(run_folder):
+    """The cache of features that all tests of a run share, not that of the person who runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = run_folder / "shared_features"
+        patch.setattr("hf_captioners.features.shared_cache.default_folder", lambda: folder)
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def fork_server(run_folder) -> ForkServer:
     """Server of Python processes that do not wait for imports, one for all processes of a run."""

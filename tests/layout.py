@@ -6,6 +6,7 @@ draws the map anew.
 """
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -93,6 +94,7 @@ def rooms_imported(path: Path) -> dict[str, int]:
     return found
 
 
+@functools.cache
 def module_graph() -> dict[str, set[str]]:
     """Return the modules that each module imports, imports inside functions included."""
     names = {}

@@ -10,7 +10,7 @@ from tests.changed import tests_of as found_for
     [
         ("hf_captioners/metrics/bleu.py", "tests/metrics/test_bleu.py", "tests/metrics/test_spice.py"),
         ("hf_captioners/training/trainer.py", "tests/training/test_trainer.py", "tests/metrics/test_bleu.py"),
-        ("hf_captioners/training/trainer.py", "tests/training/test_resume.py", "tests/metrics/test_bleu.py"),
+        ("hf_captioners/training/evaluation_loop.py", "tests/training/test_resume.py", "tests/metrics/test_bleu.py"),
         ("modeling/layers_recurrent.py", "tests/modeling/test_aoanet.py", "tests/metrics/test_bleu.py"),
         ("tests/modeling/common_forward.py", "tests/modeling/test_eta.py", "tests/metrics/test_bleu.py"),
         ("tests/metrics/test_bleu.py", "tests/metrics/test_bleu.py", "tests/metrics/test_spice.py"),

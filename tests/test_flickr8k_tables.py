@@ -114,6 +114,14 @@ def test_kept_figures_stand_for_their_trainings(queue, study):
     )
 
 
+def test_published_seconds_are_those_of_the_machine_that_trained(queue, study):
+    job = study.evaluation("show_attend_tell", 1)
+    assert option(job.command(), "--training_seconds") == "0"
+    study.kept_dir.mkdir()
+    job.keeps.write_text(json.dumps({"runs": [{"training": {"seconds": 3132.4}}]}))
+    assert option(job.command(), "--training_seconds") == "3132"
+
+
 def test_a_job_is_run_once_and_resumed_after_a_failure(queue, study):
     script = "import sys; open('calls.txt', 'a').write(' '.join(sys.argv[1:]) + '|'); sys.exit(len(sys.argv) == 2)"
     command = [sys.executable, "-c", script, "first"]

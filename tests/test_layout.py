@@ -146,6 +146,17 @@ def test_architectures_do_not_import_each_other():
                 assert not others & {module for level, module in imported_modules(path) if level}, path
 
 
+def test_test_files_do_not_import_each_other():
+    """Helpers that several of them need lie in modules of their own, or are fixtures."""
+    importing = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        names = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        found = [node.module for node in names if (node.module or "").rpartition(".")[2].startswith("test_")]
+        if found := [name for name in found if not name.startswith("transformers_tests")]:  # not of this repository
+            importing[str(path.relative_to(ROOT))] = found
+    assert not importing
+
+
 def test_packages_are_all_listed():
     """setuptools maps folders by a list; a package that is missing there is missing only in the wheel."""
     listed = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"])

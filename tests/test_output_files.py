@@ -208,6 +208,7 @@ CACHE = "a file of the cache that the user's libraries share, replaced by one wi
 ATOMIC = "into a file that `atomic_file` has opened"
 # Files of the package that write by other means than `output_files`: the calls, and why that is right.
 OTHER_WRITERS = {
+    "hf_captioners/features/cache.py": ({"touch"}, FRESH),  # `SharedCache.touch`: when a store was last used
     "hf_captioners/features/feature_store_writer.py": ({"save_file"}, ATOMIC),
     "hf_captioners/hub/convert/converting.py": ({"save_pretrained"}, FRESH),
     "hf_captioners/hub/pushing.py": ({"write_text", "save_pretrained", "shutil.copyfile"}, FRESH),

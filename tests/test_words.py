@@ -25,7 +25,7 @@ ALLOWED = {
         ): "a caption of drawn scenes",
     },
     WORD_FOR_AFTER: {
-        ("hf_captioners/metrics/support.py", rf"before\s+{WORD_FOR_AFTER} below"): "a list of English prepositions",
+        ("hf_captioners/metrics/support.py", rf"{WORD_FOR_AFTER} below beneath"): "a list of prepositions"
     },
     "deal" + "t": {},
     "un" + "said": {},

@@ -17,6 +17,7 @@ from datasets import Dataset
 from hf_captioners.data.held_out import FILE as HELD_OUT_FILE
 from hf_captioners.data.held_out import HeldOut
 from hf_captioners.data.schema import IMAGE
+from hf_captioners.data.training_images import TrainingImages
 from hf_captioners.metrics import caption_health
 from hf_captioners.metrics.caption_files import CaptionTable, MatchedCaptions, match_captions, read_captions
 from hf_captioners.metrics.caption_tokenizers import caption_tokenizer
@@ -27,7 +28,7 @@ from .data_set import caption_data_set
 from .generation_options import options_of_evaluation, with_seed
 from .scoring import MetricSettings, compare_scores, keep_images
 
-LEAST_IMAGES = 30  # for a verdict
+MIN_IMAGES = 30  # for a verdict
 TEMPLATE = "comparison_page.html"
 PAGE_IMAGES, PAGE_SIDE = 200, 360  # images of a page, and their longer side
 SEPARATOR = "+"  # between the captioners of an ensemble
@@ -106,7 +107,8 @@ def system_of(
 def without_trained(sources: Sequence[str], rows: Dataset) -> tuple[Dataset, dict[str, str]]:
     """Leave out the images that a captioner is known to be trained on.
 
-    A captioner that `hf-captioners train` trained on a part of this data set names the images that it held out.
+    A captioner that `hf-captioners train` trained names its images in `training_images.json`. Earlier versions wrote
+    only those that they held out: then all others of this data set count as trained on.
 
     Args:
         sources: see `system_of`.
@@ -119,39 +121,58 @@ def without_trained(sources: Sequence[str], rows: Dataset) -> tuple[Dataset, dic
         ValueError: no image is left.
     """
     kept, known = set(rows["image_id"]), {}
+    left_out: dict[str, set[str]] = {}
     for source in sources:
         known[source] = "unknown"
         for member in [source] if Path(source).exists() else source.split(SEPARATOR):
-            if not Path(member, HELD_OUT_FILE).is_file():
-                continue
-            held_out = set(HeldOut.load(member).image_ids)
-            if held_out & set(rows["image_id"]):
-                known[source] = f"{len(set(rows['image_id']) - held_out):,} images left out"
-                kept &= held_out
+            trained = _trained_on(member, rows)
+            if trained is not None:
+                left_out[source] = left_out.get(source, set()) | trained
+                known[source] = training_note(len(left_out[source]))
+                kept -= trained
     if not kept:
         raise ValueError("Each image is one that a captioner was trained on: pass another split or data set.")
     places = [place for place, image in enumerate(rows["image_id"]) if image in kept]
     return rows if len(places) == len(rows) else rows.select(places), known
 
 
+def _trained_on(folder: str, rows: Dataset) -> set[str] | None:
+    """Return the images of rows that a captioner was trained on; None if it is not known."""
+    if not Path(folder).is_dir():
+        return None
+    if (images := TrainingImages.load(folder)) is not None:
+        return images.among(rows)
+    if not Path(folder, HELD_OUT_FILE).is_file():
+        return None
+    held_out, names = set(HeldOut.load(folder).image_ids), set(rows["image_id"])
+    return names - held_out if held_out & names else None
+
+
+def training_note(count: int) -> str:
+    """Return a note on how many images of a comparison a captioner was trained on."""
+    if not count:
+        return "trained on none of these images"
+    return (
+        f"trained on {count:,} more image{'' if count == 1 else 's'}, which {'is' if count == 1 else 'are'} left out"
+    )
+
+
 class Comparison:
     """Metrics of several systems on the images that all of them have captioned, and the differences to the first one.
 
     Args:
-        systems: the first one is compared with each of the others.
+        systems: the first one is compared with each of the others, if any.
         settings: metrics. None: the default ones.
 
     Raises:
-        ValueError: there are fewer than two systems, or fewer than two images that all have captioned.
+        ValueError: there are fewer than two images that all have captioned.
     """
 
     def __init__(self, systems: Sequence[System], settings: MetricSettings | None = None) -> None:
         self.settings = settings or MetricSettings()
         shared = set.intersection(*(set(system.matched.images) for system in systems))
-        if len(systems) < 2 or len(shared) < 2:
-            raise ValueError(
-                f"{len(systems)} systems have {len(shared)} images in common, expected two or more of both."
-            )
+        if len(shared) < 2:
+            raise ValueError(f"{len(systems)} systems have {len(shared)} images in common, expected two or more.")
         self.systems = systems
         self.matched = [keep_images(system.matched, shared) for system in systems]
         self.scores = [self.settings.compute(matched) for matched in self.matched]
@@ -166,7 +187,7 @@ class Comparison:
     @property
     def has_verdict(self) -> bool:
         """True if there are enough images to call a difference significant."""
-        return len(self.images) >= LEAST_IMAGES
+        return len(self.images) >= MIN_IMAGES
 
     @property
     def ordering(self) -> str:
@@ -182,6 +203,7 @@ class Comparison:
             health = caption_health(tokenize(matched.predictions))
             figures = {name: scores[name] for name in self.metrics}
             figures |= {"distinct": health["distinct"], "length": health["length"]}
+            figures["interval"] = self._interval(scores["per_image"])
             systems.append({"name": system.name, **figures, **system.facts, "trained_on": system.training})
         comparisons = []
         for system, per_image in list(zip(self.systems, self.per_image, strict=True))[1:]:
@@ -197,6 +219,12 @@ class Comparison:
             "systems": systems,
             "comparisons": comparisons,
         }
+
+    def _interval(self, per_image: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+        """Return the 95 % interval of the metric by which images are ordered, by the bootstrap over images."""
+        scores = per_image[self.ordering]
+        result = compare_scores({self.ordering: scores}, {self.ordering: [0.0] * len(scores)})[self.ordering]
+        return {"metric": self.ordering, "low": result["low"], "high": result["high"]}
 
     def most_different(self) -> list[int]:
         """Return the places of images, those first whose captions have the most different scores."""
@@ -239,9 +267,14 @@ class Comparison:
         for system in figures["systems"]:
             cells = [f"{system[name]:12.4f}" if name in system else f"{'-':>12}" for name in columns]
             lines.append(f"{system['name']:<{width}}{''.join(cells)}")
+        for system in figures["systems"]:
+            bounds = system["interval"]
+            interval = f"{bounds['low']:.4f} to {bounds['high']:.4f}"
+            lines.append(f"{system['name']:<{width}}  {bounds['metric']}, 95 % interval: {interval}")
         width = max(map(len, self.metrics))
         for comparison in figures["comparisons"]:
-            lines += ["", f"{comparison['of']} against {comparison['against']} (paired bootstrap over images):"]
+            how = "paired bootstrap over images, means of the scores per image"
+            lines += ["", f"{comparison['of']} against {comparison['against']} ({how}):"]
             lines += [f"{name:<{width}}  {sentence(result)}" for name, result in comparison["metrics"].items()]
         if not figures["verdict"]:
             lines += ["", too_few(figures["images"])]
@@ -253,8 +286,8 @@ class Comparison:
 
 
 def too_few(images: int) -> str:
-    """Return a sentence about images that are too few for a verdict."""
-    return f"{images:,} images are too few for a verdict, expected {LEAST_IMAGES} or more."
+    """Return the message that images are too few for a verdict."""
+    return f"{images:,} images are too few for a verdict, expected {MIN_IMAGES} or more."
 
 
 def without_verdict(result: Mapping[str, Any]) -> dict[str, Any]:

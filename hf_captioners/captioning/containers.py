@@ -50,10 +50,10 @@ class NamedBytes(io.BytesIO):
 
 
 class Container(Protocol):
-    """A file or folder that has images."""
+    """Protocol of a tar file, Parquet file or saved data set whose images are read in place."""
 
     def places(self) -> Iterator[str]:
-        """Yield the places of its images."""
+        """Yield the place of each image in the container: its file name in a tar file, its row number elsewhere."""
 
     def content(self, place: str) -> bytes | str:
         """Return the bytes or the path of an image.
@@ -323,7 +323,7 @@ def is_container(path: Path) -> bool:
 
 
 def containers_in(folder: Path) -> list[Path]:
-    """Return the containers in a folder and the folders in it, sorted."""
+    """Return the tar files, Parquet files and saved data sets in a folder, searched recursively, sorted by path."""
     files = list(visible_files(folder))
     saved = {path.parent for path in files if path.name == SAVED_FILE}
     inside = {path for path in files if path.suffix.lower() in CONTAINER_KINDS and path.parent not in saved}

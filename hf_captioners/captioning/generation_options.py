@@ -9,7 +9,7 @@ from typing import Any
 from hf_captioners.names import did_you_mean
 
 logger = logging.getLogger(__name__)
-MOST_NEW_SEEDS = 2**31  # short enough to be typed
+MAX_NEW_SEEDS = 2**31  # short enough to be typed
 # Set by the pipeline, or about other outputs than captions.
 NOT_OPTIONS = {"return_dict_in_generate", "transformers_version", "is_assistant"}
 
@@ -80,7 +80,7 @@ def with_seed(pipeline: Any, options: Mapping[str, Any], seed: int | None = None
         if seed is not None:
             logger.warning(f"`--seed {seed}` has no effect: nothing is sampled, see `--generate do_sample=true`.")
         return dict(options)
-    return {**options, "seed": secrets.randbelow(MOST_NEW_SEEDS) if seed is None else seed}
+    return {**options, "seed": secrets.randbelow(MAX_NEW_SEEDS) if seed is None else seed}
 
 
 def _default_of(pipeline: Any, name: str) -> Any:

@@ -10,9 +10,7 @@ from typing import Any
 
 from hf_captioners.default_model import default_model, is_default
 from hf_captioners.onnx import OnnxCaptioner
-from hf_captioners.onnx.onnx_facts import TOKENIZER_FILE
 from hf_captioners.onnx.onnx_images import prepare_image
-from hf_captioners.tokenizer_file import require_limited_growth
 
 RUNTIME = "onnxruntime"
 logger = logging.getLogger(__name__)
@@ -37,7 +35,6 @@ class OnnxPipeline:
     def __init__(self, folder: str | None = None, threads: int | None = None) -> None:
         listed = default_model() if is_default(folder) else None
         chosen = Path(str(folder)) if listed is None else listed.folder
-        require_limited_growth(chosen / TOKENIZER_FILE)
         self.captioner = OnnxCaptioner(chosen, threads)
         if not self.captioner.reads_images:
             raise ValueError(f"{folder} is an exported captioner of regions, expected one of images.")

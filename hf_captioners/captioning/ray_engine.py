@@ -18,7 +18,7 @@ from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 from .columns import CaptionBatches, Preparation, load_pipeline
 
 CPUS_OF_TASKS = 0.9  # see `RayEngine.columns`
-MOST_BLOCKS = 5000  # of a job: a block of batches is one task, and what a killed job loses of it
+MAX_BLOCKS = 5000  # of a job: a block of batches is one task, and what a killed job loses of it
 
 
 class TensorPickler(pickle.Pickler):
@@ -169,7 +169,7 @@ class RayEngine:
 
         with running_ray(self.address, self.actors + workers):
             rows = [{"names": pickle.dumps(list(batch))} for batch in batches]
-            data: ray.data.Dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), MOST_BLOCKS))
+            data: ray.data.Dataset = ray.data.from_items(rows, override_num_blocks=min(len(rows), MAX_BLOCKS))
             state = ProcessState.of_this_process(self.on_start)
             one_row: dict[str, Any] = {"batch_size": 1, "batch_format": "pyarrow"}
             if workers:

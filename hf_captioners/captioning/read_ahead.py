@@ -9,11 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from typing import Any
 
 WAITING_BATCHES = 2  # batches that a process prepares before the model asks for them
-MOST_WORKERS = 8
+MAX_WORKERS = 8
 SECONDS_BETWEEN_LOOKS = 0.2
 _prepare: Callable[[Any], Any]  # of a process that prepares batches
 
@@ -31,7 +32,7 @@ def workers_for(batches: int, workers: int | None = None) -> int:
     """
     if workers is None:
         processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(max(processors - 1, 1), MOST_WORKERS, batches - 1)
+        return min(max(processors - 1, 1), MAX_WORKERS, batches - 1)
     if workers < 0:
         raise ValueError(f"`workers` is {workers}, expected 0 (no other process) or more.")
     return min(workers, batches)
@@ -47,7 +48,7 @@ def read_ahead(prepare: Callable[[Any], Any], batches: Sequence[Any], workers: i
             prepares a batch when it is asked for.
 
     Raises:
-        BrokenProcessPool: a process was killed, for example because memory is short.
+        ChildProcessError: a process was killed, for example because memory is short.
     """
     if not workers:
         yield from map(prepare, batches)
@@ -61,6 +62,11 @@ def read_ahead(prepare: Callable[[Any], Any], batches: Sequence[Any], workers: i
             content = waiting.popleft().result()
             waiting.extend(pool.submit(_prepared, batch) for batch in islice(left, 1))
             yield pickle.loads(content)
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            "A process that prepares images was killed, often because the memory is exhausted. Pass fewer `workers` "
+            "or a smaller `batch_size`; a job with an output is continued by `resume`, and what is written is kept."
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 

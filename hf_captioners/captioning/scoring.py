@@ -192,7 +192,7 @@ def compare_scores(
     for name, scores in first.items():
         pairs = [pair for pair in zip(scores, second[name], strict=True) if not any(map(math.isnan, pair))]
         if len(pairs) > 1:
-            ours, others = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            ours, others = zip(*pairs, strict=True)
             compared[name] = compare_systems(ours, others)._asdict()
     return compared
 

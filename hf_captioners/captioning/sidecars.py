@@ -93,16 +93,22 @@ def check_sidecars(images: Sequence[str], ending: str, folders: Sequence[Path] =
         record = folder / RECORD_NAME
         require_safe_target(record, typed_folder_of(record, folders))
         require_writable_folder(folder)
-    return _unusable_names(paths)
+    return _unusable_names(paths, ending)
 
 
-def _unusable_names(paths: Mapping[str, Path]) -> dict[str, str]:
+def owners_of(images: Iterable[str], ending: str) -> dict[Path, str]:
+    """Map each text file to its image: of `a.dng` and `a.jpg` to the one that can be read, or else the first one."""
+    owners, readable = dict[Path, str](), readable_suffixes()
+    for image in sorted(images, key=lambda name: not name.lower().endswith(readable)):
+        owners.setdefault(sidecar_of(image, ending), image)
+    return owners
+
+
+def _unusable_names(paths: Mapping[str, Path], ending: str) -> dict[str, str]:
     """Return the images whose text file is that of another one or has an impossible name, with the reasons."""
-    faults, owners, readable = dict[str, str](), dict[Path, str](), readable_suffixes()
-    # Of `a.dng` and `a.jpg`, the one that can be read has the text file.
-    for image in sorted(paths, key=lambda name: not name.lower().endswith(readable)):
-        path = paths[image]
-        owner = owners.setdefault(path, image)
+    faults, owners = dict[str, str](), owners_of(paths, ending)
+    for image, path in paths.items():
+        owner = owners[path]
         size = len(os.fsencode(path.name))
         if owner != image:
             faults[image] = f"{image} has no text file of its own: {path} is that of {owner}. Rename one of them."

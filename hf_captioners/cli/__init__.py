@@ -32,6 +32,7 @@ COMMANDS = {
     "download-images": "download_images",
     "extract-features": "extract_features",
     "attributes": "attributes",
+    "cache": "cache",
     "push": "push",
     "convert": "convert",
     "export": "export",

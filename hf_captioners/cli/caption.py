@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NAME = "caption"
 DTYPES = ("auto", "bfloat16", "float16", "float32", "float64")
-PACKED_WEIGHTS = ("float32", "bfloat16", "int8", "plain")
+PACKED_WEIGHTS = ("float32", "float16", "bfloat16", "int8", "plain")
 HELP = "caption an image, a folder or a list of images"
 
 
@@ -278,8 +278,8 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--packed_weights",
         choices=PACKED_WEIGHTS,
         metavar="KIND",
-        help="number format of the products on a CPU, for weights of type float32: float32 (default), bfloat16 or "
-        "int8, which are faster and less exact; plain: as PyTorch computes them",
+        help="number format of the products on a CPU, for weights of type float32: float32 (default); float16, "
+        "bfloat16 or int8, which are faster and less exact; plain: as PyTorch computes them",
     )
     parser.add_argument(
         "--trust_remote_code",

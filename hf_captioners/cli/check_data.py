@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from .parsing import add_links_argument, data_options_of
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 NAME = "check-data"
 HELP = "check a folder of captioned images or a named data set and report wrong rows"
 NOTHING_WRONG, ROWS_ARE_WRONG, UNREADABLE = 0, 1, 2
+UNCAPTIONED = "image without caption"  # no fault: a folder that is not reviewed as a whole has such images
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the whole report as JSON")
 
 
-def gravity(problem: Problem) -> int:
+def severity(problem: Problem) -> int:
     """Return the place of a problem in the list: what stops loading, what costs rows, then what is only unused."""
     order = (
         *("unreadable table", "mixed types", "malformed row", "missing image", "unreadable image"),
@@ -67,15 +69,19 @@ def run(args: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return UNREADABLE
     report = check.report
+    faults = [problem for problem in report.problems if problem.kind != UNCAPTIONED]
     if args.json:
         print(json.dumps(json.loads(report.to_json()), indent=2))
     else:
-        shown = sorted(report.problems, key=gravity)[: args.show or None]
+        shown = sorted(report.problems if args.show == 0 else faults, key=severity)[: args.show or None]
         for problem in shown:
             print(printable(str(problem)))
-        if len(report.problems) > len(shown):
-            print(f"... and {len(report.problems) - len(shown):,} more (--show 0 shows all)")
+        if len(faults) > len(shown):
+            print(f"... and {len(faults) - len(shown):,} more (--show 0 shows all)")
         print("\n".join(check.lines()))
-        counts = ", ".join(f"{count:,} x {kind}" for kind, count in report.counts().items())
-        print(f"Wrong: {counts}." if counts else "Nothing is wrong.")
-    return ROWS_ARE_WRONG if report.problems else NOTHING_WRONG
+        if uncaptioned := [problem for problem in report.problems if problem.kind == UNCAPTIONED]:
+            first = printable(str(uncaptioned[0].file))
+            print(f"{len(uncaptioned):,} image(s) have no captions yet, such as {first} (--show 0 lists them).")
+        counts = ", ".join(f"{count:,} x {kind}" for kind, count in Counter(one.kind.value for one in faults).items())
+        print(f"Wrong: {counts}." if counts else f"Nothing {'else ' if uncaptioned else ''}is wrong.")
+    return ROWS_ARE_WRONG if faults else NOTHING_WRONG

@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
     check_model_and_device(None if args.against else args.model, args.device)
     settings = metric_settings(args)
 
-    from hf_captioners.captioning.comparison import LEAST_IMAGES, too_few
+    from hf_captioners.captioning.comparison import MIN_IMAGES, too_few
     from hf_captioners.captioning.data_set import caption_data_set, load_split
     from hf_captioners.captioning.generation_options import options_of_evaluation
     from hf_captioners.captioning.scoring import score_matched
@@ -186,6 +186,6 @@ def run(args: argparse.Namespace) -> int:
         scores.metrics["instruction"] = pipeline.instructed.settings(args.instruction)["instruction"]
         scores.metrics["unverified"] = pipeline.is_unverified
     status = report(scores, args)
-    if len(scores.matched.images) < LEAST_IMAGES:
+    if len(scores.matched.images) < MIN_IMAGES:
         print(too_few(len(scores.matched.images)), file=sys.stderr)
     return max(status, report_left_out(unusable_images(problems), args.strict))

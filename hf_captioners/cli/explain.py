@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hf_captioners.explain import METHODS
+
 from .parsing import positive
 from .paths import check_model_and_device, check_path
 
@@ -23,13 +25,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output",
         help=f"file to write (.{', .'.join(FORMATS)}), or a folder; an .html file is one page of all images; default: "
-        "NAME.attention.png in the current folder; relations between regions are drawn in NAME.graph.png, weights of "
-        "attributes in NAME.attributes.png",
+        "NAME.attention.png, or NAME.relevance.png, in the current folder; relations between regions are drawn in "
+        "NAME.graph.png, weights of attributes in NAME.attributes.png",
     )
     parser.add_argument("--num_beams", type=positive, help="default: generation configuration of the model")
     parser.add_argument("--caption", help="caption to explain, of one image; default: the model generates it")
     parser.add_argument(
         "--attributes", nargs="+", metavar="WORD", help="attributes of the image; default: those that are detected"
+    )
+    parser.add_argument(
+        "--method",
+        choices=METHODS,
+        default=METHODS[0],
+        help="attention: weights of the last layer; relevance: attention times the gradient of the word; default: "
+        "%(default)s",
     )
     parser.add_argument("--locations", action="store_true", help="hard attention: show the most probable location")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
@@ -48,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.caption is not None and len(args.images) > 1:
         raise ValueError(f"`--caption` explains one image, but {len(args.images)} are given; leave out one of them.")
     output, kind = output_of(args.output, len(args.images))
-    names = names_of(args.images, output)
+    names = names_of(args.images, output, args.method)
     planned = [output] if kind == "html" else [path for name in names for path in name.values()]
     for path in planned:
         if path.exists() and not args.overwrite:
@@ -62,7 +71,9 @@ def run(args: argparse.Namespace) -> int:
     model, processor = load_explainable(args.model, args.locations, args.trust_remote_code)
     explanations = {}
     for image, paths in zip(args.images, names, strict=True):
-        explanation = explain_caption(model, processor, Path(image), args.caption, args.num_beams, args.attributes)
+        explanation = explain_caption(
+            model, processor, Path(image), args.caption, args.num_beams, args.attributes, args.method
+        )
         print(explanation.caption)
         if kind == "html":
             explanations[image] = explanation
@@ -95,8 +106,8 @@ def output_of(typed: str | None, images: int) -> tuple[Path, str]:
     return path, kind
 
 
-def names_of(images: list[str], output: Path) -> list[dict[str, Path]]:
-    """Return the files of each image by the kind of drawing.
+def names_of(images: list[str], output: Path, method: str) -> list[dict[str, Path]]:
+    """Return the files of each image by the kind of drawing: `method`, `"graph"` and `"attributes"`.
 
     Raises:
         ValueError: two images have one name, so that their drawings would be one file.
@@ -104,12 +115,12 @@ def names_of(images: list[str], output: Path) -> list[dict[str, Path]]:
     names = []
     for image in map(Path, images):
         if output.suffix and not output.is_dir():
-            stem, ending, folder = output.stem.removesuffix(".attention"), output.suffix, output.parent
+            stem, ending, folder = output.stem.removesuffix(f".{method}"), output.suffix, output.parent
         else:
             stem, ending, folder = image.stem, ".png", output
-        names.append({one: folder / f"{stem}.{one}{ending}" for one in ("attention", "graph", "attributes")})
+        names.append({one: folder / f"{stem}.{one}{ending}" for one in (method, "graph", "attributes")})
     if output.suffix and not output.is_dir():
-        names[0]["attention"] = output
+        names[0][method] = output
         return names
     stems = [Path(image).stem for image in images]
     twice = sorted({stem for stem in stems if stems.count(stem) > 1})
@@ -125,7 +136,7 @@ def figures(explanation: Any, paths: dict[str, Path]) -> Iterator[tuple[Path, An
     from hf_captioners.explain.graph import draw_graph
 
     if explanation.maps.shape[1]:
-        yield paths["attention"], draw_attention(explanation)
+        yield paths[explanation.method], draw_attention(explanation)
     if explanation.graph is not None:
         yield paths["graph"], draw_graph(explanation)
     if explanation.attributes is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_captioners.default_model import is_default
+from hf_captioners.default_model import DEFAULT, is_default
 from hf_captioners.names import did_you_mean, near_path
 
 DEVICES = ("cpu", "cuda", "mps", "xpu", "npu", "hpu", "mlu", "musa")
@@ -48,14 +48,14 @@ def check_source(name: str, source: str | None) -> None:
     missing = f"`{name}`: {source} is no checkpoint: there is no such directory"
     if Path(str(source)).is_file():
         raise NotADirectoryError(f"`{name}`: {source} is a file and no checkpoint, expected its directory.")
+    hint = near_path(str(source)) or (did_you_mean(str(source), (DEFAULT,)) if name == "model" else "")
     if not HUB_NAME.fullmatch(str(source)):
-        raise FileNotFoundError(f"{missing}.{near_path(str(source))}")
+        raise FileNotFoundError(f"{missing}.{hint}")
     from huggingface_hub import HfApi, constants, try_to_load_from_cache
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HTTPError, RepositoryNotFoundError
 
     if any(isinstance(try_to_load_from_cache(str(source), file), str) for file in CACHED_FILES):
         return
-    hint = near_path(str(source))
     if constants.HF_HUB_OFFLINE:
         raise FileNotFoundError(f"{missing}, nor is it in the cache of the Hub, which is offline.{hint}")
     try:

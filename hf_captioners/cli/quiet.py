@@ -13,7 +13,7 @@ WARNINGS = (".*pin_memory.*", ".*max_length.*", ".*lr_scheduler.step.*")
 
 
 def silence_libraries() -> None:
-    """Let libraries print errors only, where the environment does not say otherwise."""
+    """Silence logs and progress bars of libraries by environment variables, where unset, and known warnings."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
     for message in WARNINGS:

@@ -3,7 +3,8 @@
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hf_captioners.reproduce.recipe import Recipe
 from hf_captioners.training.parser import add_training_flags, argument_list, merge_arguments, read_arguments
 
+from .cross_validation import CrossValidation, offer
 from .evaluate import add_strict_argument, report_left_out
 from .interruption import deferred, tells_what_is_written
 from .parsing import add_allow_code, with_dashes
@@ -23,13 +25,13 @@ if TYPE_CHECKING:
 NAME = "train"
 HELP = "train a captioner on your own images and captions"
 # Arguments of this command alone; all others are fields of the dataclasses.
-OWN = ("recipes", "regime", "reproduces", "no_comparison", "resume", "strict", "allow_code")
+OWN = ("recipes", "regime", "reproduces", "no_comparison", "folds", "resume", "strict", "allow_code")
 FEW: Mapping[str, Sequence[str]] = {
     "data": ("train_dir", "validation_dir", "dataset", "data_dir", "data_options"),
     "captioner": ("language_model", "vision_model", "architecture", "model", "model_config"),
     "training": (
         *("output_dir", "num_train_epochs", "max_steps", "learning_rate", "per_device_train_batch_size"),
-        *("early_stopping_patience", "bf16", "scst", "recipe"),
+        *("early_stopping_patience", "bf16", "scst", "recipe", "folds"),
     ),
     "run": ("resume", "seed", "help_all", "help"),
 }
@@ -74,6 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="do not caption the held-out images with the captioner of --model and with the trained one at the end",
     )
+    parser.add_argument(
+        "--folds",
+        type=int,
+        metavar="N",
+        help="cross-validation: train N times, each time without a part of the images, which is then captioned; print "
+        "figures over all images; and train the captioner on all of them at the end",
+    )
     add_allow_code(parser)
     add_strict_argument(parser)
     add_training_flags(parser)
@@ -104,6 +113,7 @@ def run(args: argparse.Namespace) -> int:
     arguments = read_arguments(values)
     resume = args.resume or arguments.training.resume_from_checkpoint is not None
     checkpoint = CheckpointAtInterruption()
+    validation: CrossValidation | None = None
 
     def take(interruption: KeyboardInterrupt) -> bool:
         is_taken = checkpoint.end_by(interruption)
@@ -112,24 +122,85 @@ def run(args: argparse.Namespace) -> int:
                 say("Interrupted: a checkpoint is written after this step. Interrupt again to end without it.")
         return is_taken
 
+    def what_is_written() -> str:
+        parts = "" if validation is None else f"{validation.done} of {args.folds} parts are captioned. "
+        return parts + where_it_goes_on(arguments.training)
+
+    started = time.monotonic()
     try:
-        with tells_what_is_written(lambda: where_it_goes_on(arguments.training)), deferred(take):
-            result = train_captioner(*arguments, resume=resume, reproduces=comparison, say=say, callbacks=[checkpoint])
+        with tells_what_is_written(what_is_written), deferred(take):
+            if args.folds is not None:
+                validation = CrossValidation(values, args.folds, args.resume, say)
+                arguments = validation.arguments
+                result = validation.run([checkpoint], comparison)
+            else:
+                result = train_captioner(
+                    *arguments, resume=resume, reproduces=comparison, say=say, callbacks=[checkpoint]
+                )
     except DivergenceError as error:
         print(f"hf-captioners train: error: {with_dashes(str(error), FLAGS)}", file=sys.stderr)
         return 1
-    print(summary(result, arguments.data.train_dir))
-    if arguments.data.held_out is not None and arguments.model.model is not None and not args.no_comparison:
-        compare_with_start(arguments, result)
+    seconds = time.monotonic() - started
+    print("\n".join(summary(result, args.folds is not None)))
+    if result.trainer.is_world_process_zero():
+        for line in figures_of(args, arguments, result, validation, seconds):
+            print(line)
+    print(how_to_caption(result))
     return report_left_out(arguments.data.left_out, args.strict)
 
 
-def compare_with_start(arguments: Any, result: "TrainingResult") -> None:
+def figures_of(
+    args: argparse.Namespace,
+    arguments: Any,
+    result: "TrainingResult",
+    validation: CrossValidation | None,
+    seconds: float,
+) -> Iterator[str]:
+    """Yield lines about captions of images that the captioner was not trained on.
+
+    Args:
+        args: as typed.
+        arguments: see `read_arguments`.
+        result: the trained captioner.
+        validation: the cross-validation, if there was one.
+        seconds: that the training took.
+    """
+    from hf_captioners.captioning.comparison import MIN_IMAGES, too_few
+
+    if validation is not None:
+        yield validation.report()
+        return
+    rows: Any = result.trainer.eval_dataset
+    held_out = arguments.data.held_out
+    count = len(rows) if hasattr(rows, "__len__") and not isinstance(rows, Mapping) else MIN_IMAGES
+    compared = None
+    if held_out is not None and arguments.model.model is not None and not args.no_comparison:
+        compared = compare_with_start(arguments, result)
+        yield from [] if compared is None else [compared]
+    if compared is None and result.best_evaluation is not None and count < MIN_IMAGES:
+        yield too_few(count)
+    elif compared is None and held_out is not None and arguments.data.train_dir is not None:
+        output, folder = arguments.training.output_dir, arguments.data.train_dir
+        yield f"Score it on held-out images: hf-captioners evaluate {output} {folder} --split held_out"
+    if held_out is not None and (line := offer(result, images_of(result) + count, seconds)) is not None:
+        yield line
+
+
+def images_of(result: "TrainingResult") -> int:
+    """Return the number of images of a training."""
+    pairs: Any = result.trainer.train_dataset
+    return len(getattr(pairs, "images", pairs))
+
+
+def compare_with_start(arguments: Any, result: "TrainingResult") -> str | None:
     """Compare the captioner with the one that it was trained from on held-out images, if neither was trained on them.
 
     Args:
         arguments: see `read_arguments`.
         result: the trained captioner.
+
+    Returns:
+        Lines about it; None if there are too few images.
     """
     from hf_captioners.captioning.comparison import Comparison, system_of, without_trained
     from hf_captioners.captioning.scoring import MetricSettings
@@ -137,15 +208,12 @@ def compare_with_start(arguments: Any, result: "TrainingResult") -> None:
 
     training = arguments.training
     sources = [str(training.output_dir), arguments.model.model]
-    if not result.trainer.is_world_process_zero():
-        return
     try:
         rows, known = without_trained(sources, result.trainer.eval_dataset)
     except ValueError:
-        print(f"There is no comparison: {sources[1]} was trained on each image that was held out now.")
-        return
+        return f"There is no comparison: {sources[1]} was trained on each image that was held out now."
     if len(rows) < 2:
-        return
+        return None
     loading: dict[str, Any] = {"device": "cpu"} if training.use_cpu else {}
     systems = [system_of(source, rows, training.per_device_eval_batch_size, {}, **loading) for source in sources]
     for system in systems:
@@ -153,7 +221,7 @@ def compare_with_start(arguments: Any, result: "TrainingResult") -> None:
     comparison = Comparison(systems, MetricSettings(training.eval_metrics, training.caption_tokenizer))
     page = Path(sources[0], COMPARISON_PAGE)
     write_text(page, comparison.page(rows))
-    print(f"\nOn held-out images:\n{comparison.table()}\nThe captions side by side: {page}")
+    return f"\nOn held-out images:\n{comparison.table()}\nThe captions side by side: {page}"
 
 
 def where_it_goes_on(training: "CaptioningTrainingArguments") -> str:
@@ -171,33 +239,36 @@ def say(line: str) -> None:
     tqdm.write(with_dashes(line, FLAGS))
 
 
-def summary(result: "TrainingResult", folder: str | None = None) -> str:
-    """Return the lines that are printed after training on a folder."""
-    from hf_captioners.captioning.comparison import LEAST_IMAGES, too_few
-    from hf_captioners.data.held_out import FILE
+def summary(result: "TrainingResult", is_of_all: bool = False) -> list[str]:
+    """Return the lines that are printed after training.
 
+    Args:
+        result: the trained captioner.
+        is_of_all: whether it was trained on all images, after a cross-validation.
+    """
     output_dir = result.trainer.args.output_dir
     had_finished = f"The run in {output_dir} had finished: nothing was trained. For more, pass a larger "
     had_finished += "`--max_steps` or `--num_train_epochs`."
     lines = [had_finished if result.had_finished else f"Saved the captioner in {output_dir}."]
     best = result.best_evaluation
-    if best is not None:
+    if is_of_all:
+        lines.append(f"It was trained on all {images_of(result):,} images; the figures are those of the parts.")
+    elif best is not None:
         metrics = ", ".join(
             f"{name} {best[f'eval_{name}']:.4f}" for name in ("cider_d", "bleu_4", "loss") if f"eval_{name}" in best
         )
         when = f"at epoch {best['epoch']:g}" if best["step"] else "of the initial model, not improved by training"
         lines.append(f"Best evaluation, {when}: {metrics}.")
-        rows = result.trainer.eval_dataset
-        if hasattr(rows, "__len__") and not isinstance(rows, Mapping) and len(rows) < LEAST_IMAGES:
-            lines.append(too_few(len(rows)))
-    elif folder is not None and Path(output_dir, FILE).exists():
-        lines.append(f"Score it on held-out images: hf-captioners evaluate {output_dir} {folder} --split held_out")
     if result.test_metrics is not None:
         figures = ", ".join(
             f"{name} {result.test_metrics[name]:.4f}" for name in result.test_metrics.conditions["variants"]
         )
         lines.append(f"Test: {figures}.")
+    return lines
+
+
+def how_to_caption(result: "TrainingResult") -> str:
+    """Return the line with the command that captions with the trained captioner."""
     instruction = result.trainer.args.instruction
     asked = "" if instruction is None else f" --instruction {shlex.quote(instruction)}"
-    lines.append(f"Caption with it: hf-captioners caption IMAGES --model {output_dir}{asked}")
-    return "\n".join(lines)
+    return f"Caption with it: hf-captioners caption IMAGES --model {result.trainer.args.output_dir}{asked}"

@@ -1,4 +1,4 @@
-"""Measures of confidence: order, calibration error, and what captions are worth above a threshold."""
+"""Measures of confidence: order, calibration error, and support of the surest captions."""
 
 from collections.abc import Callable
 from typing import Any

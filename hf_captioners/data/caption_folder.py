@@ -220,7 +220,8 @@ class CaptionFolder(CaptionReader):
     def _report_unnamed(self, table: FolderTable, named: set[Path], report: DataReport) -> None:
         for image in list_images(self._base(table.folder)):
             if image not in named:
-                report.add(ProblemKind.IMAGE_WITHOUT_CAPTION, image, None, f"{table.path.name} does not name it")
+                missing = "no text file beside it" if table.path.is_dir() else f"{table.path.name} does not name it"
+                report.add(ProblemKind.IMAGE_WITHOUT_CAPTION, image, None, missing)
 
 
 def _image_of(record: Mapping[str, Any], column: str | None, places: Sequence[FolderNames]) -> Iterator[Path]:

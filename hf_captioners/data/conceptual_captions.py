@@ -205,7 +205,7 @@ class PairRows(LazyRows):
         return len(self.indices)
 
     def row(self, index: int) -> CaptionRow:
-        """Read one pair."""
+        """Return the image-caption pair at a row of the TSV file, read when it is asked for."""
         number, caption, url = self.lines[self.indices[index]]
         image = None if self.images is None else self.images[index]
         caption = caption.lower() if self.lower_case else caption

@@ -54,7 +54,8 @@ class FolderTable:
 
     def files(self) -> list[Path]:
         """Return the files with captions."""
-        return [text for _, text in _sidecars(self.path)] if self.path.is_dir() else [self.path]
+        # Two images, such as a.jpg and a.png, may share a text file.
+        return list({text: None for _, text in _sidecars(self.path)}) if self.path.is_dir() else [self.path]
 
     def rows(self, report: DataReport) -> Iterator[Numbered]:
         """Read the rows with their line numbers."""

@@ -13,7 +13,7 @@ import jinja2
 from hf_captioners.default_model import ListedModel, list_models
 from hf_captioners.explain.explanation import explain_caption
 from hf_captioners.explain.page import render_page
-from hf_captioners.hub.cards import LEAST_SPREAD_OF_SCORES
+from hf_captioners.hub.cards import MIN_SPREAD_OF_SCORES
 from hf_captioners.loading import load_captioner
 from hf_captioners.output_files import write_text
 from hf_captioners.processing.image_reading import read_image
@@ -64,7 +64,7 @@ def write_page(
         ticks=curve_ticks(runs),
         examples=shown,
         gates=(min(scores), max(scores)),
-        show_gates=max(scores) - min(scores) >= LEAST_SPREAD_OF_SCORES,
+        show_gates=max(scores) - min(scores) >= MIN_SPREAD_OF_SCORES,
         threshold=best.model.config.srau_threshold,
         photographs=captioned_photographs(PHOTOGRAPHS, installed[0]) if installed else [],
         introduction=installed[0].introduction if installed else "",

@@ -23,10 +23,10 @@ rcParams["svg.fonttype"] = "none"  # text of SVG files stays text
 
 
 def draw_attention(explanation: Explanation) -> Figure:
-    """Draw the image and one panel for each word, dark where the weight is small.
+    """Draw the image and one panel for each word, dark where the attention or relevance is small.
 
     All panels have one scale, which the colour bar shows with the weight of even attention. The strongest regions of a
-    word are outlined, with their share of its attention in per cent. Gates and intensities of the word are bars below
+    word are outlined, with their share in per cent. Gates and intensities of the word are bars below
     its panel; those of the first panel are the legend.
 
     Args:
@@ -56,7 +56,7 @@ def draw_attention(explanation: Explanation) -> Figure:
         for line, (name, values, ends, colour) in enumerate(bars):
             bar = axes_at(figure, left, upper + tall + BAR * line + 0.04, PANEL, BAR - 0.04)
             draw_bar(bar, name, None if index == 0 else float(values[index - 1]), ends, colour)
-    draw_scale(figure, top, regions)
+    draw_scale(figure, top, regions, explanation.method)
     return figure
 
 
@@ -136,8 +136,12 @@ def draw_bar(axes: Axes, name: str, value: float | None, ends: tuple[float, floa
     axes.text(1, 0.5, f"{value:.2f}" if high == 1 else f"{value:.3g}", fontsize=SMALL, va="center", ha="right")
 
 
-def draw_scale(figure: Figure, top: float, regions: int) -> None:
+def draw_scale(figure: Figure, top: float, regions: int, method: str = "attention") -> None:
     """Draw the colour bar with its numbers, and what is outlined."""
+    of_word, of_regions = {
+        "attention": ("attention of", "attention to"),
+        "relevance": ("relevance for", "relevance of"),
+    }[method]
     height = float(figure.get_size_inches()[1])
     axes = axes_at(figure, GAP, height - LEGEND + 0.12, 3.2, 0.16)
     axes.set_axis_on()
@@ -149,8 +153,7 @@ def draw_scale(figure: Figure, top: float, regions: int) -> None:
     even = 1 / regions
     axes.axvline(even, color=OUTLINE, linewidth=1.5)
     lines = (
-        f"Weight of a region in the attention of a word. Line: even attention to {regions} regions, "
-        f"{percent(even)} %.",
+        f"Weight of a region in the {of_word} a word. Line: even {of_regions} {regions} regions, {percent(even)} %.",
         "Outlined: the strongest regions of a word, with their weights in per cent.",
     )
     for line, text in enumerate(lines):

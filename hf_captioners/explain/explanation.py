@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from hf_captioners.architectures import Purpose
+from hf_captioners.explain import METHODS
 from hf_captioners.loading import load_captioner
 from hf_captioners.processing.vocabulary import word_means
 
@@ -51,8 +52,8 @@ class Explanation:
 
     Args:
         words: the W words of the caption.
-        maps: `[W, R]`, attention weights over the regions; a word of several tokens has the mean of theirs. No
-            regions (R = 0) where the captioner attends to attributes alone.
+        maps: `[W, R]`, attention weights over the regions, or their relevance; a word of several tokens has the mean
+            of theirs. No regions (R = 0) where the captioner attends to attributes alone.
         boxes: `[R, 4]`, boxes of the regions, normalised xyxy.
         image: the image as the captioner receives it: resized and cropped by its processor, without padding.
         gates: by their names, gates of the last decoder layer for each word, `[W]` between 0 and 1, averaged over
@@ -62,6 +63,7 @@ class Explanation:
             over heads; the attended vectors are multiplied by zeta + phi(rho). None where there is none.
         attributes: attributes and the attention to them; None where the captioner reads none.
         region_names: what a detector calls the R regions, `""` where it has no name; None without a detector.
+        method: `"attention"` or `"relevance"`, see `explain_caption`.
     """
 
     words: list[str]
@@ -73,6 +75,7 @@ class Explanation:
     intensities: NDArray[np.floating[Any]] | None = None
     attributes: AttributeWeights | None = None
     region_names: list[str] | None = None
+    method: str = "attention"
 
     @property
     def caption(self) -> str:
@@ -110,8 +113,9 @@ def explain_caption(
     caption: str | None = None,
     num_beams: int | None = None,
     attributes: Sequence[str] | None = None,
+    method: str = "attention",
 ) -> Explanation:
-    """Compute the attention of a captioner for each word of a caption.
+    """Compute the attention of a captioner, or the relevance of the regions, for each word of a caption.
 
     Args:
         model: see `load_explainable`.
@@ -120,9 +124,12 @@ def explain_caption(
         caption: the caption to explain. None: the model generates it.
         num_beams: beams of the search. None: the generation configuration of the model.
         attributes: words that the captioner reads as attributes of the image. None: those that it detects.
+        method: what the maps are: `"attention"`, the weights of the decoder's last layer, or `"relevance"`, these
+            times the gradient of the word's log-probability, see `relevance_maps` of the model.
 
     Raises:
-        ValueError: `attributes` are given to a captioner that reads none, or are missing.
+        ValueError: `attributes` are given to a captioner that reads none, or are missing; the method is unknown, or
+            hard attention has no relevance.
 
     Example:
         ```python
@@ -135,6 +142,8 @@ def explain_caption(
         draw_attention(explanation).savefig("photo.attention.svg")
         ```
     """
+    if method not in METHODS:
+        raise ValueError(f"`method` is {method!r}, expected {' or '.join(map(repr, METHODS))}.")
     reads_attributes = getattr(model.config, "reads_attributes", False)
     if attributes is not None and not reads_attributes:
         raise ValueError(f"`attributes`: {model.name_or_path} is a {type(model).__name__}, which reads no attributes.")
@@ -159,7 +168,10 @@ def explain_caption(
     boxes = regions.region_boxes[0].numpy()[real]
     words = word_means(processor, tokens, [0.0] * (len(tokens) - 1))[0]
     has_map = getattr(model.config, "reads_regions", True)
-    maps = of_words(model.attention_maps(sequence, **inputs)[0][:, real]) if has_map else np.zeros((len(words), 0))
+    if method == "relevance" and not hasattr(model, "relevance_maps"):
+        raise ValueError(f"{model.name_or_path} is saved with code that has no `relevance_maps`; use 'attention'.")
+    maps_of = model.relevance_maps if method == "relevance" else model.attention_maps
+    maps = of_words(maps_of(sequence, **inputs)[0][:, real]) if has_map else np.zeros((len(words), 0))
     outputs = model(**inputs, decoder_input_ids=sequence[:, :-1], output_attentions=True, output_gates=True)
     intensities = intensity_of_tokens(model.config, outputs)
     return Explanation(
@@ -172,6 +184,7 @@ def explain_caption(
         None if intensities is None else of_words(intensities),
         attributes_of(model, processor, sequence, inputs, of_words) if reads_attributes else None,
         names_of_regions(model, views),
+        method,
     )
 
 

@@ -53,6 +53,7 @@ def describe(name: str, explanation: Explanation) -> dict[str, Any]:
         "height": image.height,
         "unit": image.width / UNIT,
         "regions": regions,
+        "method": explanation.method,
         "top": percent(top),
         "half": percent(top / 2),
         "even": percent(even),
@@ -88,7 +89,8 @@ def panel_of(explanation: Explanation, word: int, top: float) -> dict[str, Any]:
     ]
     chosen = strongest(weights)
     largest_first = np.argsort(-(explanation.boxes[:, 2:] - explanation.boxes[:, :2]).prod(-1), kind="stable")
-    label = f"attention of {name}" + (f", strongest {boxes[chosen[0]]['weight']} per cent" if chosen else ", even")
+    of_word = "relevance for" if explanation.method == "relevance" else "attention of"
+    label = f"{of_word} {name}" + (f", strongest {boxes[chosen[0]]['weight']} per cent" if chosen else ", even")
     bars = []
     for bar, values, (low, high), colour in word_bars(explanation):
         zero, end = (100 * (place - low) / (high - low) for place in (0.0, float(values[word])))

@@ -1,19 +1,22 @@
 """Cache of the features of a frozen vision model: computed once per image, then read from a feature store.
 
 The cache's directory has one store per extractor (weights, layer, grid, image preparation) and data type. Data sets
-share it: the key of an image is a digest of its bytes, or of path, size and time if it is a file. A build that was
-killed resumes where it stopped.
+share it: the key of an image is a digest of its content. A build that was killed resumes where it stopped.
 """
 
-import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Image, List
+from datasets import Dataset
+from filelock import BaseFileLock
 from transformers import PreTrainedModel
 from transformers.utils import logging
+
+from hf_captioners.data.image_digests import image_digests
+from hf_captioners.data.image_feature import with_allowed_formats
+from hf_captioners.processing.image_reading import read_image
 
 from .extraction import GridExtractor, extractor_of
 from .feature_store import STORE_FILE, FeatureStore, StoredKind
@@ -21,6 +24,7 @@ from .feature_store_writer import FeatureStoreWriter
 from .region_rows import RegionRows, require_stored_rows
 from .region_source import Regions
 from .regions_column import store_regions
+from .shared_cache import GIGABYTE, SharedCache
 
 logger = logging.get_logger(__name__)
 
@@ -41,36 +45,19 @@ def vision_part(model: PreTrainedModel, processor: Any) -> GridExtractor:
     return extractor_of(vision, processor.image_processor, model.config.vision_config.model_type)
 
 
-def image_keys(rows: Dataset) -> list[str]:
-    """Return a digest of each row's image (or views): of its bytes, or of path, size and time if it is a file."""
-    (column,) = rows.column_names
-    kind = Image(decode=False)
-    undecoded = rows.cast_column(column, List(kind) if isinstance(rows.features[column], List) else kind)
-    return [_key(row[column] if isinstance(row[column], list) else [row[column]]) for row in undecoded]
-
-
-def _key(views: Sequence[dict[str, Any]]) -> str:
-    digest = hashlib.sha256()
-    for view in views:
-        if view["bytes"] is not None:
-            digest.update(hashlib.sha256(view["bytes"]).digest())
-        else:
-            status = os.stat(view["path"])
-            digest.update(f"{os.path.realpath(view['path'])}:{status.st_size}:{status.st_mtime_ns};".encode())
-    return digest.hexdigest()
-
-
 class FeatureCache:
     """Cache of the features of one captioner's vision part.
 
     Args:
-        directory: the directory of the stores; made when needed.
+        directory: the directory of the stores; made when needed. With `shared`: the one for features that do not fit
+            into the shared cache.
         model: a captioner for which `can_cache` is True.
         processor: its processor.
         dtype: `"float16"` or `"float32"`.
         batch_size: images at a time; on CPU a small batch is faster, because its feature maps fit the CPU's caches.
         workers: processes that decode images.
         shard_bytes: size of the features that are written at once.
+        shared: the cache of all runs, see `SharedCache`. None: the directory alone is used.
     """
 
     def __init__(
@@ -82,11 +69,24 @@ class FeatureCache:
         batch_size: int = 8,
         workers: int = 0,
         shard_bytes: int = SHARD_BYTES,
+        shared: SharedCache | None = None,
     ) -> None:
         self.vision = vision_part(model, processor)
         self.dtype, self.batch_size, self.workers, self.shard_bytes = dtype, batch_size, workers, shard_bytes
         self.extractor = self.vision.digest
-        self.folder = Path(directory, f"{self.extractor[:16]}-{dtype}")
+        name = f"{self.extractor[:16]}-{dtype}"
+        self.folder, self.shared = Path(directory, name), shared
+        self._use: BaseFileLock | None = None
+        self._shards: set[Path] = set()  # that data sets of this process read
+        if shared is None or (self.folder / STORE_FILE).is_file():  # a run goes on with features of its own
+            self.shared = None
+            return
+        try:
+            self._use = shared.use(shared.folder / name)
+            self.own_folder, self.folder = self.folder, shared.folder / name
+        except OSError as error:
+            logger.warning(f"Features are stored in {self.folder}: {shared.folder} cannot be used ({error}).")
+            self.shared = None
 
     def features_of(self, rows: Dataset) -> RegionRows:
         """Return the features of the images of a data set; compute those that are not stored yet.
@@ -97,13 +97,49 @@ class FeatureCache:
         Raises:
             ValueError: an image cannot be read, or a feature is NaN, infinite or too large for the data type.
         """
-        keys = image_keys(rows)
-        known = FeatureStore(self.folder) if (self.folder / STORE_FILE).is_file() else ()
-        missing = len({key for key in keys if key not in known})
+        keys = image_digests(rows)
+        assert keys is not None, rows.column_names
+        known = FeatureStore(self.folder) if (self.folder / STORE_FILE).is_file() else None
+        missing = len({key for key in keys if known is None or key not in known})
         if missing:
+            if self.shared is not None:
+                self._make_room(self.shared, rows, known, keys, missing)
             logger.warning(f"Computing the features of {missing:,} images, to be stored in {self.folder}.")
             self._build(rows, keys)
-        return require_stored_rows(FeatureStore(self.folder), self.extractor, keys)
+        store = FeatureStore(self.folder)
+        if self.shared is not None:
+            self._shards |= (used := store.shards_of(keys))
+            self.shared.touch(used)
+        return require_stored_rows(store, self.extractor, keys)
+
+    def _make_room(
+        self, shared: SharedCache, rows: Dataset, known: FeatureStore | None, keys: Sequence[str], missing: int
+    ) -> None:
+        """Remove what no run has used for long; take the folder of this run if its features exceed the limit."""
+        size, images = self._bytes_of_image(rows), len(set(keys))
+        if size * images > shared.limit:
+            needed, most = (f"{count / GIGABYTE:,.1f} GB" for count in (size * images, shared.limit))
+            logger.warning(
+                f"The features of {images:,} images take {needed}, more than the {most} of the cache that all runs "
+                f"share (`feature_cache_gb`): they are stored in {self.own_folder}."
+            )
+            self.folder, self.shared = self.own_folder, None
+            if self._use is not None:
+                self._use.release()
+            return
+        keep = self._shards | (set() if known is None else known.shards_of(keys))
+        shared.make_room(size * missing, keep, self._use)
+
+    def _bytes_of_image(self, rows: Dataset) -> int:
+        """Return the size of the features of the first row; 0 if it cannot be read, which is told later."""
+        try:
+            (views,) = with_allowed_formats(rows)[0].values()
+            images = [read_image(view) for view in (views if isinstance(views, list) else [views])]
+            regions = self.vision(self.vision.prepare(images))
+        except Exception:  # decoders raise errors of many types
+            return 0
+        size = sum(one.features.size * (2 if self.dtype == "float16" else 4) for one in regions)
+        return size + sum(one.boxes.nbytes for one in regions if one.boxes is not None)
 
     def _build(self, rows: Dataset, keys: list[str]) -> None:
         description = self.vision.description(self.dtype)

@@ -14,7 +14,7 @@ fast as numpy and, unlike `mmap`, keeps no file open, so a store may have more s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -169,6 +169,11 @@ class FeatureStore(RegionSource):
     def ids(self) -> Mapping[str, tuple[int, int, int]]:
         """Return the ids with shard, first row and end."""
         return self._places
+
+    def shards_of(self, image_ids: Iterable[str]) -> set[Path]:
+        """Return the shards that have the regions of images; ids that are not stored are passed over."""
+        numbers = {self._places[image_id][0] for image_id in image_ids if image_id in self._places}
+        return {self._shards[number].path for number in numbers}
 
     def regions(self, image_id: str) -> Regions:
         """Read the regions of an image, as float32."""

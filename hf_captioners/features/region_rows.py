@@ -37,12 +37,12 @@ class RegionRows:
 
 
 def require_stored_rows(store: FeatureStore, extractor: str, keys: Sequence[str]) -> RegionRows:
-    """Return the rows of a feature store after checking its extractor and that every row is stored.
+    """Return the stored region features by data set row, after checking the extractor and that no image is missing.
 
     Args:
         store: a feature store.
         extractor: `GridExtractor.digest` of the model that reads it.
-        keys: the key of every row's image, see `image_keys`.
+        keys: the key of every row's image, see `image_digests`.
 
     Raises:
         ValueError: the features come from a different extractor, or some rows are missing.

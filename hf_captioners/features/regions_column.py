@@ -12,17 +12,15 @@ import torch
 from datasets import Dataset
 from torch.utils.data import DataLoader, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
-from tqdm.auto import tqdm
 
 from hf_captioners.data.image_feature import with_allowed_formats
 from hf_captioners.data.report import DataReport, ProblemKind
 from hf_captioners.data.schema import IMAGE, IMAGE_ID, IMAGES, REGIONS
 from hf_captioners.processing.image_reading import read_image
+from hf_captioners.work_progress import progress_of
 
 from .feature_store_writer import FeatureStoreWriter
 from .region_source import MissingRegionsError, Regions, RegionSource
-
-PROGRESS: dict[str, Any] = {"desc": "regions", "unit": "batch", "disable": None}
 
 
 def with_regions(
@@ -138,22 +136,21 @@ def store_regions(
         generator=torch.Generator().manual_seed(0),  # draws nothing from the caller's random numbers
         worker_init_fn=partial(_set_pixel_limit, PIL.Image.MAX_IMAGE_PIXELS),
     )
+    total = sum(map(len, batches["batch_sampler"])) if "batch_sampler" in batches else None
     computed = 0
-    for names, counts, batch, faults in tqdm(_alive(loader), total=_length(loader), **PROGRESS):
-        if faults and skipped is None:
-            raise ValueError(next(iter(faults.values())))
-        if faults and skipped is not None:
-            skipped |= faults
-        if names:
-            views = iter(extract(batch))
-            joined = [Regions.of_views(list(islice(views, count))) for count in counts]
-            writer.add_batch(zip(names, joined, strict=True))
-            computed += len(names)
+    with progress_of("image features", "image", total) as progress:
+        for names, counts, batch, faults in _alive(loader):
+            if faults and skipped is None:
+                raise ValueError(next(iter(faults.values())))
+            if faults and skipped is not None:
+                skipped |= faults
+            if names:
+                views = iter(extract(batch))
+                joined = [Regions.of_views(list(islice(views, count))) for count in counts]
+                writer.add_batch(zip(names, joined, strict=True))
+                computed += len(names)
+            progress.update(len(names) + len(faults))
     return computed
-
-
-def _length(loader: DataLoader) -> int | None:
-    return None if isinstance(loader.dataset, IterableDataset) else len(loader)
 
 
 def _set_pixel_limit(pixels: int | None, worker: int) -> None:

@@ -51,7 +51,7 @@ MEANINGS = {
 }
 LOG_COLUMNS = ("train_loss", "loss", "bleu_4", "cider_d")
 # Visual scores (0 to 1) of the shown captions that differ by less are left out.
-LEAST_SPREAD_OF_SCORES = 0.1
+MIN_SPREAD_OF_SCORES = 0.1
 NO_BRACKETS = str.maketrans("[]", "()")
 
 OWN_SNIPPET = """from transformers import pipeline
@@ -353,7 +353,7 @@ def _snippets(name: str, checkpoint: CheckpointFacts) -> tuple[str, str]:
 def _with_meaningful_scores(evaluation: EvaluationFacts) -> EvaluationFacts:
     """Return the evaluation without visual scores if these hardly differ: then they say nothing about a word."""
     scores = [score for sample in evaluation.samples for _, score in sample.visual_scores]
-    if not scores or max(scores) - min(scores) >= LEAST_SPREAD_OF_SCORES:
+    if not scores or max(scores) - min(scores) >= MIN_SPREAD_OF_SCORES:
         return evaluation
     return replace(evaluation, samples=[replace(sample, visual_scores=[]) for sample in evaluation.samples])
 

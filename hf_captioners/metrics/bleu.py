@@ -32,7 +32,7 @@ class BleuCounts(NamedTuple):
 
 
 def bleu_counts(predictions: Sequence[Caption], references: Sequence[Sequence[Caption]]) -> BleuCounts:
-    """Count the matching n-grams and the lengths of each image.
+    """Count, for each image, the words and n-grams of its prediction and those that match its references.
 
     Args:
         predictions: one tokenised caption per image, as strings or lists of token ids.
@@ -66,7 +66,7 @@ def _count_some(predictions: Sequence[Caption], references: Sequence[Sequence[Ca
 
 
 def _clipped(table: NGramTable, known: NGramTable, images: Integers, n_images: int) -> Integers:
-    """Return the `[images, orders]` numbers of matched n-grams of the candidates in `table`."""
+    """Return the `[images, orders]` numbers of n-grams of the captions in `table` that match the references."""
     size = max(1, ORDERS * table.size)
     keys, counts = count(table.captions * size + table.grams)
     if not len(keys):
@@ -140,12 +140,12 @@ def corpus_bleu(counts: BleuCounts, brevity_penalty: bool = True) -> NDArray[np.
 
 
 def score_bleu(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Iterator[Score]:
-    """Compute the metric `bleu`."""
+    """Yield the scores of the metric `bleu`: BLEU-1 to BLEU-4 with the brevity penalty."""
     return _scores(predictions, references, True, "", "closest reference length")
 
 
 def score_bleu_without_penalty(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Iterator[Score]:
-    """Compute the metric `bleu_no_penalty`."""
+    """Yield the scores of the metric `bleu_no_penalty`: BLEU-1 to BLEU-4 without the brevity penalty."""
     return _scores(predictions, references, False, "_no_penalty", "without brevity penalty")
 
 

@@ -30,7 +30,7 @@ _TABLES = tuple(stem + ending for stem in ("metadata", "captions") for ending in
 
 
 class CaptionTable(NamedTuple):
-    """Captions of a file.
+    """The captions and file names of the images in a caption file.
 
     Attributes:
         captions: the captions of each image, in the order of the file.
@@ -52,7 +52,7 @@ class MatchedCaptions(NamedTuple):
 
 
 def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
-    """Read a file of captions, or the table of a folder.
+    """Read the captions of each image from a caption file, or from the metadata table of a folder of images.
 
     Raises:
         FileNotFoundError: there is no such file, or no table in the folder.
@@ -83,7 +83,7 @@ def read_captions(path: str | os.PathLike[str]) -> CaptionTable:
 
 
 def match_captions(predictions: CaptionTable, references: CaptionTable) -> MatchedCaptions:
-    """Match predictions and references.
+    """Match the predicted caption of each image with its references, by image name or by file name.
 
     A predicted image is matched with the references of the same name; if there are none, with those of the same file
     name without folders (`hf-captioners caption` writes paths).
@@ -126,7 +126,7 @@ def match_captions(predictions: CaptionTable, references: CaptionTable) -> Match
 
 
 def _by_any_name(table: CaptionTable) -> dict[str, str]:
-    """Return every name of every image; a file name that is not unique is left out."""
+    """Map image names, and file names without folders that are unique, to the names of the images."""
     short: dict[str, str | None] = {}
     for image in table.captions:
         name = PurePath(table.file_names.get(image, image)).name

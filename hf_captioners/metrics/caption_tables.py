@@ -23,7 +23,7 @@ GZIP_FLOOR, GZIP_RATIO = 64 * 2**20, 32
 MAX_FILE_BYTES = 4 * 2**30  # of a file that is read as a whole
 READ_BYTES = 2**20  # at a time: one large read takes its memory at once
 MAX_LINE_BYTES = 64 * 2**20
-MOST_LEVELS = 20  # of lists and objects in a row
+MAX_LEVELS = 20  # of lists and objects in a row
 # Lines of Flickr's token files: name#k, then a TAB or spaces, then the caption.
 NUMBERED = re.compile(r"^(?P<name>.+?)#\d+(?: *\t| +)(?P<caption>.*)$")
 Numbered = tuple[int, dict[str, Any]]
@@ -41,7 +41,7 @@ class FirstFault:
     """`RowReport` that raises at the first bad row."""
 
     def add(self, kind: str, file: str | Path, line: int | None, message: str) -> None:
-        """Raise `ValueError` with file and line."""
+        """Raise a `ValueError` that names the file, the line and the fault."""
         raise ValueError(f"{file}, line {line}: {message}.")
 
 
@@ -63,7 +63,7 @@ class LimitedGzip(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Decompress some bytes.
+        """Decompress bytes into `buffer` and return their number.
 
         Raises:
             EOFError, gzip.BadGzipFile, zlib.error: the file is damaged.
@@ -90,7 +90,7 @@ def open_annotation(path: Path) -> IO[bytes]:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file (`.gz` too).
+    """Read a JSON file, also a gzipped one, and return its content.
 
     Raises:
         ValueError: the file is not JSON; the message states where.
@@ -102,7 +102,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_annotation(path: Path) -> bytes:
-    """Read an annotation file (`.gz` too).
+    """Return the bytes of an annotation file, decompressed if its name ends in `.gz`.
 
     Raises:
         ValueError: the compressed file is damaged, or there are too many bytes.
@@ -144,8 +144,8 @@ def row_fault(row: Any, byte_names: bool = False) -> str | None:
         elif isinstance(value, int) and not -(2**63) <= value < 2**63:
             return f"a whole number of {value.bit_length()} bits does not fit into 64"
         elif isinstance(value, (Mapping, list, tuple)):
-            if depth >= MOST_LEVELS:
-                return f"it is nested more than {MOST_LEVELS} levels deep"
+            if depth >= MAX_LEVELS:
+                return f"it is nested more than {MAX_LEVELS} levels deep"
             if isinstance(value, Mapping):
                 waiting += [(key, depth + 2) for key in value]
                 value = value.values()
@@ -154,7 +154,7 @@ def row_fault(row: Any, byte_names: bool = False) -> str | None:
 
 
 def text_lines(path: Path, report: RowReport) -> Iterator[tuple[int, str]]:
-    """Read a text file line by line, as UTF-8 with or without a byte order mark; lines end with LF or CRLF only.
+    """Yield line number and line of a UTF-8 file with or without a byte order mark; lines end with LF or CRLF only.
 
     `str.splitlines` would also cut at U+0085 or U+2028, which captions from web pages contain.
 
@@ -189,7 +189,7 @@ def text_lines(path: Path, report: RowReport) -> Iterator[tuple[int, str]]:
 
 
 def table_rows(path: Path, report: RowReport) -> Iterator[Numbered]:
-    """Read the rows of a table in the format that its name states.
+    """Yield line number and content of each row of a caption table, in the format that its file ending states.
 
     Args:
         path: `.jsonl`, `.csv`, `.tsv`, `.parquet`, `.json`, or `.txt` with lines of `name TAB caption`,
@@ -228,7 +228,7 @@ def _rows_of(path: Path, report: RowReport) -> Iterator[Numbered]:
 
 
 def json_lines(path: Path, report: RowReport) -> Iterator[Numbered]:
-    """Read JSON objects, one per line; blank lines are skipped."""
+    """Yield line number and object of each line of a JSON Lines file; blank lines are skipped."""
     for number, line in text_lines(path, report):
         if not line.strip():
             continue
@@ -244,7 +244,7 @@ def json_lines(path: Path, report: RowReport) -> Iterator[Numbered]:
 
 
 def json_rows(path: Path, report: RowReport) -> Iterator[Numbered]:
-    """Read a JSON list of objects, or captions in COCO's format (`images` and `annotations`).
+    """Yield number and object of each entry of a JSON list, or each caption of COCO's `images` and `annotations`.
 
     Raises:
         ValueError: the file has a different structure.
@@ -291,7 +291,7 @@ def _coco_rows(content: dict[str, Any], path: Path, report: RowReport) -> Iterat
 
 
 def separated_rows(path: Path, report: RowReport, separator: str) -> Iterator[Numbered]:
-    """Read CSV or TSV with a header.
+    """Yield line number and fields of each row of a CSV or TSV file with a header.
 
     CSV fields may be in double quotes and then hold commas and line feeds; TSV has no quoting. The number of a row is
     that of its first line. After a row that cannot be read, reading goes on with its second line, so that a quote that
@@ -321,7 +321,7 @@ def separated_rows(path: Path, report: RowReport, separator: str) -> Iterator[Nu
 
 
 class _Lines:
-    """Numbered lines; those of a row after its first line can be given back."""
+    """Iterator over numbered lines that can give back the lines of a malformed row after its first line."""
 
     def __init__(self, source: Iterator[tuple[int, str]]) -> None:
         self.source = source
@@ -358,7 +358,7 @@ def _separated_fields(path: Path, report: RowReport, separator: str, lines: _Lin
 
 
 def caption_lines(path: Path, report: RowReport) -> Iterator[Numbered]:
-    """Read lines of a file name and a caption: `name#k TAB caption`, `name TAB caption` or `name,caption`.
+    """Yield file name and caption of lines `name#k TAB caption`, `name TAB caption` or `name,caption`.
 
     A first line `image,caption` (any of the usual names) is a header. Everything after the first comma is the
     caption, which may be in double quotes.
@@ -380,7 +380,7 @@ def caption_lines(path: Path, report: RowReport) -> Iterator[Numbered]:
 
 
 def split_caption_line(line: str) -> tuple[str, str | None]:
-    """Split a line into file name and caption; the caption is None where there is no separator."""
+    """Split a line into file name and caption; the caption is None if the line has no separator."""
     if numbered := NUMBERED.match(line):
         return numbered["name"], numbered["caption"]
     if "\t" in line:
@@ -395,7 +395,7 @@ def split_caption_line(line: str) -> tuple[str, str | None]:
 
 
 def parquet_rows(path: Path) -> Iterator[Numbered]:
-    """Read the records of a Parquet file.
+    """Yield number and columns of each row of a Parquet file.
 
     Raises:
         ValueError: the file is damaged.

@@ -34,7 +34,7 @@ _CHECKED = 1000  # captions that are looked at
 
 
 def require_tokenizer(name: str) -> None:
-    """Check the name of a tokenizer.
+    """Raise a `ValueError` if `name` is not the name of a tokenizer of the metrics.
 
     Raises:
         ValueError: there is none of this name; the message has the nearest one.
@@ -47,7 +47,7 @@ def require_tokenizer(name: str) -> None:
 
 
 def caption_tokenizer(name: str) -> CaptionTokenizer:
-    """Return a tokenizer of `TOKENIZERS`.
+    """Return the function of a tokenizer by its name; it maps captions to tokens joined by blanks.
 
     Raises:
         ValueError: there is none of this name.
@@ -90,7 +90,7 @@ def require_blanks(captions: Sequence[str], tokenizer: str, argument: str = "tok
 
 
 def is_without_blanks(caption: str) -> bool:
-    """Return whether a caption is written in a script without blanks, and none separate its words.
+    """Return whether the words of a caption are not separated by blanks, as usual in Chinese or Japanese.
 
     Examples:
         >>> from hf_captioners.metrics.caption_tokenizers import is_without_blanks

@@ -22,7 +22,7 @@ _EXAMPLE = 'For example {"cat": ["kitten", "tabby"], "dog": []}.'
 
 
 class ObjectTable:
-    """Objects and the words and phrases that name them.
+    """Object categories, and the words and phrases that name them in captions.
 
     Captions are searched for the longest phrases first, so that a `hot dog` is no dog. Plurals are recognised.
 
@@ -65,14 +65,14 @@ class ObjectTable:
         self._longest = max(map(len, self._object_of))
 
     def find(self, caption: str) -> list[tuple[str, str]]:
-        """Return the phrases of a tokenised caption that name an object, with the object, in their order."""
+        """Return (phrase, object) of each phrase of a tokenised caption that names an object, in caption order."""
         words = [self._singular(word) for word in caption.split()]
         found = list(self._match(words))
         named = {word for phrase, _ in found for word in phrase.split()}
         return [(phrase, name) for phrase, name in found if self._unless.get(phrase) not in named]
 
     def object_of(self, name: str) -> str:
-        """Return the object that a name of annotations stands for.
+        """Return the object of the table that an annotated object name, such as a synonym, stands for.
 
         Raises:
             ValueError: it is no object of the table; the message has the nearest one.
@@ -95,7 +95,7 @@ class ObjectTable:
             start += length
 
     def _singular(self, word: str) -> str:
-        """Return the word of the table that a plural belongs to, or the word itself."""
+        """Return the singular of a plural if the table has it, otherwise the word itself."""
         if word in self._words:
             return word
         candidates = [_IRREGULAR.get(word, word)]
@@ -104,7 +104,7 @@ class ObjectTable:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "ObjectTable":
-        """Read a table from a JSON file: `{"object": ["synonym", ...], ...}`.
+        """Read an `ObjectTable` from a JSON file: `{"object": ["synonym", ...], ...}`.
 
         Raises:
             ValueError: the file is no such table.
@@ -153,7 +153,7 @@ class ChairResult(NamedTuple):
 
 
 class Chair:
-    """CHAIR scorer.
+    """Scorer of CHAIR, the share of objects in captions that are not in the image.
 
     Args:
         table: objects and synonyms. Default: the 80 categories of COCO.
@@ -175,7 +175,7 @@ class Chair:
         self.instances = None if instances is None else [{*map(self.table.object_of, one)} for one in instances]
 
     def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> ChairResult:
-        """Score tokenised captions.
+        """Compute CHAIR of tokenised captions against the objects in references and annotations of their images.
 
         Args:
             predictions: one tokenised caption per image.
@@ -206,7 +206,7 @@ class Chair:
 
 
 def read_instances(path: str | os.PathLike[str], images: Sequence[str]) -> list[list[str]]:
-    """Read the annotated objects of images.
+    """Read the names of the annotated objects of each image from a JSON file.
 
     Args:
         path: COCO's `instances_*.json`, or `{"image id": ["object", ...], ...}`.
@@ -255,7 +255,7 @@ def _of_coco(content: Mapping[str, Any]) -> dict[str, list[str]]:
 def score_chair(
     predictions: Sequence[str], references: Sequence[Sequence[str]], chair: Chair | None = None
 ) -> list[Score]:
-    """Compute the metric `chair`."""
+    """Compute the metric `chair`: hallucinated objects per named object, and captions with any of them."""
     scorer = chair or Chair()
     result = scorer.score(predictions, references)
     source = "references" if scorer.instances is None else "annotations and references"

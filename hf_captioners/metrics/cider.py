@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 class _Weighted(NamedTuple):
-    """The distinct n-grams of captions with their tf-idf weights."""
+    """The distinct n-grams of many captions with their tf-idf weights."""
 
     grams: Integers  # [entries], numbers of an `NGramTable`
     groups: Integers  # [entries], ascending: the image of a reference; each candidate is a group of its own
@@ -28,7 +28,7 @@ class _Weighted(NamedTuple):
 
 
 class _Cider:
-    """Shared part of CIDEr-D and CIDEr. Subclasses define the product of two weights and the length penalty."""
+    """Base class of CIDEr-D and CIDEr. Subclasses define the product of two weights and the length penalty."""
 
     def __init__(
         self, references: Sequence[Sequence[Caption]], document_frequency: DocumentFrequency | None = None
@@ -105,7 +105,7 @@ class _Cider:
         return ORDERS * self._table.size
 
     def _weigh(self, table: NGramTable, group_sizes: Integers) -> _Weighted:
-        """Count and weigh the n-grams of captions, which are sorted by group."""
+        """Return the tf-idf weights of the n-grams of captions, which are sorted by group (image)."""
         n_captions, n_places = int(group_sizes.sum()), int(group_sizes.max(initial=1))
         firsts = np.cumsum(group_sizes) - group_sizes
         group_of = np.repeat(np.arange(len(group_sizes)), group_sizes)
@@ -121,7 +121,7 @@ class _Cider:
         return _Weighted(grams, groups, places, weights, norms.reshape(n_captions, ORDERS))
 
     def _dots(self, candidates: _Weighted, images: Integers, first_pair: Integers, n_pairs: int) -> Floats:
-        """Return `[candidate-reference pairs, orders]` sums over the n-grams that both captions contain."""
+        """Return the `[candidate-reference pairs, orders]` sums of products of the weights of shared n-grams."""
         known = np.flatnonzero(candidates.grams < self._size)
         known = known[self._present[candidates.grams[known] // ORDERS]]
         captions, grams = candidates.groups[known], candidates.grams[known]

@@ -28,7 +28,7 @@ def compute_caption_metrics(
     spice: OriginalSpice | None = None,
     chair: Chair | None = None,
 ) -> dict[str, Any]:
-    """Score one caption per image against its references.
+    """Compute caption metrics by name from one predicted caption and the references of each image.
 
     Args:
         predictions: one caption per image.
@@ -103,7 +103,7 @@ def compute_caption_metrics(
 
 
 def warn_of_wordless(references: Sequence[Sequence[str]]) -> None:
-    """Warn if tokenised references have no words, as those of punctuation or emoji only."""
+    """Warn if reference captions have no words after tokenisation, such as punctuation or emoji only."""
     empty = [row for row, captions in enumerate(references) if not all(text.strip() for text in captions)]
     if empty:
         count = sum(not text.strip() for row in empty for text in references[row])
@@ -116,15 +116,12 @@ def warn_of_wordless(references: Sequence[Sequence[str]]) -> None:
 
 
 def with_control(metrics: Sequence[Any], shuffled_control: bool) -> list[Any]:
-    """Return the names of metrics, with that of the shuffled control if it is asked for."""
+    """Return the names of the metrics, and the name of the shuffled control if `shuffled_control` is True."""
     return [*metrics, *([SHUFFLED_CONTROL] if shuffled_control and SHUFFLED_CONTROL not in metrics else [])]
 
 
 def check_choice(metrics: Sequence[str | MetricFunction], tokenizer: str) -> dict[str, Metric]:
-    """Check the names of the metrics and of the tokenizer.
-
-    Returns:
-        The metrics by name.
+    """Check the names of the metrics and of the tokenizer, and return the metrics by name.
 
     Raises:
         ValueError: a name is unknown.
@@ -141,7 +138,7 @@ def compute_scores(
     references: Sequence[Sequence[str]],
     resources: Mapping[str, Any],
 ) -> list[Score]:
-    """Call the function of a metric and check what it returns.
+    """Call the function of a metric with the inputs it takes, and check the scores that it returns.
 
     Args:
         name: of the metric.

@@ -81,7 +81,7 @@ class DocumentFrequency:
 
     @property
     def source(self) -> str:
-        """Description of the counted documents."""
+        """Number and kind of the counted documents, such as `5000 images`."""
         ending = "" if self.end_token is None else f", each caption ending in {self.end_token!r}"
         return f"{self.n_documents} {self._unit}{ending}"
 
@@ -112,7 +112,7 @@ class DocumentFrequency:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DocumentFrequency:
-        """Load a file that `save` has written.
+        """Read document frequencies from a file that `save` has written.
 
         Raises:
             ValueError: the file has a different content or a newer format.

@@ -81,7 +81,7 @@ class CaptionMetric(evaluate.Metric):
     inputs: ClassVar[str]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Complete the docstring with arguments, scores and an example that can be run."""
+        """Complete the docstring of a subclass with arguments, scores and an example that can be run."""
         super().__init_subclass__(**kwargs)
         cls.about = (cls.__doc__ or "").strip() + "\n"
         mark = "" if cls.example_runs else "  # doctest: +SKIP"
@@ -115,7 +115,7 @@ class CaptionMetric(evaluate.Metric):
         metric: str | None = None,
         **scorers: Any,
     ) -> dict[str, float]:
-        """Return the corpus scores by name.
+        """Compute the metric and return its corpus scores by name.
 
         Args:
             predictions, references, tokenizer: see `compute_caption_metrics`.

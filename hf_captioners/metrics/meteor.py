@@ -31,7 +31,7 @@ Statistics = NDArray[np.float64]
 
 
 class MeteorResult(NamedTuple):
-    """Scores of METEOR.
+    """METEOR of a corpus and of each image, with the match statistics.
 
     Attributes:
         corpus: the score of the summed statistics, which is not the mean over images.
@@ -47,7 +47,7 @@ class MeteorResult(NamedTuple):
 
 
 class Meteor:
-    """METEOR scorer.
+    """Scorer of METEOR 1.5 for English.
 
     Args:
         stages: the matching stages, a prefix of `STAGES`. Scores with fewer stages are not comparable with published
@@ -124,7 +124,7 @@ class Meteor:
 
 
 class _Words:
-    """The words of captions as numbers, and which of them match.
+    """The words of captions as integers, and the pairs of words that match by stem or synonym.
 
     Args:
         captions: the words of each caption.
@@ -151,7 +151,7 @@ class _Words:
             self.synonyms = _synonyms(list(numbers), tables)
 
     def matches(self, pairs: Integers, phrases: Sequence[Sequence[PhraseMatch]]) -> Matches:
-        """Return all possible matches of pairs of captions.
+        """Return all possible matches of words and phrases between the two captions of each pair.
 
         Args:
             pairs: `[pairs, 2]` hypothesis and reference as positions in the captions.
@@ -184,12 +184,12 @@ class _Words:
         return Matches(pair[order], np.concatenate([*spans, of_phrases[:, 1:]])[order])
 
     def _differ(self, pairs: Integers) -> NDArray[np.bool_]:
-        """Return which pairs are of two captions; captions are distinct."""
+        """Return for each pair whether its two captions differ."""
         return pairs[:, 0] != pairs[:, 1]
 
 
 def _synonyms(words: Sequence[str], tables: MeteorTables) -> Integers:
-    """Return the pairs of words that share a synset, ascending, see `_Words.synonyms`."""
+    """Return the sorted pairs of words that share a synset, each as one integer, see `_Words.synonyms`."""
     words_of: dict[int, list[int]] = {}
     for number, word in enumerate(words):
         for synset in tables.synonyms.find(word):
@@ -199,7 +199,7 @@ def _synonyms(words: Sequence[str], tables: MeteorTables) -> Integers:
 
 
 def _statistics(words: _Words, pairs: Integers, phrases: Sequence[Sequence[PhraseMatch]]) -> Statistics:
-    """Return the statistics of pairs of captions, see `MeteorResult`."""
+    """Align the captions of each pair and return their match statistics, see `MeteorResult`."""
     lengths, firsts, functions = words.lengths[pairs], words.firsts[pairs], words.function_words
     chosen = align(words.matches(pairs, phrases), lengths[:, 1], lengths[:, 0])
     rows = np.zeros((len(pairs), _N_STATISTICS))
@@ -218,7 +218,7 @@ def _statistics(words: _Words, pairs: Integers, phrases: Sequence[Sequence[Phras
 
 
 def _scores(statistics: Statistics) -> NDArray[np.float64]:
-    """Return the score of each row of statistics."""
+    """Return the METEOR score of each row of match statistics."""
     words, function_words = statistics[:, 0:2], statistics[:, 2:4]
     stages = statistics[:, 4:20].reshape(-1, 4, 2, 2)  # row, stage, content or function, hypothesis or reference
     counted = np.einsum("s,rscx->rcx", _STAGE_WEIGHTS, stages)
@@ -234,7 +234,7 @@ def _scores(statistics: Statistics) -> NDArray[np.float64]:
 
 
 def _perfect(statistics: Statistics) -> NDArray[np.bool_]:
-    """Return whether every word of both captions is matched in one chunk."""
+    """Return for each row of statistics whether all words of both captions match, in one chunk."""
     return (statistics[:, 21:23] == statistics[:, 0:2]).all(axis=1) & (statistics[:, 20] == 1)
 
 
@@ -250,7 +250,7 @@ def score_meteor(
     meteor: Meteor | None = None,
     tables: MeteorTables | None = None,
 ) -> list[Score]:
-    """Compute the metric `meteor`."""
+    """Compute the metric `meteor`: the corpus score and the score of each image."""
     scorer = meteor or Meteor(STAGES, tables)
     result = scorer.score(predictions, references)
     variant = f"METEOR 1.5, English, stages {', '.join(scorer.stages)}"

@@ -24,7 +24,7 @@ _PAIR, _HYPOTHESIS_WEIGHT, _REFERENCE_WEIGHT, _CHUNKS, _DISTANCE, _HYPOTHESIS_EN
 
 
 class Matches(NamedTuple):
-    """Matches of spans of words in pairs of captions.
+    """Matches between spans of words of a hypothesis and of its reference, for many pairs of captions.
 
     Attributes:
         pairs: `[matches]` the pair of each match, ascending.
@@ -37,7 +37,7 @@ class Matches(NamedTuple):
 
 
 def align(matches: Matches, reference_lengths: Integers, hypothesis_lengths: Integers) -> Matches:
-    """Choose matches that do not overlap.
+    """Choose the best non-overlapping matches of each pair of captions by beam search.
 
     Args:
         matches: all possible matches, those of a pair ordered by stage.
@@ -55,7 +55,7 @@ def align(matches: Matches, reference_lengths: Integers, hypothesis_lengths: Int
 
 
 class _Search:
-    """The beam search.
+    """Beam search for the best alignment of many pairs of captions at once.
 
     Args:
         matches: see `align`, those of a pair ordered by their first word in the reference.
@@ -99,7 +99,7 @@ class _Search:
         return self._followed(_best(paths, 1)[:, _LAST])
 
     def _extend(self, paths: Integers, place: int) -> Integers:
-        """Extend each path by every match of a word of the reference that is still possible, and by skipping it."""
+        """Extend each path by every possible match of one reference word, and by leaving the word unmatched."""
         here = paths[:, _PAIR] * self.width + place
         inside = paths[:, _REFERENCE_END] > place  # of a phrase that is taken
         fixed = self.fixed[here] & ~inside
@@ -123,7 +123,7 @@ class _Search:
         return grown[possible]
 
     def _take(self, paths: Integers, rows: Integers, match: Integers) -> None:
-        """Add a match to some paths, in place."""
+        """Add a match to each of the paths `rows`, in place."""
         match, own = match[rows], paths[rows]
         _, start, size, hypothesis_start, hypothesis_size = self.matches.spans[match].T
         numbers = np.arange(len(rows)) + sum(len(earlier) for earlier, _ in self.taken)
@@ -138,7 +138,7 @@ class _Search:
         paths[rows] = own
 
     def _followed(self, last: Integers) -> Matches:
-        """Return the matches of paths, given their last ones."""
+        """Return all matches of the finished paths, followed back from the last match of each."""
         match, before = (np.concatenate(parts) for parts in zip(*self.taken, strict=True))
         chosen = []
         while len(last := last[last >= 0]):
@@ -149,7 +149,7 @@ class _Search:
 
 
 def _alone(pairs: Integers, starts: Integers, sizes: Integers, width: int) -> NDArray[np.bool_]:
-    """Return which spans share no word with another span of their pair."""
+    """Return for each span whether it shares no word with another span of its pair."""
     first = np.cumsum(sizes) - sizes
     words = np.arange(sizes.sum()) + np.repeat(pairs * width + starts - first, sizes)
     shared = np.bincount(words)[words] > 1
@@ -157,14 +157,14 @@ def _alone(pairs: Integers, starts: Integers, sizes: Integers, width: int) -> ND
 
 
 def _bits(starts: Integers, sizes: Integers, width: int) -> Integers:
-    """Return spans of words as bits, `_BITS` in an integer."""
+    """Return the words of each span as bit masks, `_BITS` words in an integer."""
     words = np.arange(-(-width // _BITS) * _BITS)
     inside = (words >= starts[:, None]) & (words < (starts + sizes)[:, None])
     return inside.reshape(len(starts), -1, _BITS) @ (1 << np.arange(_BITS))
 
 
 def _best(paths: Integers, most: int) -> Integers:
-    """Order the paths of each pair by weight, chunks and distance, and keep the first ones."""
+    """Sort the partial alignments of each pair by weight, chunks and distance, and keep the best `most`."""
     weight = paths[:, _HYPOTHESIS_WEIGHT] + paths[:, _REFERENCE_WEIGHT]
     key = paths[:, _PAIR]
     for part in (weight.max(initial=0) - weight, paths[:, _CHUNKS], paths[:, _DISTANCE]):

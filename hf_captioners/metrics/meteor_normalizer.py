@@ -35,7 +35,7 @@ _PROTECTED_STOP = "\ufdd0"  # replaces each stop of a run while single stops are
 
 
 class MeteorNormalizer:
-    """Text normaliser.
+    """Text normaliser of METEOR 1.5, with a cache of normalised captions.
 
     Args:
         prefixes: words that keep their full stop (`Mr`, `e.g`).

@@ -77,7 +77,7 @@ class Synonyms:
 
 
 class MeteorTables:
-    """The tables of METEOR. Each table is read when it is first needed.
+    """METEOR's tables of synonyms, paraphrases and abbreviations, each read on first use.
 
     Args:
         path: the folder `meteor` of pycocoevalcap, with `meteor-1.5.jar` and `data/paraphrase-en.gz`. By default the
@@ -115,7 +115,7 @@ class MeteorTables:
 
     @cached_property
     def prefixes(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Words that keep their full stop, and words that keep it before a number."""
+        """Abbreviations that keep their full stop, and those that keep it only before a number."""
         lines = [line.strip() for line in self._read("nonbreaking/english.prefixes").splitlines()]
         lines = [line for line in lines if line and not line.startswith("#")]
         numeric = frozenset(line.split()[0] for line in lines if "#NUMERIC_ONLY#" in line)
@@ -132,7 +132,7 @@ class MeteorTables:
 
 
 def find_tables() -> Path:
-    """Return the folder `meteor` of the installed pycocoevalcap.
+    """Return the folder `meteor` of the installed pycocoevalcap, which has METEOR's tables.
 
     Raises:
         FileNotFoundError: it is not installed.
@@ -145,7 +145,7 @@ def find_tables() -> Path:
 
 
 def cache_folder() -> Path:
-    """Return the folder of this library in the Hugging Face cache."""
+    """Return the folder `hf_captioners` in the Hugging Face cache (`HF_HOME`)."""
     home = (
         os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "huggingface"
     )

@@ -24,7 +24,7 @@ class Module(evaluate_module.CaptionMetric):
 
 
 def module_path(name: str) -> str:
-    """Return the folder of a metric's `evaluate` module.
+    """Return the folder of a metric's `evaluate` module, for `evaluate.load`.
 
     Metrics without a module of their own in this package get one in the cache folder.
 
@@ -49,7 +49,7 @@ def module_path(name: str) -> str:
 
 
 def _written_module(name: str, metric: Metric) -> Path:
-    """Write the module of a metric, unless it is there already."""
+    """Write the `evaluate` module of a metric into the cache, if it is missing or old; return its folder."""
     file = cache_folder() / "modules" / name / f"{name}.py"
     returns = ", ".join(metric.titles or [name]) + "."
     content = _MODULE.format(about=metric.about, name=name, bibtex=metric.bibtex, returns=returns)

@@ -23,14 +23,14 @@ MAX_WORDS = 1 << _WORD_BITS
 
 
 class Words(NamedTuple):
-    """The tokens of concatenated captions."""
+    """The tokens of many captions in one list, and the length of each caption."""
 
     tokens: list[Hashable]
     lengths: Integers  # [captions]
 
 
 def split_captions(captions: Iterable[Caption], end_token: Hashable | None = None) -> Words:
-    """Split captions into tokens and concatenate them.
+    """Split captions into tokens and concatenate these to one list.
 
     Args:
         captions: tokenised captions. Strings are split at white space.

@@ -32,7 +32,7 @@ class PhraseMatch(NamedTuple):
 
 
 class _Phrases(NamedTuple):
-    """The phrases of captions that occur in the table."""
+    """The phrases of captions that METEOR's paraphrase table contains, and where they are."""
 
     captions: Integers
     starts: Integers
@@ -41,7 +41,7 @@ class _Phrases(NamedTuple):
 
 
 class ParaphraseIndex:
-    """Look-up of the phrases of two captions that are paraphrases.
+    """Look-up of phrases of one caption whose paraphrase, by METEOR's table, is in another caption.
 
     Args:
         folder: the folder of an index that `build` has written.
@@ -58,7 +58,7 @@ class ParaphraseIndex:
     def match(
         self, captions: Sequence[Sequence[str]], pairs: Sequence[tuple[int, int]]
     ) -> Iterator[list[PhraseMatch]]:
-        """Find the paraphrases in pairs of captions.
+        """Yield the paraphrases between the hypothesis and the reference of each pair of captions.
 
         Args:
             captions: the words of each caption.
@@ -127,13 +127,13 @@ class ParaphraseIndex:
 
 
 def _contains(keys: Integers, wanted: Integers) -> np.ndarray:
-    """Return which of many integers, most of them repeated, are among the keys of a large sorted file."""
+    """Return for each of `wanted`, many of which repeat, whether it is among the keys of a large sorted file."""
     once = distinct(wanted)
     return occur_in(once[occur_in(keys, once)], wanted)
 
 
 def build(table: Path, folder: Path) -> None:
-    """Build the index of METEOR's paraphrase table.
+    """Build the index of METEOR's paraphrase table in `folder`.
 
     Args:
         table: `paraphrase-en.gz` with three lines per entry: probability, phrase, paraphrase.
@@ -166,7 +166,7 @@ def _publish(scratch: Path, folder: Path) -> None:
 
 
 def _read(table: Path) -> tuple[list[str], Integers, tuple[Integers, Integers]]:
-    """Read the table.
+    """Read METEOR's paraphrase table: its words, phrases and pairs of paraphrases.
 
     Returns:
         All words; `[phrases, 8]` the words of each phrase as positions in them, then -1; and for each entry the
@@ -192,7 +192,7 @@ def _read(table: Path) -> tuple[list[str], Integers, tuple[Integers, Integers]]:
 
 
 def _columns(table: Path) -> "Iterator[tuple[pyarrow.Array, pyarrow.Array]]":
-    """Yield the phrases and the paraphrases of some entries, as lines with their ends."""
+    """Yield the phrases and the paraphrases of one block of the table after the other, with line ends."""
     import pyarrow
     from tqdm.auto import tqdm  # needed only when the index is built
 

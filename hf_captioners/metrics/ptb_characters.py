@@ -63,7 +63,7 @@ def _code_points(ranges: str) -> frozenset[int]:
 
 
 class _Shapes(dict[int, int]):
-    """A table for `str.translate` that is filled on first use of each character."""
+    """Table for `str.translate` to the character classes `ANY_LETTER` and `ANY_DIGIT`, filled on first use."""
 
     def __missing__(self, code: int) -> int:
         shape = code
@@ -103,5 +103,5 @@ def shape(text: str) -> str:
 
 
 def is_symbol(character: str) -> bool:
-    """Return whether a character is always a separate token."""
+    """Return whether the PTB lexer makes a character a token of its own everywhere."""
     return ord(character) in _symbols()

@@ -136,7 +136,7 @@ def _constant(text: str) -> Callable[[str], str]:
 
 
 class _Rule(NamedTuple):
-    """Rule of the lexer."""
+    """A rule of the PTB lexer: the pattern of a token, its first characters, and how the token is written."""
 
     starts: str  # first characters of possible matches, in lower case; empty for any
     pattern: str

@@ -36,7 +36,7 @@ def _tokenize_piece(piece: str) -> str:
 
 
 class _Pieces(dict[str, str]):
-    """Cache of the tokens of the pieces between two blanks."""
+    """Cache that maps a piece of text between two blanks to its tokens."""
 
     def __missing__(self, piece: str) -> str:
         if len(self) >= _MAX_CACHED:

@@ -13,7 +13,7 @@ MetricFunction = Callable[..., Any]
 
 
 class Score(NamedTuple):
-    """Score of a metric.
+    """Name, corpus value, exact definition and values per image of a score.
 
     Attributes:
         name: of the score, such as `bleu_4`.
@@ -30,7 +30,7 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True)
 class Metric:
-    """Entry of the table of metrics.
+    """Entry of the table of metrics: the function that computes it, its scores and their titles.
 
     Args:
         function: `module:function`, or the function itself. It is called with `predictions` (one tokenised caption per
@@ -61,7 +61,7 @@ class Metric:
     bibtex: str = ""
 
     def load(self) -> MetricFunction:
-        """Import the function."""
+        """Import and return the function that computes the metric."""
         if callable(self.function):
             return self.function
         module, _, name = self.function.partition(":")
@@ -69,7 +69,7 @@ class Metric:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """The names of `RESOURCES` that the function takes."""
+        """The names of `RESOURCES`, such as `meteor` or `spice`, that the metric's function takes."""
         taken = inspect.signature(self.load()).parameters
         return tuple(name for name in RESOURCES if name in taken)
 
@@ -142,23 +142,23 @@ METRICS: dict[str, Metric] = {
 
 
 def score_titles() -> dict[str, str]:
-    """Return the titles of all scores in cards by their names."""
+    """Map names of all scores to their titles in model cards."""
     return {name: title for metric in METRICS.values() for name, title in metric.titles.items()}
 
 
 def metric_of(score: str) -> str | None:
-    """Return the metric of the table that computes a score; None for scores of one's own."""
+    """Return the name of the metric in `METRICS` that computes a score; None for a score of a user's function."""
     return next((name for name, metric in METRICS.items() if score in (metric.titles or [name])), None)
 
 
 def hub_names() -> dict[str, str]:
-    """Return the names on the Hub by the names of scores."""
+    """Map names of scores, such as `bleu_4`, to the names of their metrics on the Hub."""
     known = (metric for metric in METRICS.values() if metric.hub_name is not None)
     return {name: str(metric.hub_name) for metric in known for name in metric.titles}
 
 
 def find_metrics(metrics: Sequence[str | MetricFunction]) -> dict[str, Metric]:
-    """Find metrics by name, by `module:function`, or take functions as they are.
+    """Resolve metrics given as names, as `module:function`, or as functions.
 
     Returns:
         The metrics by name; those of one's own have the name of their function.

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean of the precisions at each image that has a word, images sorted by the word's score.
+    """Return the average precision of one word: images are ranked by score, labels say which have the word.
 
     Images with equal scores share the precision of the last of them, so that their order does not matter.
 
@@ -22,7 +22,7 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def mean_average_precision(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Return the mean of the average precision over words that an image has.
+    """Return the average precision of attribute words, averaged over the words that any image has.
 
     Args:
         scores: `[N, W]`, of N images and W words.
@@ -46,7 +46,7 @@ def precision_of_likeliest(scores: np.ndarray, labels: np.ndarray, number: int) 
 
 
 def word_metrics(scores: np.ndarray, labels: np.ndarray, number: int = 10) -> Mapping[str, float]:
-    """Return the metrics of a detector beside those of two scores that do not depend on the image.
+    """Return the metrics of an attribute detector, and of two baselines that do not depend on the image.
 
     Args:
         scores: `[N, W]`; the words are sorted by their frequency in the training captions, most frequent first.

@@ -9,7 +9,7 @@ _BETA_SQUARED = 1.2**2
 
 
 def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> NDArray[np.float64]:
-    """Return ROUGE-L of each image. The corpus score is the mean over images.
+    """Return ROUGE-L of the predicted caption of each image. The corpus score is the mean over images.
 
     Recall and precision of the longest common subsequence are maximised over the references independently. Words are
     separated by single blanks, so that an empty caption is one empty word.

@@ -134,7 +134,7 @@ class SceneGraph:
             self._relations.append(_Relation(subject, relation, other))
 
     def _absorbed(self, new: Concept, existing: Sequence[Concept]) -> bool:
-        """Drop a duplicate or merge a synonym, and return whether one was found."""
+        """Merge a concept into an equal or synonymous one of `existing`; return whether there was any."""
         if any(new.equals(old) for old in existing):
             return True
         for old in existing:
@@ -145,7 +145,7 @@ class SceneGraph:
 
 
 class CategoryScore(NamedTuple):
-    """Scores of one category for one image. `f`, `precision` and `recall` are nan if the references have no tuple."""
+    """SPICE of one category for one image. `f`, `precision` and `recall` are nan if the references have no tuple."""
 
     f: float
     precision: float
@@ -161,7 +161,7 @@ def compare(
     find_synonyms: FindSynonyms,
     merge: bool = True,
 ) -> dict[str, CategoryScore]:
-    """Compare the tuples of a candidate with those of all its references.
+    """Compare the scene tuples of a candidate with those of all its references; return an F-score by category.
 
     A tuple of the candidate is a true positive if a tuple of the references with the same category is similar in
     every position. Several tuples may match the same one, so the number of false negatives can be negative.

@@ -12,7 +12,7 @@ _CHUNK = 1 << 22  # random numbers per draw
 
 
 class Comparison(NamedTuple):
-    """The difference between two systems on the same images.
+    """Difference of two systems' mean scores on the same images, with confidence interval and p-value.
 
     Attributes:
         difference: mean score of the first system minus mean score of the second.

@@ -1,4 +1,4 @@
-"""SPICE by its original program, and its comparison of scene graphs for tuples that are given.
+"""SPICE by its original Java program, and its comparison of scene graphs for tuples from any parser.
 
 Only scores of the original parsing pipeline are SPICE: other parsers find other tuples.
 """
@@ -23,7 +23,7 @@ ParseCaption = Callable[[str], Sequence[SceneTuple]]
 
 
 class SpiceResult(NamedTuple):
-    """Scores of SPICE.
+    """SPICE of a corpus and of each image.
 
     Attributes:
         corpus: the mean of `per_image`.
@@ -46,7 +46,7 @@ def score_scenes(
     find_synonyms: FindSynonyms,
     merge_synonyms: bool = True,
 ) -> SpiceResult:
-    """Compare the scene graphs of captions as SPICE does, given the tuples of each caption.
+    """Compute SPICE from tuples (object, attribute, relation) that `parse` returns for each caption.
 
     Args:
         predictions: one caption per image.
@@ -122,7 +122,7 @@ class OriginalSpice:
         self._java, self._cache, self._timeout = java, cache_dir, timeout
 
     def score(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> SpiceResult:
-        """Score tokenised captions.
+        """Compute SPICE of tokenised captions with the original Java program.
 
         Args:
             predictions: one tokenised caption per image.
@@ -187,7 +187,7 @@ def _category(figures: Mapping[str, Any]) -> CategoryScore:
 def score_spice(
     predictions: Sequence[str], references: Sequence[Sequence[str]], spice: OriginalSpice | None = None
 ) -> Iterator[Score]:
-    """Compute the metric `spice`.
+    """Yield the scores of the metric `spice`, computed by the original Java program.
 
     Raises:
         ValueError: the original program is missing.

@@ -14,7 +14,7 @@ from .snowball_english import stem
 _FUNCTION_WORDS: Mapping[str, str] = {
     "articles": "a an the",
     "prepositions": """about above across after against along alongside amid among amongst around as at atop before
-        behind below beneath beside besides between beyond by despite down during except for from in inside into like
+        behind below beneath beside besides between beyond by despite down during except for from inside into in like
         near of off on onto out outside over past per through throughout to toward towards under underneath until up
         upon via with within without""",
     "pronouns": """i me my mine myself we us our ours ourselves you your yours yourself yourselves he him his himself
@@ -62,7 +62,7 @@ def is_content_word(token: str) -> bool:
 
 
 class Vocabulary:
-    """The words of the references of an image, as `caption_support` looks them up.
+    """Stems and synonyms of the words in the references of an image, to test words of a caption against.
 
     Args:
         references: tokenised references.
@@ -81,7 +81,7 @@ class Vocabulary:
         )
 
     def supports(self, word: str) -> bool:
-        """Return whether the references have a word of the stem of this word, or a synonym of it."""
+        """Return whether the references have a word with the same stem as this word, or a synonym of it."""
         if stem(word) in self.stems:
             return True
         return self.synonyms is not None and not self.synsets.isdisjoint(self.synonyms.find(word))
@@ -106,7 +106,7 @@ def caption_support(caption: str, references: Collection[str], synonyms: Synonym
 
 
 def people_support(references: Sequence[str], synonyms: Synonyms | None = None) -> list[float]:
-    """Return the support of each reference of an image by the others; NaN for one without content words.
+    """Return the support of each reference by the other references of the image; NaN without content words.
 
     Args:
         references: tokenised references of an image, two or more; of fewer ones there is nothing to compare.
@@ -124,10 +124,10 @@ def people_support(references: Sequence[str], synonyms: Synonyms | None = None) 
 
 
 def require_english(captions: Sequence[str]) -> None:
-    """Check that tokenised captions are English: function words are a tenth of the words at least.
+    """Check that tokenised captions are English: at least a tenth of their words are English function words.
 
     Raises:
-        ValueError: they are not.
+        ValueError: fewer of the words are English function words.
     """
     words = [token for text in captions for token in text.split() if token.isalpha()]
     known = sum(word in FUNCTION_WORDS for word in words)
@@ -140,7 +140,7 @@ def require_english(captions: Sequence[str]) -> None:
 
 
 def score_support(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> list[Score]:
-    """Compute the metric `support`.
+    """Compute the metric `support`: the supported share of the content words, over all captions and of each.
 
     Examples:
         >>> from hf_captioners.metrics import score_support
@@ -190,7 +190,7 @@ def _scores(
 
 
 def _mean(shares: np.ndarray) -> float:
-    """Return the mean of shares that are numbers; NaN if none is."""
+    """Return the mean of the shares that are not NaN; NaN if all are."""
     numbers = shares[~np.isnan(shares)]
     return float(numbers.mean()) if len(numbers) else math.nan
 

@@ -13,7 +13,7 @@ TEXT, IMAGE, STATE, RECORD = "decoder", "encoder", "state", "record"
 
 
 def cache_tensors(cache: Cache) -> dict[str, Tensor]:
-    """Return the tensors of a decoder's cache by name.
+    """Return the tensors of a decoder's cache, by names that state layer, part and entry.
 
     Names are `{layer}.decoder.key` and `.value` of self-attention `[rows, H, T, d]`, `{layer}.encoder.key` and
     `.value` of cross-attention, with one row for each image, `{layer}.state.{name}` of recurrent states `[rows, ...]`
@@ -34,7 +34,7 @@ def cache_tensors(cache: Cache) -> dict[str, Tensor]:
 
 
 def cache_of_tensors(tensors: Mapping[str, Tensor], kind: type[Cache]) -> Cache:
-    """Return the cache with these tensors, see `cache_tensors`.
+    """Build a decoder's cache from named tensors; the inverse of `cache_tensors`.
 
     Args:
         tensors: by name; something is cached already.

@@ -21,7 +21,7 @@ IMAGE_SIZES = ((50, 35), (31, 64), (40, 40))  # width and height of images whose
 
 @torch.no_grad()
 def compare_with_captioner(folder: Path, model: Any, processor: Any) -> float:
-    """Compare an exported folder with its captioner: logits of steps, prepared images, and texts.
+    """Compare the logits, image preparation and tokenization of an exported captioner with the original.
 
     Args:
         folder: the exported folder.
@@ -43,7 +43,7 @@ def compare_with_captioner(folder: Path, model: Any, processor: Any) -> float:
 
 
 def require_small(difference: float, weights: str) -> None:
-    """Raise a `ValueError` if logits differ by more than they may.
+    """Raise a `ValueError` if the logits of exported and original captioner differ by more than the tolerance.
 
     Args:
         difference: see `logits_difference`.
@@ -61,7 +61,7 @@ def require_small(difference: float, weights: str) -> None:
 
 
 def logits_difference(captioner: OnnxCaptioner, model: Any, images: int) -> float:
-    """Return the largest difference of the logits of the first steps, for two rows of text for each image."""
+    """Return the largest difference of the first steps' logits between exported and original captioner."""
     height, width = 0, 0
     for node in captioner.encoder.get_inputs():
         if node.name == "pixel_values":
@@ -84,7 +84,7 @@ def logits_difference(captioner: OnnxCaptioner, model: Any, images: int) -> floa
 
 
 def compare_preparation(captioner: OnnxCaptioner, processor: Any) -> None:
-    """Raise a `ValueError` if images are prepared in another way than by the processor."""
+    """Raise a `ValueError` if the exported captioner's pixel values differ from the image processor's."""
     generator = np.random.default_rng(0)
     for width, height in IMAGE_SIZES:
         image = PIL.Image.fromarray(generator.integers(0, 256, (height, width, 3), np.uint8))
@@ -95,7 +95,7 @@ def compare_preparation(captioner: OnnxCaptioner, processor: Any) -> None:
 
 
 def compare_texts(captioner: OnnxCaptioner, model: Any, processor: Any) -> None:
-    """Raise a `ValueError` if tokens become other texts, or prompts other tokens, than by the processor."""
+    """Raise a `ValueError` if the exported captioner's texts or prompt tokens differ from the processor's."""
     generator = np.random.default_rng(0)
     vocabulary = min(len(processor.tokenizer), model.config.vocab_size)
     for _ in range(20):

@@ -21,7 +21,7 @@ from hf_captioners.confidence.calibration import Calibration, NotCalibratedError
 from hf_captioners.confidence.card_section import FIGURE_FILE, card_section, with_section
 from hf_captioners.inert_text import inert_text
 from hf_captioners.loading import architecture_of, load_captioner, require_merged
-from hf_captioners.modeling.layers_transformer import TextDecoder
+from hf_captioners.modeling.layers_transformer import TransformerTextDecoder
 from hf_captioners.names import did_you_mean
 from hf_captioners.output_files import as_json, new_folder, read_text_inside, require_new_folder, write_text
 from hf_captioners.processing.image_processing_captioning import _ImageSteps
@@ -45,7 +45,7 @@ OTHER_ENTRIES = {
 
 @dataclass
 class ExportedCaptioner:
-    """Result of an export.
+    """Result of `export_captioner`: the folder, its size and the difference of logits.
 
     Args:
         folder: the exported folder.
@@ -168,7 +168,7 @@ def require_opset(opset: int) -> None:
 
 
 def require_exportable(model: Any, processor: Any) -> Architecture:
-    """Return the architecture of a captioner that can be exported.
+    """Check that a captioner can be exported to ONNX, and return its architecture.
 
     Raises:
         ValueError: it is no captioner of this library, has an adapter, or decodes in a way that an exported captioner
@@ -194,7 +194,7 @@ def require_exportable(model: Any, processor: Any) -> Architecture:
 
 
 def captioner_facts(model: Any, processor: Any, architecture: Architecture, weights: str) -> dict[str, Any]:
-    """Return what an exported captioner knows beside its graphs, for `captioner.json`."""
+    """Return the content of `captioner.json`: image preparation, tokens, text rules and decoding defaults."""
     config, generation = model.config, model.generation_config
     ends = generation.eos_token_id if generation.eos_token_id is not None else config.eos_token_id
     prefix, word = processor.text_for_tokenizer("x"), "x"
@@ -223,14 +223,14 @@ def captioner_facts(model: Any, processor: Any, architecture: Architecture, weig
 
 
 def positions_of_decoder(model: Any) -> int | None:
-    """Return the largest number of tokens that the decoder reads; None if there is no limit."""
-    decoders = [module for module in model.modules() if isinstance(module, TextDecoder)]
+    """Return the largest number of tokens that the decoder can read; None if there is no limit."""
+    decoders = [module for module in model.modules() if isinstance(module, TransformerTextDecoder)]
     found = [module.position_embedding.num_embeddings - module.first_position for module in decoders]
     return min(found, default=None)
 
 
 def image_numbers(processor: Any) -> dict[str, Any]:
-    """Return the preparation of images as plain numbers, see `onnx_images.prepare_image`.
+    """Return the sizes, mean, standard deviation and so on of the image preparation, for `captioner.json`.
 
     Raises:
         ValueError: the size is given in a form that an exported captioner does not know.
@@ -254,7 +254,7 @@ def image_numbers(processor: Any) -> dict[str, Any]:
 
 
 def image_size_of(numbers: Mapping[str, Any] | None) -> tuple[int, int]:
-    """Return height and width of prepared images.
+    """Return the height and width to which all images are prepared.
 
     Raises:
         ValueError: images have different sizes.
@@ -271,7 +271,7 @@ def image_size_of(numbers: Mapping[str, Any] | None) -> tuple[int, int]:
 
 
 def generation_defaults(generation: Any, positions: int | None = None) -> dict[str, Any]:
-    """Return the defaults of decoding that differ from those of `GenerationOptions`.
+    """Return the generation settings of a captioner that differ from the defaults of `GenerationOptions`.
 
     Args:
         generation: the generation configuration.
@@ -309,7 +309,7 @@ def generation_defaults(generation: Any, positions: int | None = None) -> dict[s
 
 
 def write_folder(folder: Path, graphs: Graphs, facts: dict[str, Any], model: Any, processor: Any, source: Any) -> None:
-    """Write the files of an exported folder."""
+    """Write the graphs, tokenizer, `captioner.json`, Python files and card of an exported captioner."""
     (folder / GRAPH_FOLDER).mkdir()
     for graph, name in ((graphs.encoder, ENCODER), (graphs.decoder, DECODER)):
         path = folder / facts["graphs"][name]
@@ -329,7 +329,7 @@ def write_folder(folder: Path, graphs: Graphs, facts: dict[str, Any], model: Any
 
 
 def card(facts: Mapping[str, Any], terms: Mapping[str, Any], source: Any, parent: Path) -> str:
-    """Return the card of an exported folder: what it is, how to use it, and the licence of the captioner."""
+    """Return the text of `README.md` of an exported captioner: what it is, how to use it, its licence."""
     metadata = {"library_name": "onnxruntime", "pipeline_tag": "image-to-text"}
     metadata |= {"license": "other"} if terms else {}
     stated = {name: str(terms[name]) for name in ("license", "license_name") if name in terms}

@@ -34,7 +34,7 @@ IMAGE_SIZE = 224  # of example images, where the processor leaves the size open
 
 
 class EncoderGraph(nn.Module):
-    """The encoder, and what the decoder needs of the images once: projected keys and values, and first states.
+    """Module for export: the encoder, and the keys, values and first states that the decoder derives from images.
 
     Args:
         model: a captioner.
@@ -46,13 +46,13 @@ class EncoderGraph(nn.Module):
         self.model, self.names = model, names
 
     def forward(self, inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """Return the named outputs."""
+        """Return the tensors named in `names` for the inputs of the encoder."""
         found = encoded_images(self.model, inputs)
         return tuple(found[name].clone() for name in self.names)  # an output may not be an input itself
 
 
 class StepGraph(nn.Module):
-    """Decoder step with its cache as tensors.
+    """Module for export: one decoder step and the LM head, with the cache as tensors.
 
     Args:
         model: a captioner.
@@ -66,7 +66,7 @@ class StepGraph(nn.Module):
         self.lm_head = model.lm_head
 
     def forward(self, input_ids: Tensor, encoded: dict[str, Tensor], past: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """Return the logits `[rows, 1, V]` of the next token, and the cache without its part of the images.
+        """Return the logits `[rows, 1, V]` of the next token, and the tensors of the cache that belong to text rows.
 
         Args:
             input_ids: `[rows, 1]`, or all tokens so far, where the captioner's rule of masks reads them.
@@ -86,12 +86,12 @@ class StepGraph(nn.Module):
 
 
 def is_of_rows(name: str) -> bool:
-    """Whether a tensor of a cache belongs to text rows, not to images."""
+    """Return whether a tensor of a cache belongs to text rows, not to images."""
     return name.split(".")[1] != IMAGE
 
 
 def encoded_images(model: Any, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return what an encoder graph can return: tensors of the encoder's output, and parts of the decoder's cache."""
+    """Return the encoder's output for `inputs`, and the decoder's cache of the images, as named tensors."""
     outputs = model.get_encoder()(**inputs, return_dict=True)
     found = {ENCODED + name: values for name, values in outputs.items() if isinstance(values, Tensor)}
     images = outputs.last_hidden_state.shape[0]
@@ -108,7 +108,7 @@ def encoded_images(model: Any, inputs: Mapping[str, Tensor]) -> dict[str, Tensor
 
 @dataclass
 class Example:
-    """Inputs of both graphs at one set of sizes.
+    """Example inputs of the encoder and decoder graphs, for one number of images, regions and tokens.
 
     Args:
         inputs: of the encoder.
@@ -126,7 +126,7 @@ class Example:
 
 
 def example_inputs(model: Any, sizes: Mapping[str, int], image_size: tuple[int, int], seed: int) -> dict[str, Tensor]:
-    """Return random inputs of the encoder: all that the captioner cannot do without.
+    """Return random values for every input that the captioner's encoder requires.
 
     Args:
         model: a captioner.
@@ -154,7 +154,7 @@ def example_inputs(model: Any, sizes: Mapping[str, int], image_size: tuple[int, 
 
 
 def _refused_without(model: Any, given: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
-    """Return the declared lists of ids without which the encoder refuses to run."""
+    """Return those declared lists of ids (inputs of the captioner) that the encoder needs to run."""
     images = len(next(iter(given.values())))
     lists = [name for name, layout in model.config.encoder_inputs.items() if layout == "ids"]
     needed: dict[str, Tensor] = {}
@@ -172,7 +172,7 @@ def _refused_without(model: Any, given: Mapping[str, Tensor], count: int) -> dic
 
 
 def make_example(model: Any, sizes: Mapping[str, int], image_size: tuple[int, int], seed: int) -> Example:
-    """Return inputs of both graphs, see `example_inputs`; tokens are random."""
+    """Return random inputs of the encoder graph and of the decoder graph."""
     inputs = example_inputs(model, sizes, image_size, seed)
     output = model.get_encoder()(**inputs, return_dict=True)
     generator = torch.Generator().manual_seed(seed)
@@ -186,7 +186,7 @@ def make_example(model: Any, sizes: Mapping[str, int], image_size: tuple[int, in
 
 
 def free_axes(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict[str, dict[int, Any]]:
-    """Return the axes of each tensor whose sizes differ between two examples, as free dimensions of `torch.export`."""
+    """Return the axes whose sizes differ between two examples, as dynamic dimensions of `torch.export`."""
     return {
         name: {
             axis: torch.export.Dim.AUTO for axis, size in enumerate(values.shape) if size != second[name].shape[axis]
@@ -197,7 +197,7 @@ def free_axes(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> dict
 
 @dataclass
 class Graphs:
-    """Both graphs of a captioner.
+    """The encoder graph and the decoder graph of a captioner in ONNX.
 
     Args:
         encoder, decoder: models of ONNX.
@@ -213,7 +213,7 @@ class Graphs:
 def make_graphs(
     model: Any, image_size: tuple[int, int], opset: int = OPSET, untied: bool = False, optimized: bool = True
 ) -> Graphs:
-    """Export the encoder and the step of the decoder of a captioner.
+    """Export the encoder and one decoder step of a captioner to ONNX.
 
     Args:
         model: a captioner in evaluation mode, in float32 on the CPU.
@@ -269,7 +269,7 @@ def export_graph(
     opset: int,
     optimized: bool = True,
 ) -> Any:
-    """Export a module with `torch.export` and to ONNX; return the model of ONNX.
+    """Export a module to ONNX through `torch.export` and return the ONNX model.
 
     Raises:
         ValueError: an operation cannot be exported; the message names it.
@@ -302,7 +302,7 @@ def export_graph(
 
 @contextlib.contextmanager
 def quiet_exporters() -> Iterator[None]:
-    """Keep the progress lines and warnings of exporters from the output."""
+    """Silence printed lines, warnings and log messages below errors while a graph is exported."""
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
@@ -314,7 +314,7 @@ def quiet_exporters() -> Iterator[None]:
 
 
 def drop_unused_inputs(graph_model: Any) -> None:
-    """Remove the inputs of a model of ONNX that no node reads."""
+    """Remove the inputs of an ONNX model that no node reads."""
     graph = graph_model.graph
     read = {name for node in graph.node for name in node.input} | {node.name for node in graph.output}
     kept = [node for node in graph.input if node.name in read]
@@ -323,7 +323,7 @@ def drop_unused_inputs(graph_model: Any) -> None:
 
 
 def name_axes(graph_model: Any, of_rows: Collection[str] = ()) -> None:
-    """Name the free axes of inputs and outputs: `images` or `rows`, then `regions` or `past`.
+    """Name the dynamic axes of an ONNX model: `images` or `rows`, then `regions` or `past`.
 
     Args:
         graph_model: a model of ONNX.
@@ -339,7 +339,7 @@ def name_axes(graph_model: Any, of_rows: Collection[str] = ()) -> None:
 
 
 def save_graph(graph_model: Any, path: Path) -> None:
-    """Write a model of ONNX, its weights included.
+    """Write an ONNX model with its weights to a file.
 
     Raises:
         ValueError: it is larger than a file of ONNX may be.

@@ -19,6 +19,7 @@ import numpy as np
 
 if TYPE_CHECKING or __package__:
     from hf_captioners.default_model import default_folder
+    from hf_captioners.tokenizer_file import require_limited_growth
 
     from .onnx_facts import (
         DECODER,
@@ -49,6 +50,9 @@ else:  # in an exported folder
     def default_folder() -> Path:
         """Return the exported folder."""
         return Path(__file__).parent
+
+    def require_limited_growth(path: Path) -> None:
+        """Check nothing: you trust a folder whose code you run."""
 
 
 TRAVELLING = ("onnx_captioner.py", "onnx_facts.py", "onnx_images.py", "onnx_search.py")
@@ -102,8 +106,8 @@ class OnnxCaptioner:
     Raises:
         ImportError: onnxruntime or tokenizers is not installed.
         FileNotFoundError: it is no exported folder, or a file is missing.
-        ValueError: a file is damaged or of another export, or a fact of `captioner.json` is above its limit. The
-            message names folder and file.
+        ValueError: a file is damaged or of another export, a fact of `captioner.json` is above its limit, or the rules
+            of `tokenizer.json` make a text very long. The message names folder and file.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class OnnxCaptioner:
             ) from error
         self.folder = default_folder() if folder is None else Path(folder)
         self.facts = read_facts(self.folder)
+        require_limited_growth(self.folder / TOKENIZER_FILE)
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = 3
         settings.intra_op_num_threads = threads_of_environment() if threads is None else threads

@@ -27,7 +27,7 @@ MAX_LENGTH_PENALTY = 100  # its power of the length is a float64 for captions of
 
 
 class Rule(NamedTuple):
-    """A condition that values must fulfil, and its words for a message."""
+    """A condition on a value, and its description for error messages."""
 
     fits: Callable[[Any], bool]
     expected: str
@@ -39,7 +39,7 @@ class Rule(NamedTuple):
 
 
 def whole(low: int, high: int = MAX_TOKEN) -> Rule:
-    """Return the rule of whole numbers of a range."""
+    """Return the rule that a value is an integer between `low` and `high`."""
 
     def fits(value: Any) -> bool:
         return isinstance(value, numbers.Integral) and not isinstance(value, bool) and low <= int(value) <= high
@@ -48,7 +48,7 @@ def whole(low: int, high: int = MAX_TOKEN) -> Rule:
 
 
 def number(low: float, high: float) -> Rule:
-    """Return the rule of numbers of a range; NaN is in none."""
+    """Return the rule that a value is a number between `low` and `high`; NaN is refused."""
 
     def fits(value: Any) -> bool:
         is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
@@ -58,7 +58,7 @@ def number(low: float, high: float) -> Rule:
 
 
 def several(rule: Rule, least: int = 0, most: int = 100_000) -> Rule:
-    """Return the rule of lists whose entries fulfil a rule."""
+    """Return the rule that a value is a list of `least` to `most` entries, each of which fulfils `rule`."""
 
     def fits(value: Any) -> bool:
         return isinstance(value, (list, tuple)) and least <= len(value) <= most and all(map(rule.fits, value))
@@ -68,7 +68,7 @@ def several(rule: Rule, least: int = 0, most: int = 100_000) -> Rule:
 
 
 def optional(rule: Rule) -> Rule:
-    """Return the rule of values that may be None."""
+    """Return the rule that a value is None or fulfils `rule`."""
     return Rule(lambda value: value is None or rule.fits(value), f"{rule.expected}, or null")
 
 
@@ -186,7 +186,7 @@ class GenerationOptions:
     trigram_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check the values."""
+        """Check the type and range of every option."""
         for name, rule in OPTIONS.items():
             rule.check(name, getattr(self, name))
         if self.do_sample and self.num_beams > 1:
@@ -203,7 +203,7 @@ class GenerationOptions:
         return [option.name for option in fields(cls)]
 
     def require_tokens(self, vocabulary: int) -> None:
-        """Check that the tokens of all options exist.
+        """Check that the token ids in all options are smaller than the vocabulary.
 
         Args:
             vocabulary: number of tokens.
@@ -218,13 +218,13 @@ class GenerationOptions:
 
 
 def require_tokens(name: str, tokens: Sequence[int], vocabulary: int) -> None:
-    """Raise a `ValueError` with a name if one of some tokens is not of the vocabulary."""
+    """Raise a `ValueError` that names the option if one of its token ids is not in the vocabulary."""
     if missing := [token for token in tokens if token >= vocabulary]:
         raise ValueError(f"`{name}` has the token {missing[0]}, and the captioner has {vocabulary:,} tokens.")
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """Read and check the facts of an exported folder, and the digests of its files.
+    """Read and check `captioner.json` of an exported captioner, and the SHA-256 digests of its files.
 
     Raises:
         FileNotFoundError: it is no exported folder, or a file is missing.
@@ -252,7 +252,7 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 
 def _line(error: BaseException) -> str:
-    """Return the message of an error with a full stop, in one line."""
+    """Return the message of an error in one line that ends with a full stop."""
     text = " ".join(str(error).split())[:500] or type(error).__name__
     return text if text.endswith(".") else f"{text}."
 
@@ -268,7 +268,7 @@ def _read_json(path: Path) -> Any:
 
 
 def check_facts(facts: Any) -> None:
-    """Check the content of `captioner.json`.
+    """Check that the content of `captioner.json` has all entries with valid values.
 
     Raises:
         ValueError: a fact is missing, of a wrong type, or above its limit. The message has its name and its value.
@@ -299,7 +299,7 @@ def check_facts(facts: Any) -> None:
 
 
 def _check_object(name: str, value: Any, rules: Mapping[str, Any]) -> None:
-    """Check that a value is an object whose entries fulfil rules; other entries may be there."""
+    """Check that a JSON object has the entries of `rules` and that they fulfil them; others are allowed."""
     if not isinstance(value, dict):
         raise ValueError(f"{f'`{name}`' if name else 'it'} is {value!r:.60}, expected an object.")
     for key, rule in rules.items():
@@ -313,6 +313,6 @@ def _check_object(name: str, value: Any, rules: Mapping[str, Any]) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal digits."""
+    """Return the SHA-256 of a file as a hexadecimal string."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

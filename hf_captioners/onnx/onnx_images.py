@@ -31,7 +31,7 @@ MAX_RESIZED = 2**26  # pixels of an image after resizing, which a thin image wou
 
 
 def read_image(source: Any) -> PIL.Image.Image:
-    """Read an image as upright RGB with transparency over white, as the processors of captioners do.
+    """Read an image from a path, bytes or PIL as upright RGB, with transparency over white.
 
     Args:
         source: a path, the bytes of a file, an open binary file, a PIL image, or an array `[H, W]` or `[H, W, C]` of

@@ -42,31 +42,31 @@ class Hypotheses:
     logprobs: np.ndarray
 
     def pick(self, index: np.ndarray) -> Hypotheses:
-        """Return the hypotheses `index` `[B, n]` of every image."""
+        """Return, for each image, the hypotheses at positions `index` `[B, n]`."""
         return Hypotheses(take(self.tokens, index), take(self.logprobs, index))
 
     def of(self, images: np.ndarray) -> Hypotheses:
-        """Return the hypotheses of some images."""
+        """Return the hypotheses of the images at positions `images`."""
         return Hypotheses(self.tokens[images], self.logprobs[images])
 
     def put(self, images: np.ndarray, other: Hypotheses) -> None:
-        """Replace the hypotheses of some images."""
+        """Write the hypotheses `other` to the images at positions `images`, in place."""
         self.tokens[images], self.logprobs[images] = other.tokens, other.logprobs
 
     def join(self, other: Hypotheses) -> Hypotheses:
-        """Return the hypotheses of both on one axis."""
+        """Return the hypotheses of both objects, concatenated for each image."""
         return Hypotheses(
             np.concatenate((self.tokens, other.tokens), 1), np.concatenate((self.logprobs, other.logprobs), 1)
         )
 
 
 def take(values: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Return the entries `index` `[B, n]` on the second axis of values `[B, N, ...]`; fast."""
+    """Gather the entries `index` `[B, n]` along the second axis of values `[B, N, ...]`."""
     return values[np.arange(len(values))[:, None], index]
 
 
 class DecoderStates:
-    """Inputs of the decoder graph at every step: encoded images, and the states of the text rows.
+    """Inputs of the decoder graph at every step: encoder outputs of the images, and cached states of the text rows.
 
     An input of the decoder graph that the encoder returns starts with that value, a state of the text rows that it
     does not return starts empty. The names of the axes say which inputs have one entry per text row.
@@ -106,7 +106,7 @@ class DecoderStates:
         self.outputs = [node.name for node in session.get_outputs()]
 
     def step(self, tokens: np.ndarray) -> np.ndarray:
-        """Read the last token of rows `[rows, T]`; return the logits `[rows, V]` of the next one.
+        """Run the decoder graph on the last token of rows `[rows, T]`; return the next token's logits `[rows, V]`.
 
         Raises:
             TooLongError: the decoder has fewer positions.
@@ -135,18 +135,18 @@ class DecoderStates:
         return logits
 
     def reorder(self, rows: np.ndarray) -> None:
-        """Let the text rows continue the rows `rows`, which may be repeated."""
+        """Select the decoder states of text rows by index, in place; beams that branch repeat an index."""
         for name in self.of_rows:
             self.values[name] = self.values[name][rows]
 
     def keep_images(self, images: np.ndarray) -> None:
-        """Keep what belongs to the images `images`; `reorder` follows."""
+        """Keep only the encoder outputs of the images at `images`; `reorder` must follow for the text rows."""
         for name in self.of_images:
             self.values[name] = self.values[name][images]
 
 
 class LogitsRules:
-    """The rules that change logits before a token is chosen, in the order of transformers.
+    """Logits processors, such as repetition penalty and minimum length, in the order of transformers.
 
     Args:
         options: see `GenerationOptions`.
@@ -160,7 +160,7 @@ class LogitsRules:
         self.bad_words = [list(words) for words in options.bad_words_ids if list(words) not in ends]
 
     def __call__(self, tokens: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Return changed scores `[rows, V]` of the tokens that follow `tokens` `[rows, T]`."""
+        """Return the processed logits `[rows, V]` of the tokens that follow `tokens` `[rows, T]`."""
         options, scores = self.options, scores.copy()
         length, generated = tokens.shape[1], tokens.shape[1] - self.prompt
         if options.repetition_penalty != 1.0:
@@ -184,7 +184,7 @@ class LogitsRules:
 
     @staticmethod
     def _forbid_repeated_ngrams(tokens: np.ndarray, scores: np.ndarray, size: int) -> None:
-        """Forbid the tokens that would complete an n-gram that a row already has."""
+        """Set the logits of tokens that would repeat an n-gram of their row to minus infinity, in place."""
         for row, before in zip(scores, tokens, strict=True):
             start = tuple(before[len(before) - size + 1 :]) if len(before) >= size - 1 else None
             for first in range(len(before) - size + 1):
@@ -192,7 +192,7 @@ class LogitsRules:
                     row[before[first + size - 1]] = -np.inf
 
     def _apply_caption_rules(self, generated: np.ndarray, scores: np.ndarray) -> None:
-        """Apply the rules of captioning code, see `hf_captioners.modeling.search_captioning`."""
+        """Apply the logits rules of authors' captioning code, see `hf_captioners.modeling.search_captioning`."""
         options = self.options
         if not generated.shape[1]:
             return
@@ -215,7 +215,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def best(values: np.ndarray, count: int) -> np.ndarray:
-    """Return the places `[B, count]` of the largest values of `[B, N]`, the largest first, of equal ones the first."""
+    """Return the indices `[B, count]` of the largest values `[B, N]` in descending order; ties keep their order."""
     if count >= values.shape[-1]:
         return np.argsort(-values, axis=-1, kind="stable")[:, :count]
     images, size = values.shape
@@ -234,7 +234,7 @@ def best(values: np.ndarray, count: int) -> np.ndarray:
 
 
 def draw(scores: np.ndarray, options: GenerationOptions, generator: np.random.Generator) -> np.ndarray:
-    """Draw one token for each row of logits `[rows, V]`, after temperature, top k and top p."""
+    """Sample one token for each row of logits `[rows, V]`, after temperature, top k and top p."""
     scores = (scores - scores.max(-1, keepdims=True)) / options.temperature  # a small temperature makes none infinite
     if options.top_k:
         least = np.sort(scores, axis=-1)[:, -min(options.top_k, scores.shape[-1])]
@@ -253,7 +253,7 @@ def draw(scores: np.ndarray, options: GenerationOptions, generator: np.random.Ge
 
 @dataclass
 class Search:
-    """Decoding of the captions of one batch.
+    """Decoding of the captions of one batch: greedy, sampling or beam search.
 
     Args:
         states: of B rows, before the first token.
@@ -269,7 +269,7 @@ class Search:
     pad_id: int
 
     def run(self) -> Hypotheses:
-        """Return the captions, best first.
+        """Read the prompt, decode, and return the captions of each image, best first.
 
         Raises:
             ValueError: a logit or a log-probability is not finite, see also `DecoderStates.step`.
@@ -282,14 +282,14 @@ class Search:
         return found
 
     def first_step(self, copies: int) -> tuple[np.ndarray, np.ndarray]:
-        """Read the end of the prompt once per image, and copy the rows; return their tokens and logits."""
+        """Read the end of the prompt once per image; return the tokens and logits of `copies` rows per image."""
         rows = np.arange(len(self.prompt)).repeat(copies)
         logits = self.states.step(self.prompt)[rows]
         self.states.reorder(rows)
         return self.prompt[rows], logits
 
     def by_rows(self) -> Hypotheses:
-        """Choose the best token of every row, or draw one."""
+        """Decode greedily or by sampling, `num_return_sequences` captions per image."""
         options, images = self.options, len(self.prompt)
         generator = np.random.default_rng(options.seed)
         rules = LogitsRules(options, self.end_ids, self.prompt.shape[1])
@@ -310,7 +310,7 @@ class Search:
         return Hypotheses(generated, np.concatenate(logprobs, 1).reshape(shape))
 
     def by_beams(self) -> Hypotheses:
-        """Search with the bookkeeping of transformers: K running and K finished hypotheses of each image.
+        """Decode by beam search as transformers does: K running and K finished hypotheses of each image.
 
         Images whose K finished hypotheses cannot change any more are not computed further.
         """
@@ -340,7 +340,7 @@ class Search:
         return result.pick(np.arange(options.num_return_sequences)[None].repeat(images, 0))
 
     def _extend(self, state: Beams, changed: np.ndarray, raw: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Extend the running hypotheses by one token.
+        """Extend each running hypothesis by one token and update the state of the beam search.
 
         Args:
             state: is changed.
@@ -404,7 +404,7 @@ class Beams:
 
     @classmethod
     def begin(cls, images: int, beams: int, width: int, pad_id: int) -> Beams:
-        """Return the state before the first token, of captions of at most `width` tokens."""
+        """Return the state of a beam search before its first token, for captions of at most `width` tokens."""
         empty = Hypotheses(np.full((images, beams, width), pad_id), np.zeros((images, beams, width), np.float32))
         scores = np.where(np.arange(beams) > 0, EXCLUDED, np.float32(0))[None].repeat(images, 0)
         return cls(
@@ -418,7 +418,7 @@ class Beams:
         )
 
     def keep(self, images: np.ndarray) -> Beams:
-        """Return the state of some images."""
+        """Return the state of the images at positions `images`."""
         return Beams(
             places=self.places[images],
             running=self.running.of(images),

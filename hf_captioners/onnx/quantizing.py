@@ -1,4 +1,4 @@
-"""Weights of exported graphs as 8-bit integers."""
+"""Quantisation of the weights of exported ONNX graphs to 8-bit integers."""
 
 import contextlib
 import logging
@@ -11,7 +11,7 @@ OPERATORS = ("MatMul", "Gemm", "Gather")
 
 
 def quantize_graph(path: Path) -> None:
-    """Replace the matrices of a graph by 8-bit integers with a scale each; activations are quantised when it runs.
+    """Quantise the matrices in an ONNX file to 8-bit integers; activations are quantised when it runs.
 
     Weights use 7 of the 8 bits: the products of processors without VNNI add pairs in 16 bits, which 8 bits overflow.
 
@@ -44,7 +44,7 @@ def quantize_graph(path: Path) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the advice to prepare graphs, which the exporter has done, from the output."""
+    """Silence the advice of onnxruntime to pre-process graphs, which the exporter has done."""
     logger = logging.getLogger()
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Graphs of a captioner in its own folder, which read the weights of its `model.safetensors`.
+"""ONNX graphs that are added to a captioner's folder and read the weights of its `model.safetensors`.
 
 The tensors of such a graph are external data of ONNX: the places of the bytes in `model.safetensors`. So the folder
 has one copy of the weights, for torch and for onnxruntime, in the number format in which it is stored; onnxruntime
@@ -29,7 +29,7 @@ MAX_OWN_BYTES = 2**16  # of a constant that is part of a graph
 
 
 def add_graphs(folder: str | os.PathLike[str]) -> float:
-    """Add graphs to the folder of a captioner, so that onnxruntime runs it too, with the weights that are there.
+    """Add ONNX graphs to the folder of a saved captioner; onnxruntime reads the weights already there.
 
     The folder gets `encoder_model.onnx`, `decoder_model_merged.onnx` and `captioner.json`, see `export_captioner`.
     Add them again after the weights or the configuration have changed.
@@ -80,7 +80,7 @@ def add_graphs(folder: str | os.PathLike[str]) -> float:
 
 
 class StoredTensors:
-    """The places of tensors in a file of safetensors.
+    """Byte offsets, types and names of the tensors in a safetensors file.
 
     Args:
         path: the file.
@@ -98,11 +98,11 @@ class StoredTensors:
         self.names = {name: addresses.get(values.data_ptr()) for name, values in model.state_dict().items()}
 
     def find(self, name: str) -> str | None:
-        """Return the stored name of a tensor of a graph, whose module has the captioner as `model`, or None."""
+        """Return the name in the file of a graph's tensor, or None if it is not stored."""
         return self.names.get(name) or self.names.get(name.removeprefix("model."))
 
     def external(self, name: str, stored: str) -> Any:
-        """Return the tensor `name` of ONNX whose values are at the place of a stored tensor."""
+        """Return an ONNX tensor `name` whose values are read from a stored tensor in the safetensors file."""
         from onnx import TensorProto
 
         facts = self.tensors[stored]
@@ -119,7 +119,7 @@ class StoredTensors:
 
 
 def with_stored_weights(graph_model: Any, places: StoredTensors) -> Any:
-    """Return a graph that reads its weights from a file of safetensors, without the lines of source code in it.
+    """Return an ONNX graph that reads its weights from a safetensors file, without source code in its metadata.
 
     Args:
         graph_model: a model of ONNX that is not optimized: its tensors have the names of the captioner's.
@@ -163,7 +163,7 @@ def with_stored_weights(graph_model: Any, places: StoredTensors) -> Any:
 
 
 def _drop_notes(graph_model: Any) -> None:
-    """Remove the notes of the exporter: lines of source code, with paths of this machine."""
+    """Remove the exporter's metadata from an ONNX model: lines of source code with local paths."""
     graph = graph_model.graph
     for part in (graph_model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):
         part.ClearField("doc_string")

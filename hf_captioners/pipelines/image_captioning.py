@@ -76,7 +76,7 @@ class ImageCaptioningPipeline(Pipeline):
     Argument of `pipeline()` only:
         packed_weights: on a CPU, a captioner of this library generates with copies of its weights that are faster,
             see `optimize_for_generation`: `"float32"` (default, if the captioner's weights are float32),
-            `"bfloat16"`, `"int8"`, or `"plain"`: without copies.
+            `"float16"`, `"bfloat16"`, `"int8"`, or `"plain"`: without copies.
 
     An image is a path, an `http(s)` URL, base64 text, a PIL image, or an array or tensor `[H, W, C]`. Several images
     are a list, an array `[B, H, W, C]`, a generator, a `KeyDataset`, or a `datasets.Dataset` with a column `image`.

@@ -27,7 +27,7 @@ COMPARED = (*IMAGE_CAPTIONERS, *PROMPTS, *CHAT_FAMILIES)
 VERSION = 1  # of the checks, part of the digest
 IMAGE_SIDE = 224
 STEPS = 3  # tokens that are compared
-LEAST_EFFECT = 100  # difference of two images, as a multiple of that of one image run twice
+MIN_EFFECT = 100  # difference of two images, as a multiple of that of one image run twice
 SAMPLES = 16  # values of each weight in the digest
 SHORT, LONG = "Describe this image.", "Describe this image in one long sentence, with all the things that it shows."
 
@@ -120,7 +120,7 @@ def fault_of(model: Any, instructed: InstructedInputs) -> str | None:
     except Exception as error:  # of code that is not known
         return f"it cannot generate: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
     noise, effect = difference(alone[:1], again[:1]), difference(alone[:1], other[:1])
-    if not effect > LEAST_EFFECT * noise:
+    if not effect > MIN_EFFECT * noise:
         return f"the logits of two images differ by {effect:.2g}, those of one image run twice by {noise:.2g}"
     same = (alone.argmax(-1) == padded.argmax(-1)).long().cumprod(0)  # steps are compared after the same tokens
     steps = 1 + int(same[: STEPS - 1].sum())

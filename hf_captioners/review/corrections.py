@@ -11,7 +11,7 @@ from .text_files import TextChange, TextFiles
 
 KEEP, REJECT, TYPE = "keep", "reject", "type"
 NAMES_OF_CHANGES = {KEEP: "keeping the captions", REJECT: "rejecting the image", TYPE: "the change of the text"}
-MOST_CHANGES = 1_000  # that can be undone
+MAX_CHANGES = 1_000  # that can be undone
 NOTHING = StoredCaptions([], False)
 
 
@@ -57,7 +57,7 @@ class Corrections:
 
     def __init__(self, table: ReviewTable, text_files: TextFiles | None = None) -> None:
         self.table, self.text_files, self.drafts = table, text_files, Drafts(table.folder)
-        self.done: deque[Change] = deque(maxlen=MOST_CHANGES)
+        self.done: deque[Change] = deque(maxlen=MAX_CHANGES)
         self.undone: list[Change] = []
         self.times: dict[int, float] = {}
 
@@ -132,7 +132,8 @@ class Corrections:
             row = self.table.keep(number, texts, shown)  # last: until then the image has its draft
             self._without_draft(KEEP, number, row, text, time)
         if self.text_files is not None and text is None and self.text_files.exists(number):
-            return "Its text file is not a captioner's, and stays as it is."
+            whose = "not a captioner's" if self.text_files.is_of(number) else "that of another image"
+            return f"Its text file is {whose}, and stays as it is."
         return ""
 
     def reject(self, number: int, captions: Any, shown: Sequence[str] | None = None, time: float = 0.0) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 from hf_captioners.data.schema import storable
 from hf_captioners.output_files import MAX_TABLE_BYTES, change_file, read_bytes_inside, require_safe_target
 
-from .table import MOST_CAPTIONS, json_line
+from .table import MAX_CAPTIONS, json_line
 
 DRAFTS = ".review_drafts.jsonl"
 LONGEST_DRAFT = 50_000  # characters of all captions of an image
-MOST_DRAFTED = 2 * MOST_CAPTIONS
+MAX_DRAFT_CAPTIONS = 2 * MAX_CAPTIONS
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ def checked_draft(captions: Any, shown: Any = ()) -> Draft:
     for texts in (captions, shown):
         if not isinstance(texts, (list, tuple)) or not all(isinstance(text, str) for text in texts):
             raise ValueError(f"The draft is {texts!r:.80}, expected a list of texts.")
-        if len(texts) > MOST_DRAFTED or sum(map(len, texts)) > LONGEST_DRAFT:
+        if len(texts) > MAX_DRAFT_CAPTIONS or sum(map(len, texts)) > LONGEST_DRAFT:
             raise ValueError(
                 f"The draft has {len(texts)} captions with {sum(map(len, texts)):,} characters, expected at most "
-                f"{MOST_DRAFTED} with {LONGEST_DRAFT:,}."
+                f"{MAX_DRAFT_CAPTIONS} with {LONGEST_DRAFT:,}."
             )
         if any(storable(text) != text for text in texts):
             raise ValueError("A caption has characters that cannot be stored as UTF-8.")

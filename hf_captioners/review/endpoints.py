@@ -19,10 +19,10 @@ from .table import ChangedCaptionsError
 
 LONGEST_SIDE = 1280  # pixels of the images that are sent
 LONGEST_THUMBNAIL = 256
-MOST_THUMBNAILS = 1_000  # in memory, of about 15 kB
-MOST_DECODED = 2  # at once: an image may need 300 MB
-MOST_BYTES = 200_000  # of a request
-MOST_DIGITS = 12  # of the number of an image
+MAX_THUMBNAILS = 1_000  # in memory, of about 15 kB
+MAX_DECODED_AT_ONCE = 2  # at once: an image may need 300 MB
+MAX_BYTES = 200_000  # of a request
+MAX_DIGITS = 12  # of the number of an image
 PAGE = {
     "": ("page.html", "text/html"),
     "page.css": ("page.css", "text/css"),
@@ -31,11 +31,11 @@ PAGE = {
         for name in ("page", "requests", "fields", "drafts", "overview")
     },
 }
-DECODING = threading.Semaphore(MOST_DECODED)
+DECODING = threading.Semaphore(MAX_DECODED_AT_ONCE)
 
 
 class TooLargeError(ValueError):
-    """A request has more bytes than `MOST_BYTES`."""
+    """A request has more bytes than `MAX_BYTES`."""
 
 
 class Endpoints:
@@ -163,7 +163,7 @@ class Endpoints:
     def _number(self, request: Any) -> int | None:
         """Return the number of the image that a request names; None if there is no such image."""
         text = request.path_params["number"]
-        is_number = text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS
+        is_number = text.isascii() and text.isdecimal() and len(text) < MAX_DIGITS
         return int(text) if is_number and int(text) < len(self.table.images) else None
 
     def _absent(self) -> Response:
@@ -185,8 +185,8 @@ async def body_of(request: Any) -> dict[str, Any]:
     body = b""
     async for part in request.stream():
         body += part
-        if len(body) > MOST_BYTES:
-            raise TooLargeError(f"A request may have {MOST_BYTES:,} bytes.")
+        if len(body) > MAX_BYTES:
+            raise TooLargeError(f"A request may have {MAX_BYTES:,} bytes.")
     asked = json.loads(body)
     if not isinstance(asked, dict):
         raise ValueError("The request is no JSON object.")
@@ -225,7 +225,7 @@ def thumbnail_of(path: Path) -> bytes:
     return _thumbnail(str(path), state.st_mtime_ns, state.st_size)
 
 
-@lru_cache(maxsize=MOST_THUMBNAILS)
+@lru_cache(maxsize=MAX_THUMBNAILS)
 def _thumbnail(path: str, changed: int, size: int) -> bytes:
     return jpeg_of(path, LONGEST_THUMBNAIL, quality=80)
 
@@ -241,7 +241,7 @@ def question(corrections: Corrections) -> str:
     """Return what is asked before the first change."""
     table = corrections.table
     count = 0 if corrections.text_files is None else corrections.text_files.count()
-    more = f" Captions that you keep also replace those of a captioner in text files: {count:,}." if count else ""
+    more = f" Captions that you keep also replace those of a captioner in {count:,} text file(s)." if count else ""
     if table.path.is_file():
         kept = len(table.rows())
         return f"Change {table.path}? It has captions of {kept:,} images. Other rows stay as they are.{more}"

@@ -59,6 +59,7 @@ export class CaptionFields {
   fit(field) {
     field.style.height = "auto";
     field.style.height = `${field.scrollHeight + 2}px`;
+    if (field === document.activeElement) field.scrollIntoView({ block: "nearest" });
   }
 
   focus() {

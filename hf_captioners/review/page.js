@@ -183,7 +183,7 @@ function showOverview() {
   part("grid").before(part("message"));
   say(numbers.length ? "" : "No image is of this kind.");
   overview.show(numbers, describe, state.number);
-  if (!isSelecting()) overview.focus();
+  if (!isSelecting() && !isJumping()) overview.focus(); // nothing takes the keyboard from a name that is typed
 }
 
 function filtered() {

@@ -16,7 +16,7 @@ from hf_captioners.data.folder_tables import (
     find_image,
     find_tables,
 )
-from hf_captioners.data.images import READ_SUFFIXES, list_images
+from hf_captioners.data.images import list_images, readable_suffixes
 from hf_captioners.data.schema import CAPTIONS, storable
 from hf_captioners.image_names import FolderNames
 from hf_captioners.metrics.caption_tables import FirstFault, table_rows
@@ -34,7 +34,7 @@ from hf_captioners.output_files import (
 )
 
 TABLE = "metadata.jsonl"
-MOST_CAPTIONS, LONGEST_CAPTION = 20, 2_000
+MAX_CAPTIONS, LONGEST_CAPTION = 20, 2_000
 
 
 class ChangedCaptionsError(Exception):
@@ -112,7 +112,7 @@ class ReviewTable:
             raise FileNotFoundError(f"There is no folder {folder}.")
         self.images = list_images(self.folder)
         if not self.images:
-            raise FileNotFoundError(f"{folder} has no images. The endings {' '.join(READ_SUFFIXES)} are read.")
+            raise FileNotFoundError(f"{folder} has no images. The endings {' '.join(readable_suffixes())} are read.")
         self._require_no_other_table()
         require_safe_target(self.path)
         for text in (sidecar_of(str(image), ending) for image in self.images):
@@ -204,7 +204,7 @@ class ReviewTable:
     def keep(
         self, number: int, captions: Sequence[Any], shown: Sequence[str] | None = None, rejected: bool = False
     ) -> RowChange:
-        """Write the captions of an image.
+        """Write the captions of an image, or its rejection, to `metadata.jsonl`, and return the change of its lines.
 
         A row of the image that is there keeps its other columns, and its form: a list, or a caption a row. Of several
         rows each keeps its own columns, in their order.
@@ -381,10 +381,10 @@ def checked_captions(captions: Sequence[Any], may_be_none: bool = False) -> list
         return texts
     if not texts:
         raise ValueError("There is no caption. Write one, or skip the image.")
-    if len(texts) > MOST_CAPTIONS or max(map(len, texts)) > LONGEST_CAPTION:
+    if len(texts) > MAX_CAPTIONS or max(map(len, texts)) > LONGEST_CAPTION:
         raise ValueError(
             f"There are {len(texts)} captions of up to {max(map(len, texts)):,} characters, expected at most "
-            f"{MOST_CAPTIONS} of up to {LONGEST_CAPTION:,}."
+            f"{MAX_CAPTIONS} of up to {LONGEST_CAPTION:,}."
         )
     if any(storable(text) != text for text in texts):
         raise ValueError("A caption has characters that cannot be stored as UTF-8.")

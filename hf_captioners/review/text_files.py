@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hf_captioners.captioning.sidecars import sidecar_of
+from hf_captioners.captioning.sidecars import owners_of, sidecar_of
 from hf_captioners.data.generated_captions import generated_digests, record_generated, text_digest
 from hf_captioners.output_files import change_file, read_bytes_inside
 
@@ -38,7 +38,8 @@ class TextFiles:
     """The text files beside the images of a folder.
 
     A file is written only if its text is recorded: a captioner wrote it, or this page did, and nobody changed it
-    since. The record then says that a person kept the text, so that no captioner replaces it.
+    since. The record then says that a person kept the text, so that no captioner replaces it. Of `a.jpg` and `a.png`,
+    the first one has the file, as for a captioner.
 
     Args:
         table: the images.
@@ -46,6 +47,7 @@ class TextFiles:
 
     def __init__(self, table: ReviewTable) -> None:
         self.table = table
+        self.owners = owners_of([str(image) for image in table.images], table.ending)
 
     def count(self) -> int:
         """Return the number of files that would be written.
@@ -54,22 +56,23 @@ class TextFiles:
             UnsafeFileError: the record of a folder is a link that leads out of the folder, or no plain file.
         """
         records: dict[Path, dict[str, set[str]]] = {}
-        for path in (sidecar_of(str(image), self.table.ending) for image in self.table.images):
+        for path in self.owners:
             if path.parent not in records:
                 records[path.parent] = self._recorded(path.parent)
-        paths = (sidecar_of(str(image), self.table.ending) for image in self.table.images)
-        return sum(self._content(path, records[path.parent].get(path.name, set())) is not None for path in paths)
+        return sum(self._content(path, records[path.parent].get(path.name, set())) is not None for path in self.owners)
 
     def write(self, number: int, captions: Sequence[str]) -> TextChange | None:
         """Write the captions of an image into its text file, one a line.
 
         Returns:
-            The change; None if the file is not a captioner's, and stays as it is.
+            The change; None if the file is not a captioner's, or that of another image, and stays as it is.
 
         Raises:
             OSError: the record or the file cannot be written.
         """
         path = sidecar_of(str(self.table.images[number]), self.table.ending)
+        if not self.is_of(number):
+            return None
         digests = self._recorded(path.parent).get(path.name, set())
         before = self._content(path, digests)
         if before is None:
@@ -92,6 +95,11 @@ class TextFiles:
         return change.before == change.after or change_file(
             change.path, lambda content: change.after if content == change.before else None, self.table.folder
         )
+
+    def is_of(self, number: int) -> bool:
+        """Return whether the text file of an image is its own, not that of another image with the same name."""
+        image = str(self.table.images[number])
+        return self.owners[sidecar_of(image, self.table.ending)] == image
 
     def exists(self, number: int) -> bool:
         """Return whether an image has a text file."""

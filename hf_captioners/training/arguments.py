@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -20,7 +21,7 @@ STATISTICS = ("distinct", "length", "length_ratio", "bad_endings")
 
 
 def require_best_metric(name: str, metrics: Sequence[Any]) -> None:
-    """Check that evaluations compute a metric.
+    """Check that evaluations compute `metric_for_best_model`: a score of `eval_metrics`, the loss or a statistic.
 
     Args:
         name: `metric_for_best_model`, with or without `eval_`.
@@ -96,7 +97,11 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         instruction: of captioners of transformers that caption by an instruction: what they are asked about every
             image, in training and evaluation; None: the default of their family.
         cache_features: with a frozen vision model, compute its features once per image and store them.
-        feature_cache_dir: folder of the stored features; default `OUTPUT_DIR/features`. Several runs may share it.
+        feature_cache_dir: folder of the stored features. None: `HF_HOME/hf_captioners/features`, which all runs of a
+            user share.
+        feature_cache_gb: most gigabytes (10^9 bytes) of the folder that all runs share; those that were not used for
+            longest are removed. Features of one data set that are larger, or all of them with 0, are stored in
+            `OUTPUT_DIR/features` instead. `feature_cache_dir` has no limit.
         feature_cache_dtype: `"float16"` (default, half the space) or `"float32"` (exactly what the model computed).
         generation_num_beams: number of beams in evaluation (published: 5).
         generation_max_new_tokens: maximum caption length in evaluation, in tokens (published: 20).
@@ -194,7 +199,12 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         default=True, metadata={"help": "Compute the features of a frozen vision model once per image and store them."}
     )
     feature_cache_dir: str | None = field(
-        default=None, metadata={"help": "Folder of stored features; default: OUTPUT_DIR/features."}
+        default=None,
+        metadata={"help": "Folder of stored features; default: one that all runs share, see hf-captioners cache."},
+    )
+    feature_cache_gb: float = field(
+        default=10.0,
+        metadata={"help": "Most gigabytes of the stored features that all runs share; 0: OUTPUT_DIR/features."},
     )
     feature_cache_dtype: str = field(
         default="float16", metadata={"help": "Data type of stored features.", "choices": FEATURE_DTYPES}
@@ -236,6 +246,7 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
     )
 
     given: set[str] = field(init=False, repr=False, compare=False)
+    _own_features: Path | None = field(init=False, default=None, repr=False, compare=False)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Note the names of the arguments that are given."""
@@ -243,6 +254,11 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         names = [one.name for one in fields(cls) if one.init] if args else []
         arguments.given = {*names[: len(args)], *kwargs}
         return arguments
+
+    @property
+    def own_features(self) -> Path:
+        """The folder of the features of this run alone."""
+        return self._own_features or Path(str(self.output_dir), "features")
 
     def __post_init__(self) -> None:
         """Check the arguments of this library, then those of transformers."""
@@ -256,6 +272,8 @@ class CaptioningTrainingArguments(Seq2SeqTrainingArguments):
         if self.use_cpu or not torch.accelerator.is_available():
             self.dataloader_pin_memory = False  # torch warns about it at every epoch
         self._check_metrics()
+        if self.feature_cache_gb < 0:
+            raise ValueError(f"`feature_cache_gb` is {self.feature_cache_gb}, expected 0 or more.")
         if self.feature_cache_dtype not in FEATURE_DTYPES:
             raise ValueError(
                 f"`feature_cache_dtype` is {self.feature_cache_dtype!r}, expected one of {', '.join(FEATURE_DTYPES)}."

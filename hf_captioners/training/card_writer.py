@@ -35,7 +35,7 @@ SAMPLE_SIDE = 384  # pixels; longer side of the copies that stand next to the ca
 PACKAGES = ("torch", "transformers", "tokenizers", "datasets", "accelerate", "timm", "peft")
 # Arguments left out of the card: they describe local paths and logging, not how the model was trained.
 LEFT_OUT = re.compile(
-    r"output_dir|feature_cache_dir|logging_.*|log_.*|hub_.*|push_to_hub|report_to|run_name|project|trackio_.*|disable_tqdm"
+    r"output_dir|feature_cache_(dir|gb)|logging_.*|log_.*|hub_.*|push_to_hub|report_to|run_name|project|trackio_.*|disable_tqdm"
     r"|do_(train|eval|predict)|.*_token|local_rank|ddp_.*|fsdp.*|deepspeed|accelerator_config|parallelism_config|debug"
     r"|greater_is_better|save_.*|eval_.*|load_best_model_at_end|resume_from_checkpoint|dataloader_.*|use_cpu|skip_.*"
     r"|remove_unused_columns|include_.*|label_names|ignore_data_skip|past_index|batch_eval_metrics|generation_config"
@@ -153,7 +153,7 @@ class CardWriter(TrainerCallback):
         )
 
     def _note_image(self, name: str, images: CaptionedImages, row: int) -> str | None:
-        """Return the file name of the small copy of an image; None for stored regions, which have no image."""
+        """Note a sample image for the card and return the file name of its copy; None for stored regions."""
         if images.image_column == REGIONS:
             return None
         name = re.sub(r"\W", "_", name)

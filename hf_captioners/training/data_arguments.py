@@ -57,6 +57,8 @@ class DataArguments:
     Attributes:
         left_out: rows that were left out because their image is missing or cannot be read.
         held_out: the images that were held out for evaluation, if any.
+        excluded: ids of images that are not trained on, to be set before loading. The run then has no evaluation
+            images and holds out none. None: it has some.
 
     Raises:
         ValueError: two arguments exclude each other.
@@ -125,6 +127,7 @@ class DataArguments:
         self.drawn: CaptionSubset | None = None
         self.left_out: list[Problem] = []
         self.held_out: HeldOut | None = None
+        self.excluded: Sequence[str] | None = None
         self._opened: dict[Path, RegionSource | None] = {}
         if self.subset is not None and self.train_share is not None:
             raise ValueError("`subset` and `train_share` exclude each other; give one.")
@@ -202,7 +205,7 @@ class DataArguments:
         return open_split_regions(self.features, split, self._opened)
 
 
-def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset]:
+def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset | None]:
     """Load training and evaluation images, or their stored features.
 
     Args:
@@ -210,10 +213,11 @@ def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset
         seed: seed of the held-out split.
 
     Returns:
-        Training rows and evaluation rows.
+        Training rows and evaluation rows; None if `data.excluded` asks for none.
 
     Raises:
-        ValueError: there is no training split, or it has too few images for a held-out split.
+        ValueError: there is no training split, it has too few images for a held-out split, or `data.excluded` is set
+            and the data set has evaluation images.
         FileNotFoundError: a folder or its captions are missing.
     """
     if data.folder is None and data.dataset == "caption_folder":
@@ -222,6 +226,13 @@ def load_training_data(data: DataArguments, seed: int) -> tuple[Dataset, Dataset
     if "train" not in splits:
         raise ValueError(f"The splits of {data.folder} are {', '.join(splits)}, expected a split 'train'.")
     train = splits["train"]
+    if data.excluded is not None:
+        if "validation" in splits:
+            raise ValueError(f"{data.folder} has a split 'validation': leave out `folds`, or remove that split.")
+        train = data.reduced(train, seed)
+        left_out = set(data.excluded)
+        kept = [row for row, name in enumerate(train["image_id"]) if name not in left_out]
+        return data.with_features(train.select(kept), "train"), None
     if data.validation_dir is not None:
         train = data.reduced(train, seed)
         others = data.load(data.validation_dir)

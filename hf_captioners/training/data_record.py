@@ -110,7 +110,7 @@ def _digest(value: Any) -> str:
 
 
 def changes_between(before: Mapping[str, Any] | None, now: Mapping[str, Any], purpose: str) -> list[str]:
-    """Return what changed between two descriptions of rows, in words.
+    """Return messages on how the images, captions or file sizes differ between two descriptions of a data set.
 
     Args:
         before: see `describe_rows`. None: there were no rows.

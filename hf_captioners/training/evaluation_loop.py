@@ -11,16 +11,17 @@ from accelerate.utils import gather_object
 from datasets import Dataset, IterableDataset
 from torch.utils.data import DataLoader, Subset
 from torch.utils.data import Dataset as TorchDataset
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel, TrainerControl
 from transformers.trainer_utils import speed_metrics
 
 from hf_captioners.data.schema import REGIONS
 from hf_captioners.features.agreement import require_own_features
 from hf_captioners.features.cache import FeatureCache, can_cache
+from hf_captioners.features.shared_cache import GIGABYTE, SharedCache
 from hf_captioners.metrics.caption_tokenizers import CaptionTokenizer
 from hf_captioners.modeling.modeling_captioning import IGNORED_LABEL
 from hf_captioners.processing.image_reading import read_image
+from hf_captioners.work_progress import progress_of
 
 from .collator import CaptionEncoder
 from .evaluation import (
@@ -64,12 +65,15 @@ class CaptionEvaluationTrainer(HubTrainer):
         if not usable or images.features is not None:
             return
         if self._feature_cache is None:
+            args = self.args
+            is_shared = args.feature_cache_dir is None and args.feature_cache_gb > 0
             self._feature_cache = FeatureCache(
-                self.args.feature_cache_dir or Path(self.args.output_dir, "features"),
+                args.feature_cache_dir or args.own_features,
                 self.base_model,
                 self.processing_class,
-                self.args.feature_cache_dtype,
-                workers=self.args.dataloader_num_workers,
+                args.feature_cache_dtype,
+                workers=args.dataloader_num_workers,
+                shared=SharedCache(limit=int(args.feature_cache_gb * GIGABYTE)) if is_shared else None,
             )
         with self.args.main_process_first(local=False, desc="features"):
             images.features = self._feature_cache.features_of(images.rows)
@@ -230,7 +234,7 @@ class CaptionEvaluationTrainer(HubTrainer):
         self.model.eval()
         captions: list[str] = []
         with packed_weights(self.model):
-            for batch in self._own_share(images, "captions"):
+            for batch in self._own_share(images, "captions", "image"):
                 tokens = caption_batch(self.model, batch, config, self.accelerator.autocast(), seed)
                 captions += self.encoder.decode(self.encoder.without_prompt(tokens, batch))
         shares = gather_object([captions]) if self.args.world_size > 1 else [captions]
@@ -255,7 +259,7 @@ class CaptionEvaluationTrainer(HubTrainer):
         """
         self.model.eval()
         total = torch.zeros(2, dtype=torch.float64)  # loss, tokens
-        for batch in self._own_share(CaptionPairs(images, skip_uncaptioned=True), "loss"):
+        for batch in self._own_share(CaptionPairs(images, skip_uncaptioned=True), "loss", "caption"):
             real = batch["labels"] != IGNORED_LABEL
             with self.accelerator.autocast():
                 outputs = self.model(**batch)
@@ -283,7 +287,7 @@ class CaptionEvaluationTrainer(HubTrainer):
             self._evaluated[id(rows)] = rows, CaptionedImages(stored, declared_inputs=self.encoder.declared_inputs)
         return self._evaluated[id(rows)][1]
 
-    def _own_share(self, items: TorchDataset, description: str) -> Any:
+    def _own_share(self, items: TorchDataset, work: str, unit: str) -> Any:
         """Yield the batches of this process's part of a data set, on its device."""
         share = Subset(items, range(self.args.process_index, len(items), self.args.world_size))  # type: ignore[arg-type]
         loader = DataLoader(
@@ -294,5 +298,8 @@ class CaptionEvaluationTrainer(HubTrainer):
             generator=torch.Generator().manual_seed(0),  # leaves the run's own random numbers alone
         )
         hidden = self.args.disable_tqdm or not self.is_local_process_zero()
-        for batch in tqdm(loader, desc=description, leave=False, disable=hidden or None):
-            yield self._prepare_inputs(batch)
+        with progress_of(f"evaluation: {work}", unit, len(share), bool(hidden), leave=False) as progress:
+            for place, batch in enumerate(loader):
+                yield self._prepare_inputs(batch)
+                size = self.args.per_device_eval_batch_size
+                progress.update(min(size, len(share) - place * size))

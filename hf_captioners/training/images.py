@@ -159,7 +159,7 @@ class CaptionSampler(Sampler[int]):
         return iter(pairs.tolist())
 
     def _by_length(self, pairs: np.ndarray, lengths: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        """Sort shuffled pairs by length and cut them into batches; an incomplete batch of the longest comes last."""
+        """Batch pairs by caption length and shuffle the batches; an incomplete batch of the longest comes last."""
         pairs = pairs[np.argsort(lengths[pairs], kind="stable")]
         whole = len(pairs) // self.batch_size * self.batch_size
         batches = generator.permutation(pairs[:whole].reshape(-1, self.batch_size))

@@ -217,7 +217,7 @@ class ReadableLog(TrainerCallback):
             self.say(line)
 
 
-def narrate(trainer: Trainer, say: Say, started_from: str) -> None:
+def log_progress(trainer: Trainer, say: Say, started_from: str) -> None:
     """Say what the run will do, and then its time and its figures."""
     for line in describe_run(trainer, started_from):
         say(line)
@@ -227,9 +227,16 @@ def narrate(trainer: Trainer, say: Say, started_from: str) -> None:
 
 
 def tell_progress(trainer: Trainer, say: Say) -> None:
-    """Let callbacks say the time and the figures of a run instead of the entries of transformers."""
-    if trainer.pop_callback(ProgressCallback) is not None:
-        trainer.add_callback(_Bar() if has_terminal() else _Lines(say))
+    """Let callbacks say the time and the figures of a run instead of the entries of transformers.
+
+    transformers shows no progress where its warnings are silenced, as commands do; here it is hidden only if
+    `disable_tqdm` is given.
+    """
+    args = trainer.args
+    args.disable_tqdm = args.disable_tqdm and "disable_tqdm" in getattr(args, "given", ())
+    trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
+    if not args.disable_tqdm:
+        trainer.add_callback(_Bar() if has_terminal() else _Lines(say))
     trainer.add_callback(TimeEstimate(say))
     trainer.add_callback(ReadableLog(say))

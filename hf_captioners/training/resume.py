@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import torch
@@ -59,10 +60,37 @@ def last_complete_checkpoint(output_dir: str | os.PathLike[str], before: int | N
         output_dir: output directory of the run.
         before: only checkpoints of earlier steps than this one.
     """
+    earlier = [folder for step, folder in numbered_checkpoints(output_dir) if before is None or step < before]
+    return next((str(folder) for folder in reversed(earlier) if is_complete(folder)), None)
+
+
+def numbered_checkpoints(output_dir: str | os.PathLike[str]) -> list[tuple[int, Path]]:
+    """Return steps and folders of the checkpoints of a run, complete or not, in the order of their steps."""
     folders = Path(output_dir).glob("checkpoint-*")
-    numbered = [(int(folder.name.rpartition("-")[2]), folder) for folder in folders if folder.name[11:].isdigit()]
-    earlier = sorted((step, folder) for step, folder in numbered if before is None or step < before)
-    return next((str(folder) for _, folder in reversed(earlier) if is_complete(folder)), None)
+    return sorted((int(folder.name[11:]), folder) for folder in folders if folder.name[11:].isdigit())
+
+
+def remove_surplus_checkpoints(
+    output_dir: str | os.PathLike[str], checkpoint: str | os.PathLike[str], best: str | None, limit: int | None
+) -> None:
+    """Remove the checkpoints that the end of a run removes, and a run that is killed after its last save leaves.
+
+    Args:
+        output_dir: output directory of the run.
+        checkpoint: the last one of the run; those of later steps stay. Nothing is removed if it is of another run.
+        best: the best one of the run; None if no metric chooses it.
+        limit: `save_total_limit`. As in transformers, the last and the best checkpoint stay, but a limit of 1 leaves
+            the best one alone.
+    """
+    last = Path(checkpoint)
+    found = [folder for _, folder in numbered_checkpoints(output_dir)]
+    if not limit or last.resolve() not in [folder.resolve() for folder in found]:
+        return
+    found = found[: [folder.name for folder in found].index(last.name) + 1]
+    kept = {last.name} if best is None else {Path(best).name} if limit == 1 else {last.name, Path(best).name}
+    surplus = max(0, len(found) - max(limit, len(kept)))
+    for folder in [folder for folder in found if folder.name not in kept][:surplus]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def load_weights(model: PreTrainedModel, checkpoint: str | os.PathLike[str]) -> None:

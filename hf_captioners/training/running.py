@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from datasets import Dataset, IterableDataset
 from transformers import TrainerCallback, set_seed
+from transformers.trainer_utils import IntervalStrategy
 
+from hf_captioners.data.training_images import TrainingImages
 from hf_captioners.hub.card_facts import PublishedFacts
 from hf_captioners.loading import require_supported
 from hf_captioners.metrics import compute_caption_metrics
@@ -32,7 +34,7 @@ from .evaluation import MetricResult
 from .few_images import AUTO, NONE, with_recipe
 from .hub_trainer import ADVICE
 from .large_models import with_lora
-from .progress import Say, narrate
+from .progress import Say, log_progress
 from .resume import STATE, last_complete_checkpoint, require_complete
 from .scst.arguments import NEW_PARTS, SCSTArguments
 from .scst.start import last_scst_checkpoint
@@ -144,8 +146,7 @@ def train_captioner(
             more than a billion parameters, else one of the others if fewer than 500 images train a given captioner.
         resume: resume from the last complete checkpoint in `output_dir`, if any.
         reproduces: compares the metrics of the test with a published row; the card shows both.
-        say: receives lines that say what the run will do, how long it takes and what it has reached; the first one
-            names the recipe, if there is one, and the reason. None: nothing.
+        say: receives lines about plan, time and figures; the first one names the recipe, if any. None: nothing.
         callbacks: further callbacks of the trainer.
 
     Raises:
@@ -183,13 +184,12 @@ def train_captioner(
         start = _Start(model_arguments, data_arguments, training_arguments, recipe, resume)
         test_rows = data_arguments.test_rows(test.test_split) if test.test_split else None
         train_rows, validation_rows = load_training_data(data_arguments, training_arguments.seed)
-        rows, allowed = {"training": train_rows, "evaluation": validation_rows}, data_arguments.allow_changed_data
-        changed_data = resumed_data(output, earlier, rows, allowed, is_main)
-        if data_arguments.drawn is not None and is_main:
-            data_arguments.drawn.save(output / SUBSET)
+        rows = {"training": train_rows} | ({} if validation_rows is None else {"evaluation": validation_rows})
+        changed_data = resumed_data(output, earlier, rows, data_arguments.allow_changed_data, is_main)
         model, processor = start.captioner(train_rows)
         for line in filter(None, (start.recipe_line, start.words_line)):
             say(line)
+        _require_evaluation_rows(validation_rows, start.training_arguments)
         checkpoint = checkpoint_to_resume(start.training_arguments, resume)
         if data_arguments.attributes is not None:
             _require_attributes_read(data_arguments.attributes, model, processor)
@@ -202,15 +202,38 @@ def train_captioner(
         trainer.card.changed_data = changed_data
         if test_rows is not None:
             trainer.check_evaluation(test_rows, "test")
-        if data_arguments.held_out is not None and is_main:
-            data_arguments.held_out.save(output)
+        if is_main:
+            _save_image_lists(data_arguments, train_rows, output, model_arguments.model, checkpoint)
         if say is not _say_nothing:
-            narrate(trainer, say, start.model_arguments.description)
+            log_progress(trainer, say, start.model_arguments.description)
         result = _train_and_save(trainer, checkpoint)
         if test_rows is not None:
             written = known_test_metrics(output, test, variants, tokenizer) if result.had_finished else None
             result.test_metrics = written or test_captioner(trainer, test_rows, test, reproduces)
     return result
+
+
+def _require_evaluation_rows(rows: Any, arguments: CaptioningTrainingArguments) -> None:
+    plan = IntervalStrategy(arguments.eval_strategy)
+    if rows is None and plan != IntervalStrategy.NO:
+        raise ValueError(
+            f"`eval_strategy` is {plan.value!r}, and no images are held out for evaluations: pass `eval_strategy=no`, "
+            "and the length of the training with `num_train_epochs` or `max_steps`."
+        )
+
+
+def _save_image_lists(
+    data: DataArguments, rows: Dataset | IterableDataset, output: Path, start: str | None, checkpoint: str | None
+) -> None:
+    """Write the lists of drawn, held-out and training images to the output; the last one has earlier trainings too."""
+    if data.drawn is not None:
+        data.drawn.save(output / SUBSET)
+    if data.held_out is not None:
+        data.held_out.save(output)
+    if isinstance(rows, IterableDataset):
+        return
+    before = [folder for folder in (start, output if checkpoint is not None else None) if folder is not None]
+    TrainingImages.of(rows).with_those_of(*before).save(output)
 
 
 def _require_attributes_read(attributes: Any, model: Any, processor: Any) -> None:

@@ -108,7 +108,7 @@ class StreamedPairs(IterableDataset):
                 yield {**item, **columns}
 
     def _items(self, row: dict[str, Any], generator: np.random.Generator) -> Iterator[dict[str, Any]]:
-        """Yield what the items of an image have besides the image."""
+        """Yield `{"caption": ...}` for each caption of an image, at most `captions_per_image` drawn at random."""
         captions = row[CAPTIONS] or []
         if self.captions_per_image is not None and len(captions) > self.captions_per_image:
             chosen = generator.permutation(len(captions))[: self.captions_per_image]

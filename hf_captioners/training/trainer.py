@@ -38,7 +38,15 @@ from .health import (
 from .images import CaptionedImages, CaptionPairs, CaptionSampler
 from .instructed_encoding import InstructedEncoder
 from .optimization import OPTIMIZERS, SCHEDULES, RunLength, StartWeights, make_schedule, set_own_rate
-from .resume import STATE, final_state, last_complete_checkpoint, load_weights, restore_best_checkpoint, why_finished
+from .resume import (
+    STATE,
+    final_state,
+    last_complete_checkpoint,
+    load_weights,
+    remove_surplus_checkpoints,
+    restore_best_checkpoint,
+    why_finished,
+)
 from .scheduled_sampling import mix_in_own_words
 from .streams import StreamedPairs, require_stream_arguments
 
@@ -432,6 +440,9 @@ class CaptioningTrainer(CaptionEvaluationTrainer):
         self._take_over(state)
         if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
             self._load_best_model()
+        if self.args.should_save:
+            args, best = self.args, state.best_model_checkpoint
+            remove_surplus_checkpoints(str(args.output_dir), checkpoint, best, args.save_total_limit)
         return TrainOutput(state.global_step, float("nan"), {"epoch": state.epoch})
 
     def _take_over(self, state: TrainerState) -> None:

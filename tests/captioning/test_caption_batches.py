@@ -152,6 +152,17 @@ def test_processes_end_with_their_parent(tmp_path):
     assert not is_running(worker)
 
 
+@pytest.mark.parametrize("batches", [1, 30])
+def test_a_process_that_is_killed_is_told(batches):
+    """Also where it was killed before the last batches were handed out."""
+
+    def prepare(number):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(ChildProcessError, match="A process that prepares images was killed, often .* `workers`"):
+        list(read_ahead(prepare, range(batches), workers=1))
+
+
 def is_running(process):
     stat = Path(f"/proc/{process}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"

@@ -179,7 +179,7 @@ def test_command_line(calibrated, paths, capsys):  # noqa: F811
 
 
 def test_the_pipeline_of_transformers(calibrated, paths):  # noqa: F811
-    """One image, a list and an iterator; equal to `CaptionBatches`."""
+    """An image, a list and an iterator have the confidence that `CaptionBatches` gives."""
     captioner = make_pipeline("image-captioning", model=calibrated, device="cpu", **OPTIONS)
     expected = CaptionBatches(calibrated, device="cpu", confidence="search", **OPTIONS)({"image": paths})
     listed = captioner(paths, return_confidence=True, batch_size=2, **OPTIONS)

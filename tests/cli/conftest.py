@@ -12,6 +12,7 @@ from .tiny_parts import (
     write_images,
     write_language_model,
     write_vision_model,
+    write_word_captioner,
 )
 
 
@@ -63,3 +64,10 @@ def captioner(once_a_run, language_model, vision_model):
     """An untrained VisualGPT of these parts, saved."""
     fill = partial(write_captioner, language_model=language_model, vision_model=vision_model)
     return str(once_a_run("captioner", fill))
+
+
+@pytest.fixture(scope="session")
+def word_captioner(once_a_run, scenes, vision_model):
+    """An untrained Show, Attend and Tell with hard attention, saved."""
+    fill = partial(write_word_captioner, scenes=scenes, vision_model=vision_model)
+    return str(once_a_run("word_captioner", fill))

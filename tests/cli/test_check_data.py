@@ -51,6 +51,22 @@ def test_bad_rows_are_shown_with_their_lines(folder, capsys):
     assert report["kept"] == {"train": 1} and [problem["line"] for problem in report["problems"]] == [3, 2, 4]
 
 
+def test_images_that_nobody_has_reviewed_are_one_line(folder, capsys):
+    """They are no faults, beside which they would be lost, or the other way round; `--show 0` lists them."""
+    for number in range(60):
+        PIL.Image.new("RGB", (8, 8)).save(folder / f"new_{number:02}.png")
+    assert check(folder) == 0
+    lines = capsys.readouterr().out.splitlines()
+    told = f"60 image(s) have no captions yet, such as {folder}/new_00.png (--show 0 lists them)."
+    assert lines[-2:] == [told, "Nothing else is wrong."] and len(lines) == 5
+    (folder / "captions.txt").write_text("a.png\tA dog.\ngone.png\tA fox.\n")
+    assert check(folder) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "captions.txt:2: missing image" in lines[0] and lines[-1] == "Wrong: 1 x missing image."
+    assert check(folder, "--show", 0) == 1
+    assert capsys.readouterr().out.count(": image without caption: ") == 61
+
+
 def test_what_cannot_be_read_at_all(tmp_path, folder, capsys):
     assert check(tmp_path / "nowhere") == 2
     assert "there is no folder" in capsys.readouterr().err

@@ -7,8 +7,11 @@ from functools import partial
 
 import pytest
 
-from hf_captioners.captioning.comparison import LEAST_IMAGES, Comparison, System
+from hf_captioners.captioning.comparison import MIN_IMAGES, Comparison, System
 from hf_captioners.cli import main
+from hf_captioners.data import load_captions
+from hf_captioners.data.held_out import HeldOut
+from hf_captioners.data.training_images import TrainingImages
 from hf_captioners.metrics.caption_files import MatchedCaptions
 from tests.tiny_families import write_family
 
@@ -64,8 +67,46 @@ def test_images_of_training_are_left_out(captioner, images, tmp_path, capsys):
     assert compare(captioner, images, "--against", trained, "--output", output) == 0, capsys.readouterr().err
     figures = json.loads(output.read_text())
     assert figures["images"] == 4
-    assert [system["trained_on"] for system in figures["systems"]] == ["unknown", "6 images left out"]
+    assert [system["trained_on"] for system in figures["systems"]] == [
+        "unknown",
+        "trained on 6 more images, which are left out",
+    ]
     assert figures["comparisons"][0]["metrics"]["cider_d"]["difference"] == 0
+
+
+def test_images_that_came_since_a_captioner_was_trained_count(captioner, images, tmp_path, capsys):
+    """They are in neither list of an older captioner; files that it was trained on are known by their content."""
+    old, new, data = tmp_path / "old", tmp_path / "new", tmp_path / "data"
+    for folder in (old, new):
+        shutil.copytree(captioner, folder)
+    shutil.copytree(images, data)
+    rows = load_captions("caption_folder", data_dir=str(images))["train"]
+    names = list(rows["image_id"])
+    TrainingImages.of(rows.select(range(4))).save(old)  # of images 0 to 5; the others came later
+    HeldOut(names[4:6], 1).save(old)
+    TrainingImages.of(rows.select([4, 6])).with_those_of(old).save(new)
+    HeldOut([names[place] for place in (3, 5, 7, 8, 9)], 2).save(new)
+    (data / names[9]).write_bytes((data / names[0]).read_bytes())  # a copy of an image of the old training
+    output = tmp_path / "figures.json"
+    arguments = [
+        "evaluate",
+        str(new),
+        str(data),
+        "--against",
+        str(old),
+        "--split",
+        "held_out",
+        "--output",
+        str(output),
+    ]
+    assert main([*arguments, "--max_new_tokens", "4", "--num_beams", "1", "--device", "cpu"]) == 0
+    figures = json.loads(output.read_text())
+    assert figures["images"] == 3, "of five held-out images one, and a copy of one, were in the old training"
+    told = "trained on 2 more images, which are left out"
+    assert [system["trained_on"] for system in figures["systems"]] == [told, told]
+    (old / "training_images.json").write_text('{"images": [["a.png", 3]]}')
+    assert main(arguments) == 2
+    assert f"{old}/training_images.json is damaged" in capsys.readouterr().err
 
 
 def test_ensembles_and_errors(captioner, images, tmp_path, capsys):
@@ -94,12 +135,12 @@ def systems(count):
     ]
 
 
-@pytest.mark.parametrize("count", [LEAST_IMAGES - 1, LEAST_IMAGES])
+@pytest.mark.parametrize("count", [MIN_IMAGES - 1, MIN_IMAGES])
 def test_a_verdict_needs_images(count):
     comparison = Comparison(systems(count))
     (result,) = comparison.figures["comparisons"]
     assert result["metrics"]["cider_d"]["difference"] > 1
-    assert ("significant" in result["metrics"]["cider_d"]) == (count >= LEAST_IMAGES)
+    assert ("significant" in result["metrics"]["cider_d"]) == (count >= MIN_IMAGES)
 
 
 def test_the_most_different_come_first():

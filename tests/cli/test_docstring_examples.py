@@ -6,8 +6,6 @@ import shutil
 
 import pytest
 
-from .test_explain import word_captioner  # noqa: F401
-
 EXAMPLES = {
     "hf_captioners.training.running": ["train_captioner"],
     "hf_captioners.training.parser": ["read_arguments"],

@@ -17,23 +17,6 @@ from hf_captioners.processing.vocabulary import karpathy_words, word_means
 from hf_captioners.training.starting import ModelArguments, start_captioner
 
 
-@pytest.fixture(scope="module")
-def word_captioner(once_a_run, scenes, vision_model):
-    """An untrained Show, Attend and Tell with hard attention, saved."""
-
-    def fill(folder):
-        torch.manual_seed(3)
-        fields = ["embedding_size=12", "hidden_size=12", "attention_size=8", "attention_type=hard"]
-        parts = ModelArguments(
-            architecture="show_attend_tell", vision_model=vision_model, min_word_count=1, model_config=fields
-        )
-        model, processor = start_captioner(parts, [caption for captions in scenes["captions"] for caption in captions])
-        model.save_pretrained(folder)
-        processor.save_pretrained(folder)
-
-    return str(once_a_run("word_captioner", fill))
-
-
 @pytest.mark.parametrize("kind", ["captioner", "word_captioner"])
 @pytest.mark.parametrize("ending", ["png", "svg", "html"])
 def test_explain_own_caption(kind, ending, request, images, tmp_path, capsys):
@@ -104,6 +87,36 @@ def test_from_python(word_captioner, images):
         again = explain_caption(model, processor, image, explanation.caption)
     assert again.words == explanation.words
     np.testing.assert_allclose(again.maps, explanation.maps, atol=1e-5)
+
+
+def test_relevance(captioner, images, tmp_path, monkeypatch, capsys):
+    """Gradient times attention, in files of its own and with a legend of its own; hard attention has none."""
+    monkeypatch.chdir(tmp_path)
+    typed = ["explain", str(images / "scene_000.png"), "--model", captioner, "--caption", "two red stars"]
+    assert main([*typed, "--method", "relevance"]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"scene_000.relevance.png"}
+    for method, legend in (("attention", "even attention to"), ("relevance", "even relevance of")):
+        assert main([*typed, "--method", method, "--output", "page.html", "--overwrite"]) == 0
+        assert legend in (tmp_path / "page.html").read_text()
+        assert main([*typed, "--method", method, "--output", "maps.svg", "--overwrite"]) == 0
+        assert legend in (tmp_path / "maps.svg").read_text()
+    model, processor = load_explainable(captioner)
+    found, attention = (
+        explain_caption(model, processor, images / "scene_000.png", "two red stars", method=method)
+        for method in ("relevance", "attention")
+    )
+    assert found.method == "relevance" and found.maps.shape == attention.maps.shape
+    assert not np.allclose(found.maps, attention.maps, atol=1e-3)
+    sums = found.maps.sum(axis=1)
+    assert ((sums <= 1 + 1e-5) & (found.maps.min(axis=1) >= 0)).all() and sums.max() > 0.3
+    with pytest.raises(ValueError, match="`method` is 'gradient', expected 'attention' or 'relevance'"):
+        explain_caption(model, processor, images / "scene_000.png", method="gradient")
+
+
+def test_relevance_of_hard_attention(word_captioner, images, capsys):
+    typed = ["explain", str(images / "scene_000.png"), "--model", word_captioner, "--method", "relevance"]
+    assert main([*typed, "--locations"]) == 2
+    assert "`location_decoding='argmax'` uses single regions" in capsys.readouterr().err
 
 
 def test_missing_image(captioner, capsys):

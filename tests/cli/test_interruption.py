@@ -24,6 +24,7 @@ def signals():
     """The handlers of a program, without those of this process afterwards."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
     interruption.raise_at_signals()
     yield
     for number, handler in before.items():

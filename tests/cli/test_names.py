@@ -13,8 +13,8 @@ from PIL import Image
 from .misspellings import FAST, LIBRARY, MISSPELT
 
 # Times the CPU seconds of importing training.
-MOST_WITHOUT_TORCH = 0.25
-MOST_OF_IMPORT = 1.3
+MAX_SHARE_WITHOUT_TORCH = 0.25
+MAX_SHARE_OF_IMPORT = 1.3
 ROOT = Path(__file__).parents[2]
 
 
@@ -100,7 +100,7 @@ def test_cpu_seconds_without_torch(place, seconds_of_training, number):
     arguments, said = FAST[number]
     done, seconds = cpu_seconds(place, "-m", "hf_captioners.cli", *arguments)
     assert done.returncode == 2 and said in done.stderr, done.stderr
-    assert seconds < MOST_WITHOUT_TORCH * seconds_of_training, (seconds, seconds_of_training)
+    assert seconds < MAX_SHARE_WITHOUT_TORCH * seconds_of_training, (seconds, seconds_of_training)
 
 
 @pytest.mark.slow
@@ -110,4 +110,4 @@ def test_cpu_seconds_of_the_library(place, seconds_of_training, number):
     arguments, said = LIBRARY[number]
     done, seconds = cpu_seconds(place, "-m", "hf_captioners.cli", *arguments)
     assert done.returncode == 2 and said in done.stderr, done.stderr
-    assert seconds < MOST_OF_IMPORT * seconds_of_training, (seconds, seconds_of_training)
+    assert seconds < MAX_SHARE_OF_IMPORT * seconds_of_training, (seconds, seconds_of_training)

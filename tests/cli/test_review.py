@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,9 @@ import pytest
 from PIL import Image
 
 from hf_captioners.cli import main
+from hf_captioners.review.corrections import Corrections
+from hf_captioners.review.table import ReviewTable
+from hf_captioners.review.text_files import TextFiles
 
 
 @pytest.mark.slow
@@ -47,3 +51,48 @@ def test_what_cannot_be_served_is_told(arguments, fault, tmp_path, monkeypatch, 
     Image.new("RGB", (8, 8)).save("a.png")
     assert main(["review", *arguments]) == 2
     assert fault in capsys.readouterr().err
+
+
+def test_its_drafts_and_locks_are_no_foreign_files(images, captioner, tmp_path, capsys):
+    """`caption`, `check-data` and `train` say nothing of them, while the page is open too."""
+    for image in sorted(images.glob("*.png"))[:6]:
+        shutil.copy(image, tmp_path)
+    table = ReviewTable(tmp_path)
+    with table.only_writer():
+        page = Corrections(table, TextFiles(table))
+        for number in range(5):
+            page.keep(number, [f"a scene with the number {number}"])
+        page.type(5, ["half a sentence"])
+        own = {".review_drafts.jsonl", ".metadata.jsonl.lock"}
+        assert own <= {path.name for path in tmp_path.iterdir()}
+        fast = ["--model", captioner, "--num_beams", "1", "--max_new_tokens", "3"]
+        assert main(["caption", str(tmp_path), "--output", str(tmp_path.parent / "out.jsonl"), *fast]) == 0
+        assert main(["caption", str(tmp_path), "--sidecar", *fast]) == 0
+        (tmp_path / "scene_005.txt").unlink()
+        assert main(["check-data", str(tmp_path)]) in (0, 1)
+        train = ["train", "--model", captioner, "--train_dir", str(tmp_path), "--recipe", "none", "--max_steps", "1"]
+        train += ["--output_dir", str(tmp_path.parent / "run"), "--validation_share", "0.4", "--use_cpu"]
+        assert main([*train, "--disable_tqdm", "true", "--generation_max_new_tokens", "3"]) == 0
+    said = "".join(capsys.readouterr())
+    assert not [name for name in (*own, ".review", ".lock", "left out: ") if name in said], said
+
+
+SERVED = """
+import sys
+import hf_captioners.review.server as server
+from hf_captioners.cli import main
+server.serve = lambda *arguments, **options: print("served")
+assert main(["review", sys.argv[1]]) == 0
+status = open("/proc/self/status").read() if sys.platform == "linux" else "VmHWM: 0 kB"
+megabytes = int(status.partition("VmHWM:")[2].split()[0]) / 1024
+print(sorted({"torch", "transformers", "datasets"} & set(sys.modules)), megabytes)
+"""
+
+
+def test_the_page_needs_no_model_and_little_memory(tmp_path):
+    """The server had a gigabyte with the libraries of training."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    done = subprocess.run([sys.executable, "-c", SERVED, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    modules, _, megabytes = done.stdout.splitlines()[-1].rpartition(" ")
+    assert modules == "[]" and float(megabytes) < 200, done.stdout

@@ -8,6 +8,8 @@ import pytest
 from safetensors.torch import save_file
 
 from hf_captioners.cli import main
+from hf_captioners.data import load_captions
+from hf_captioners.data.training_images import TrainingImages
 from hf_captioners.loading import load_captioner
 from hf_captioners.training.few_images import REWARDS
 from hf_captioners.training.starting import ModelArguments, start_captioner
@@ -247,7 +249,7 @@ def test_going_on_with_a_few_images_ends_with_rewards(images, captioner, tmp_pat
     assert "Before these steps, at most 4 epochs of cross-entropy on 35 pairs.\n" in out
     assert "At the end, 40% of each weight is that of the captioner before training.\n" in out
     assert "train_runtime" not in out, "both parts are told in sentences"
-    assert f"hf-captioners evaluate {output} {images} --split held_out" in out
+    assert "On held-out images:\n3 images" in out and "--split held_out" not in out
     assert not list(output.glob("checkpoint-*"))
     assert main([*arguments, "--output_dir", str(output)]) == 2
     assert f"{output} holds a run already" in capsys.readouterr().err
@@ -274,18 +276,27 @@ def test_a_captioner_that_is_trained_further_is_compared_with_what_it_was(images
     said = capsys.readouterr().out
     assert "Test: bleu_1 " in said and "cider_d " in said.partition("Test: ")[2].partition("\n")[0]
     assert "On held-out images:\n4 images, tokenizer ptb\n" in said
-    assert f"{first} against {captioner} (paired bootstrap over images):" in said and "interval" in said
+    assert (
+        f"{first} against {captioner} (paired bootstrap over images, means of the scores per image):" in said
+        and "interval" in said
+    )
     assert "4 images are too few for a verdict, expected 30 or more." in said and "significant" not in said
     assert f"The captions side by side: {first}/comparison.html" in said
     assert (first / "comparison.html").read_text().count("<h2>") == 4
-    held_out = json.loads((first / "held_out.json").read_text())
-    held_out["image_ids"] = held_out["image_ids"][:3]
-    (first / "held_out.json").write_text(json.dumps(held_out))
+    held_out = json.loads((first / "held_out.json").read_text())["image_ids"]
+    record = json.loads((first / "training_images.json").read_text())
+    assert sorted([*held_out, *(name for name, _ in record["images"])]) == sorted(
+        path.name for path in images.glob("*.png")
+    )
+    seen = TrainingImages.of(load_captions("caption_folder", data_dir=str(images))["train"]).images
+    record["images"] += [["renamed.png", digest] for name, digest in seen if name == held_out[0]]
+    (first / "training_images.json").write_text(json.dumps(record))
     further = [*train, "--model", str(first), "--output_dir", str(second), *FAST]
     assert main(further) == 0
     said = capsys.readouterr().out
-    assert "On held-out images:\n3 images" in said and f"{first}: 7 images left out" not in said
-    (first / "held_out.json").write_text(json.dumps({"image_ids": ["elsewhere.png"], "seed": 1}))
+    assert "On held-out images:\n3 images" in said and f"{first}: trained on 1 more image, which is left out" in said
+    known = {name for name, _ in json.loads((second / "training_images.json").read_text())["images"]}
+    assert known == {name for name, _ in record["images"]}, "those of the captioner that it started from are its own"
     assert main(["evaluate", str(second), str(images), "--split", "held_out", "--max_new_tokens", "3"]) == 0
     assert "4 images are too few for a verdict" in capsys.readouterr().err
     assert main([*further[: -len(FAST) - 1], str(tmp_path / "third"), *FAST, "--no_comparison"]) == 0

@@ -9,7 +9,7 @@ from filelock import FileLock
 
 from hf_captioners.cli import main
 from hf_captioners.data import list_datasets, load_captions
-from hf_captioners.features.cache import image_keys
+from hf_captioners.data.image_digests import image_digests
 from hf_captioners.features.feature_store import FeatureStore
 from hf_captioners.hub.cards import figure_name
 from hf_captioners.names import read_named_values
@@ -125,14 +125,15 @@ def test_one_run_of_a_recipe_stands_beside_the_published_row(scenes, parts, tmp_
 def test_reports_are_generated_as_long_as_reports_are(scenes, parts, tmp_path):
     typed = ["--dataset", "iu_xray", *dataset_folders.make_folder("iu_xray", tmp_path / "data", scenes)]
     given_arguments = []
+
+    def record(*given, **options):
+        given_arguments.append(given[2])
+        raise RuntimeError("recorded")
+
     for more in ([], ["--generation_max_new_tokens", "20"]):
         output = str(tmp_path / f"run{len(more)}")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                "hf_captioners.training.running.train_captioner",
-                lambda *given, **options: given_arguments.append(given[2]),
-            )
-            patch.setattr("hf_captioners.cli.train.summary", lambda *given: "")
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="recorded"):
+            patch.setattr("hf_captioners.training.running.train_captioner", record)
             main(["train", *typed, *parts, "--use_cpu", *more, "--output_dir", output])
     assert [(one.generation_max_new_tokens, one.generation_num_beams) for one in given_arguments] == [(60, 3), (20, 3)]
 
@@ -140,12 +141,13 @@ def test_reports_are_generated_as_long_as_reports_are(scenes, parts, tmp_path):
 def test_both_views_of_a_study_are_learned_from(scenes, parts, tmp_path):
     """Stored features of a study are those of both of its X-rays."""
     typed = ["--dataset", "iu_xray", *dataset_folders.make_folder("iu_xray", tmp_path / "data", scenes)]
-    assert main(["train", *typed, *parts, *TWO_STEPS, "--output_dir", str(tmp_path / "run")]) == 0
-    (folder,) = (tmp_path / "run" / "features").iterdir()
+    cache = ["--feature_cache_dir", str(tmp_path / "features")]
+    assert main(["train", *typed, *parts, *TWO_STEPS, *cache, "--output_dir", str(tmp_path / "run")]) == 0
+    (folder,) = (path for path in (tmp_path / "features").iterdir() if path.is_dir())
     options = {"protocol": "r2gen", "allow_partial": True}
     rows = load_captions("iu_xray", tmp_path / "data", "train", **options)
     store = FeatureStore(folder)
-    keys = image_keys(rows.select_columns(["images"]))
+    keys = image_digests(rows.select_columns(["images"]))
     assert [store[key].features.shape for key in keys] == [(32, 16)] * 4  # twice 16 cells
     first, second = store[keys[0]].features, store[keys[1]].features
     assert (first[16:] == second[:16]).all()  # the second view of one study is the first of the next

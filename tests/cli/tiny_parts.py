@@ -84,3 +84,15 @@ def write_captioner(folder: Path, language_model: str, vision_model: str) -> Non
     model.generation_config.update(max_new_tokens=6, num_beams=2)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
+
+
+def write_word_captioner(folder: Path, scenes: Dataset, vision_model: str) -> None:
+    """An untrained Show, Attend and Tell with hard attention, saved."""
+    torch.manual_seed(3)
+    fields = ["embedding_size=12", "hidden_size=12", "attention_size=8", "attention_type=hard"]
+    parts = ModelArguments(
+        architecture="show_attend_tell", vision_model=vision_model, min_word_count=1, model_config=fields
+    )
+    model, processor = start_captioner(parts, [caption for captions in scenes["captions"] for caption in captions])
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)

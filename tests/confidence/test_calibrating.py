@@ -170,7 +170,7 @@ def _named(calibration, name):
     return copied
 
 
-def test_the_figure_is_a_picture_of_the_figures(calibration):
+def test_the_figure_draws_every_bin(calibration):
     from xml.etree import ElementTree
 
     figures = calibration.report["beams"]

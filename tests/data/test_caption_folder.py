@@ -6,6 +6,7 @@ import os
 import pytest
 
 from hf_captioners.data import BadRowsError, DataReport
+from hf_captioners.data.folder_tables import find_tables
 
 CAPTIONS = {"a.png": ["A dog runs.", "A dog, running"], "b.png": ["Two cats."]}
 
@@ -114,6 +115,10 @@ def test_text_files_beside_images(folder, load, image):
     dataset = load("caption_folder", folder, "train", report=report)
     assert captions_of(dataset) == CAPTIONS | {"deep/c.png": ["A fox."]}
     assert report.counts() == {"image without caption": 1}
+    assert str(report.problems[0]).endswith("bare.png: image without caption: no text file beside it")
+    image(folder / "a.bmp")  # of the same name
+    assert [path.name for table in find_tables(folder, None) for path in table.files()] == ["a.txt", "b.txt", "c.txt"]
+    (folder / "a.bmp").unlink()
     write_lines(folder / "a.txt", ["A changed dog."])
     assert load("caption_folder", folder, "train")["captions"][0] == ["A changed dog."]
 

@@ -17,10 +17,17 @@ def test_page(captioner, images, tmp_path, monkeypatch):  # noqa: F811
     for index, name in enumerate(("photo.jpg", "holiday/beach.jpg")):
         shutil.copy(images / f"scene_00{index}.png", tmp_path / name)
     monkeypatch.chdir(tmp_path)
-    (commands,) = re.findall(r"```bash\n(.*?)```", PAGE, flags=re.DOTALL)
-    for line in commands.strip().splitlines():
+    commands = re.findall(r"```bash\n(.*?)```", PAGE, flags=re.DOTALL)
+    for line in "".join(commands).strip().splitlines():
         assert main(shlex.split(line)[1:]) == 0
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     exec(compile(code, "explanations.md", "exec"), {})
-    written = {"photo.attention.png", "photo.svg", "explanations.html", "photo.attention.pdf", "photo.html"}
+    written = {
+        "photo.attention.png",
+        "photo.relevance.png",
+        "photo.svg",
+        "explanations.html",
+        "photo.attention.pdf",
+        "photo.html",
+    }
     assert written <= {path.name for path in tmp_path.iterdir()}

@@ -9,7 +9,7 @@ from hf_captioners.hub.cards import make_card
 from tests.browser import look_at, open_browser
 
 from .captioner_cases import save_captioner
-from .test_cards import SAMPLE, facts
+from .card_values import SAMPLE, facts
 
 # The Hub lets wide tables and code scroll; everything else has to fit.
 STYLE = "body { margin: 12px; font: 16px sans-serif; } table, pre { display: block; overflow-x: auto; }"

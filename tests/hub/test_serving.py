@@ -90,23 +90,30 @@ def test_the_handler_captions_lists_in_batches(pushed, tmp_path):
     assert handler({"inputs": []}) == []
 
 
-def gradio_stub():
+def gradio_stub(uploads):
     """Return a stub of the parts of gradio that the app uses; it records the components."""
     made = {}
 
     def component(name):
         def make(*arguments, **options):
             made[name] = arguments, options
-            return name
+            return types.SimpleNamespace(GRADIO_CACHE=str(uploads))
 
         return make
 
+    class Error(Exception):
+        def __init__(self, message, **_):
+            super().__init__(message)
+
     names = ("Interface", "Image", "Textbox")
-    return types.SimpleNamespace(made=made, **{name: component(name) for name in names})
+    return types.SimpleNamespace(made=made, Error=Error, **{name: component(name) for name in names})
 
 
-def test_the_space_captions(pushed, hub, monkeypatch):
-    """`app.py` runs with a stub of gradio; its function returns the caption of the pushed captioner."""
+def test_the_space_captions(pushed, hub, monkeypatch, tmp_path):
+    """`app.py` runs with a stub of gradio; its function returns the caption of the pushed captioner.
+
+    It reads uploaded files only, and those with the library's reader of images.
+    """
     model, printed = pushed
     assert printed.splitlines()[1] == f"{hub.url}/spaces/tester/captioner"
     files = {name: text.decode() for name, text in hub.repository("tester/captioner", "space").files().items()}
@@ -115,15 +122,28 @@ def test_the_space_captions(pushed, hub, monkeypatch):
     assert all(re.fullmatch(r"[\w-]+>=[\d.]+", line) for line in space_requirements())
     card = yaml.safe_load(files["README.md"].split("---")[1])
     assert (card["sdk"], card["app_file"], card["models"]) == ("gradio", "app.py", ["tester/captioner"])
-    stub = gradio_stub()
+    uploads = tmp_path / "uploads"
+    uploads.mkdir()
+    stub = gradio_stub(uploads)
     monkeypatch.setitem(sys.modules, "gradio", stub)
     names: dict = {"__name__": "app"}
     exec(compile(files["app.py"], "app.py", "exec"), names)
     (function, *_), options = stub.made["Interface"]
     assert function is names["caption"] and options["title"] == "captioner"
     assert "medical" not in options["description"]
-    assert function(IMAGE) == caption_of(model, IMAGE, max_new_tokens=32)[0]
-    assert function(None) == ""
+    IMAGE.save(uploads / "photo.png")
+    (uploads / "page.png").write_bytes(b"%!PS-Adobe-3.0")
+    read = names["image"].preprocess
+    uploaded = [types.SimpleNamespace(path=str(uploads / name)) for name in ("photo.png", "page.png")]
+    assert function(read(uploaded[0])) == caption_of(model, IMAGE, max_new_tokens=32)[0]
+    assert function(read(None)) == ""
+    with pytest.raises(stub.Error, match=r"^The image page\.png cannot be read: .* no image of the formats"):
+        function(read(uploaded[1]))
+    IMAGE.save(tmp_path / "private.png")
+    (uploads / "link.png").symlink_to(tmp_path / "private.png")
+    for path in (tmp_path / "private.png", uploads / "link.png", uploads / ".." / "private.png", uploads, "", None):
+        with pytest.raises(stub.Error, match="Upload an image file"):
+            read(types.SimpleNamespace(path=path and str(path)))
 
 
 def test_a_persons_page_and_handler_stay(pushed, hub, tmp_path, capsys):

@@ -141,7 +141,7 @@ ROW = {
 def every_score():
     """With random weights, gates hardly move; their scores are shown nevertheless."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cards, "LEAST_SPREAD_OF_SCORES", 0.0)
+        patch.setattr(cards, "MIN_SPREAD_OF_SCORES", 0.0)
         yield
 
 

@@ -5,7 +5,7 @@ A test class of an architecture inherits `CaptionerChecks` and implements `make_
 """
 
 from .common_configuration import ConfigurationChecks
-from .common_deployment import AdapterChecks, CompilerChecks, PlacementChecks
+from .common_deployment import AdapterChecks, CompilerChecks, PlacementChecks, WaitChecks
 from .common_export import ExportChecks
 from .common_forward import AttentionChecks, BadInputChecks, EmbeddingChecks, MaskChecks, OutputChecks
 from .common_generation import CacheChecks, EncoderOnceChecks, ScoreChecks, StockChecks
@@ -33,6 +33,7 @@ class CaptionerChecks(
     SearchChecks,
     AdapterChecks,
     PlacementChecks,
+    WaitChecks,
     CompilerChecks,
     ExportChecks,
     ViewChecks,

@@ -1,7 +1,7 @@
 """Base class of an architecture's test class, with tiny models and inputs for the checks."""
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -37,8 +37,8 @@ class CaptionerCase:
     package = "hf_captioners"
     # Configuration of the vision part.
     vision: dict[str, Any] = VISION
-    # Whether the returned weights of cross-attention are those that the captioner computes with, and not copies.
-    returns_used_cross_attentions = True
+    # Fields with which training draws nothing but dropout.
+    without_draws: ClassVar[dict[str, Any]] = {}
     # Keys of encoder attention after the regions that are no regions, such as the memory slots of M2.
     encoder_slots = 0
 

@@ -1,14 +1,18 @@
-"""Checks of adapters, offloading, compilers and exporters."""
+"""Checks of adapters, offloading, waiting for a device, compilers and exporters."""
+
+import sys
+from contextlib import nullcontext
 
 import pytest
 import torch
-from transformers import AutoModelForImageTextToText, BitsAndBytesConfig, QuantoConfig, TorchAoConfig
-from transformers.pytorch_utils import Conv1D
+from transformers import AutoModelForImageTextToText
 
+from hf_captioners.training.scst.sampling import CaptionSampling
 from tests.comparisons import assert_computed_alike
 
-from .common_case import TOKENS, WAYS_IN, CaptionerCase, assert_close, both_inputs, clone
+from .common_case import IMAGES, TOKENS, WAYS_IN, CaptionerCase, assert_close, both_inputs, clone
 from .common_training import assert_same_gradients, gradients_of
+from .pretended_device import DEVICE, is_there, pretended_device, put
 
 
 class AdapterChecks(CaptionerCase):
@@ -40,40 +44,6 @@ class AdapterChecks(CaptionerCase):
         options = {**self.inputs(way_in), "num_beams": 2, "max_new_tokens": 5}
         assert torch.equal(again.generate(**options), adapted.generate(**options))
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("method", ["lora", "dora", "loha", "ia3"])
-    def test_methods_of_peft(self, model, method, tmp_path):
-        """Train, save, load, merge: equal logits and captions; a second adapter changes nothing of the first."""
-        peft = pytest.importorskip("peft")
-        linear = [name for name, part in model.named_modules() if isinstance(part, torch.nn.Linear | Conv1D)]
-        targets = [name for name in linear if not name.startswith(("lm_head", "model.encoder.vision"))]
-        configs = {
-            "lora": lambda: peft.LoraConfig(r=2, target_modules=targets),
-            "dora": lambda: peft.LoraConfig(r=2, target_modules=targets, use_dora=True),
-            "loha": lambda: peft.LoHaConfig(r=2, target_modules=[n for n in targets if n not in conv]),
-            "ia3": lambda: peft.IA3Config(target_modules=targets, feedforward_modules=[]),
-        }
-        conv = {name for name, part in model.named_modules() if isinstance(part, Conv1D)}  # LoHa knows no Conv1D
-        adapted = peft.get_peft_model(clone(model), configs[method]()).train()
-        images = self.inputs("regions")
-        inputs, options = {**images, "labels": self.labels(model)}, {**images, "num_beams": 2, "max_new_tokens": 5}
-        optimizer = torch.optim.SGD((p for p in adapted.parameters() if p.requires_grad), lr=0.1)
-        adapted(**inputs).loss.backward()
-        optimizer.step()
-        adapted.eval().save_pretrained(tmp_path)
-        logits, captions = adapted(**inputs).logits, adapted.generate(**options)
-        assert not torch.allclose(logits, model(**inputs).logits, atol=1e-5)
-        again = peft.PeftModel.from_pretrained(clone(model), tmp_path).eval()
-        assert_close(again(**inputs).logits, logits)
-        again.add_adapter("second", configs[method]())
-        again.set_adapter("second")
-        again.set_adapter("default")
-        assert_close(again.eval()(**inputs).logits, logits)
-        merged = again.merge_and_unload()
-        assert type(merged) is type(model)
-        assert_close(merged(**inputs).logits, logits, atol=1e-4)
-        assert torch.equal(merged.generate(**options), captions)
-
     def test_adapter_inside_the_model(self, model, tmp_path, monkeypatch):
         """An adapter that transformers adds to the model is saved alone, and loaded into the model."""
         peft = pytest.importorskip("peft")
@@ -91,25 +61,6 @@ class AdapterChecks(CaptionerCase):
         assert_close(again.eval()(**inputs).logits, expected)
         assert not torch.allclose(expected, model(**inputs).logits, atol=1e-2)
 
-    @pytest.mark.slow
-    @pytest.mark.parametrize("library", ["bitsandbytes", "torchao", "optimum.quanto"])
-    def test_eight_bits(self, model, checkpoint, library):
-        """Weights of 8 bits on a CPU: logits within 10 % of their norm, and captions."""
-        pytest.importorskip(library)
-        if library == "torchao":
-            quantization = TorchAoConfig(pytest.importorskip("torchao.quantization").Int8WeightOnlyConfig())
-        elif library == "bitsandbytes":
-            quantization = BitsAndBytesConfig(load_in_8bit=True)
-        else:
-            quantization = QuantoConfig(weights="int8")
-        loaded = AutoModelForImageTextToText.from_pretrained(checkpoint, quantization_config=quantization)
-        for way_in in WAYS_IN:
-            inputs = {**self.inputs(way_in), "decoder_input_ids": self.captions(model)}
-            expected, actual = model(**inputs).logits, loaded(**inputs).logits.float()
-            assert 0 < (actual - expected).norm() < 0.1 * expected.norm()
-            captions = loaded.generate(**self.inputs(way_in), num_beams=2, max_new_tokens=4)
-            assert captions.shape[0] == len(expected)
-
     def test_linear_maps_read_at_most_three_dimensions(self, model):
         """As the quantised linear maps of bitsandbytes do, which multiply inputs of four dimensions wrongly."""
         seen, hooks = {}, []
@@ -126,6 +77,17 @@ class AdapterChecks(CaptionerCase):
         assert seen and {name: sizes for name, sizes in seen.items() if max(sizes) > 3} == {}
 
 
+def map_to_disk(model):
+    """Return a `device_map` with the modules that are not split on disk, and everything else on the CPU."""
+    unsplittable = {
+        name: "disk" for name, module in model.named_modules() if type(module).__name__ in model._no_split_modules
+    }
+    owners = {name.rpartition(".")[0] or name for name in model.state_dict()}
+    owners |= dict(model.named_buffers(recurse=False)).keys()
+    others = {name: "cpu" for name in owners if not name.startswith(tuple(f"{one}." for one in unsplittable))}
+    return unsplittable | others
+
+
 class PlacementChecks(CaptionerCase):
     """Check 28 of the common suite, as far as a machine without accelerator can test it."""
 
@@ -136,14 +98,8 @@ class PlacementChecks(CaptionerCase):
 
     def test_disk_offload(self, model, checkpoint, tmp_path):
         """Modules of `_no_split_modules` are on disk and loaded when they run; the rest is in memory."""
-        unsplittable = {
-            name: "disk" for name, module in model.named_modules() if type(module).__name__ in model._no_split_modules
-        }
-        owners = {name.rpartition(".")[0] or name for name in model.state_dict()}
-        owners |= dict(model.named_buffers(recurse=False)).keys()
-        others = {name: "cpu" for name in owners if not name.startswith(tuple(f"{one}." for one in unsplittable))}
         loaded = AutoModelForImageTextToText.from_pretrained(
-            checkpoint, device_map=unsplittable | others, offload_folder=tmp_path
+            checkpoint, device_map=map_to_disk(model), offload_folder=tmp_path
         )
         assert {parameter.device.type for parameter in loaded.parameters()} == {"cpu", "meta"}
         for way_in in WAYS_IN:
@@ -155,8 +111,69 @@ class PlacementChecks(CaptionerCase):
         assert set(model._no_split_modules) <= {type(module).__name__ for module in model.modules()}
 
 
+class WaitChecks(CaptionerCase):
+    """A GPU is waited for once in a training forward, and once in each step of a search."""
+
+    STEPS, BESIDES = 6, 8
+
+    @pytest.mark.parametrize(("way_in", "captions"), [("pixels", 1), ("regions", 3)])
+    def test_training_forward_waits_once(self, model, way_in, captions):
+        """For the check of the values of features; gradients, loss and everything else need none."""
+        model, inputs = put(clone(model).train()), put(self.inputs(way_in))
+        labels = put(self.labels(model, rows=captions * IMAGES))
+        with pretended_device() as device:
+            model(**inputs, labels=labels).loss.backward()
+        assert sum(device.waits.values()) == 1 and not device.copies, (device.waits, device.copies)
+
+    @both_inputs
+    def test_a_search_waits_once_a_step(self, model, way_in):
+        """No step copies numbers of the host; those of the configuration are copied before the first one."""
+        model, inputs = put(clone(model)), put(self.inputs(way_in))
+        options = {"num_beams": 3, "min_new_tokens": self.STEPS, "max_new_tokens": self.STEPS}
+        with pretended_device() as device:
+            tokens = model.generate(**inputs, **options)
+        assert is_there(tokens) and sum(device.waits.values()) <= self.STEPS + self.BESIDES, device.waits
+        if way_in == "pixels":
+            return
+        with pretended_device() as longer:
+            model.generate(**inputs, **{name: 2 * count if "new" in name else 3 for name, count in options.items()})
+        assert longer.copies == device.copies
+        assert sum((longer.waits - device.waits).values()) <= self.STEPS, longer.waits - device.waits
+
+    def test_the_scoring_pass_waits_twice(self, model):
+        """Of self-critical training: for the check of the features, and for the number of sampled tokens."""
+        model, inputs = put(clone(model).train()), put(self.inputs("regions"))
+        sampling = CaptionSampling(model, model, self.make_processor(), self.STEPS)
+        with pretended_device() as device:
+            samples = sampling.multinomial(inputs, nullcontext(), 2, 1.0, with_dropout=False)
+        with pretended_device() as device:
+            logits, _ = sampling.logits(model, inputs, samples)
+            logits.logsumexp(-1).mean().backward()
+        assert sum(device.waits.values()) <= 2, device.waits
+
+    def test_a_wait_is_counted(self, model):
+        """Otherwise these checks could not fail."""
+        layer = next(module for module in clone(model).modules() if isinstance(module, torch.nn.Linear))
+        states = put(torch.randn(2, layer.in_features))
+        with pretended_device() as device:
+            output = put(layer)(states)
+            assert output.device == DEVICE and not device.waits
+            assert output.sum().item() == output.cpu().sum().item() and not is_there(output.cpu())
+            output[output > 0]
+            with pytest.raises(AssertionError, match="two devices"):
+                output + torch.ones(2, 1)
+        assert sum(device.waits.values()) == 4, device.waits
+
+
 class CompilerChecks(CaptionerCase):
     """Check 29 of the common suite."""
+
+    @pytest.fixture(autouse=True)
+    def forget_compiled(self):
+        """All captioners share methods, which are compiled for a few classes at most."""
+        yield
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
 
     @pytest.mark.slow
     @pytest.mark.parametrize(("way_in", "backend"), [("pixels", "aot_eager"), ("regions", "inductor")])
@@ -172,7 +189,7 @@ class CompilerChecks(CaptionerCase):
     def test_compiled_gradients(self, model, way_in):
         inputs = {**self.inputs(way_in), "labels": self.labels(model)}
         compiled, expected = clone(model), clone(model)
-        torch.compile(compiled, backend="aot_eager")(**inputs).loss.backward()
+        torch.compile(compiled, fullgraph=True, backend="aot_eager")(**inputs).loss.backward()
         expected(**inputs).loss.backward()
         assert_same_gradients(gradients_of(compiled), gradients_of(expected))
 

@@ -94,13 +94,28 @@ class OutputChecks(CaptionerCase):
         encoder = (*outputs.encoder_hidden_states, *(outputs.encoder_attentions or ()))
         encoder = tuple(state for state in encoder if state.requires_grad)  # an encoder may pass regions on unchanged
         decoder = (*outputs.decoder_hidden_states, *(outputs.decoder_attentions or ()))
-        recorded = (*encoder, *decoder, *(outputs.cross_attentions if self.returns_used_cross_attentions else ()))
+        recorded = (*encoder, *decoder, *outputs.cross_attentions)
         for state in recorded:
             state.retain_grad()
         outputs.logits.square().sum().backward()
-        assert all(state.grad is not None and state.grad.abs().sum() > 0 for state in recorded)
-        # Those of several steps or attentions are joined after they are used: they receive no gradient.
-        assert all(weights.grad_fn is not None for weights in outputs.cross_attentions)
+        reaches = getattr(outputs, "locations", None) is None  # hard attention uses single regions, without gradient
+        used = recorded if reaches else recorded[: -len(outputs.cross_attentions)]
+        assert all(state.grad.shape == state.shape and state.grad.abs().sum() > 0 for state in used)
+
+    def test_gradients_reach_attentions_in_training(self):
+        """Also where padding takes no steps: its weights have no gradient."""
+        model = self.make_model(attn_implementation="eager", **self.without_draws).train()
+        labels = self.labels(model)
+        outputs = model(**self.inputs("regions"), labels=labels, output_attentions=True)
+        for weights in outputs.cross_attentions:
+            weights.retain_grad()
+        outputs.loss.backward()
+        for weights in outputs.cross_attentions:
+            of_heads = weights.grad.abs().flatten(1, -3).sum(1) if weights.ndim > 3 else weights.grad.abs()
+            by_token = of_heads.sum(-1)  # [B, T]
+            assert weights.grad.shape == weights.shape and (by_token > 0)[labels != -100].all()
+            if not model.captions_depend_on_batch:
+                assert by_token[labels == -100].max() == 0
 
     def test_regions_of_images_may_be_computed_before(self, model):
         """The outputs of `get_region_features` replace the images."""
@@ -398,6 +413,21 @@ class AttentionChecks(CaptionerCase):
         assert_close(maps.sum(-1), torch.ones(maps.shape[:-1]))
         hidden = ~inputs["region_mask"].repeat_interleave(2, dim=0)
         assert maps.transpose(1, 2)[hidden].abs().max() < 1e-6
+
+    def test_relevance_maps(self):
+        """Gradient times attention: nothing of hidden regions; no gradient is left; frozen captioners have it too."""
+        model = self.make_model(attn_implementation="eager")
+        inputs = self.inputs("regions")
+        sequences = self.captions(model)
+        maps = model.relevance_maps(sequences, **inputs)
+        assert maps.shape == (IMAGES, TOKENS - 1, inputs["region_features"].shape[1]) and not maps.requires_grad
+        sums = maps.sum(-1)
+        assert (torch.isclose(sums, torch.ones(())) | (sums == 0)).all() and sums.mean() > 0.5
+        assert maps.transpose(1, 2)[~inputs["region_mask"]].abs().max() < 1e-6
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert not torch.allclose(maps, model.attention_maps(sequences, **inputs), atol=1e-3)
+        with torch.no_grad():
+            assert_close(model.requires_grad_(False).relevance_maps(sequences, **inputs), maps)
 
     @both_inputs
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])

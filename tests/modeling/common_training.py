@@ -1,6 +1,6 @@
 """Checks of the loss, of gradients, and of the parameters that training changes."""
 
-from typing import Any, ClassVar
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -65,9 +65,6 @@ def parts_of(model: Any) -> dict[str, int]:
 
 class LossChecks(CaptionerCase):
     """Checks of the loss against a computation by hand."""
-
-    # Fields with which training draws nothing but dropout.
-    without_draws: ClassVar[dict[str, Any]] = {}
 
     def mean_by_hand(self, logits: torch.Tensor, labels: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:
         """Return the divergence from 1 - s at the target and s spread over the rest, averaged over real targets."""

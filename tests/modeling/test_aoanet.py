@@ -19,8 +19,6 @@ WIDTH = 16
 class AoANetCase(CaptionerCase):
     """Two refining layers; states as wide as the word embeddings, so that both can share a matrix."""
 
-    returns_used_cross_attentions = False
-
     def make_config(self, **fields):
         sizes = {"vocab_size": VOCABULARY, "embedding_size": WIDTH, "hidden_size": WIDTH, "num_heads": 2}
         small = {"refiner_layers": 2, "attention_size": 12, "global_feature_size": 7}

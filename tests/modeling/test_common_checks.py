@@ -1,6 +1,7 @@
 """The table of checks in the documentation agrees with the tests."""
 
 import ast
+import json
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from hf_captioners.architectures import ARCHITECTURES
 from tests.hub.captioner_cases import case_of
 from tests.transformers_suite.not_applicable import NOT_APPLICABLE
+from tests.transformers_suite.outcomes import STORED, section, total_of
 
 from .common import CaptionerChecks
 
@@ -61,3 +63,13 @@ def test_skipped_checks_have_their_reason():
 def test_tests_of_transformers_that_do_not_apply_are_documented(entry):
     names = ", ".join(f"`{name}`" for name in sorted(set(entry.architectures or ()))) or "all"
     assert f"| `{entry.test}` | {', '.join(entry.suites)} | {names} | {entry.reason} |" in TEXT
+
+
+def test_outcomes_of_transformers_tests_are_those_of_the_last_run():
+    """The page has the stored outcomes: both ways in of every architecture, and no failure."""
+    outcomes = json.loads(STORED.read_text(encoding="utf-8"))
+    assert section(outcomes) in TEXT, "type: python -m tests.transformers_suite.outcomes"
+    built_in = {name for name, row in ARCHITECTURES.items() if row.package is None}
+    assert outcomes["table"].keys() == {*built_in, "all"}
+    assert all(outcomes["table"][name].keys() == {"pixels", "regions", "processor"} for name in built_in)
+    assert total_of(outcomes["table"]).get("failed", 0) == 0

@@ -30,13 +30,21 @@ from hf_captioners.modeling.layers_vision import (
     load_vision_model,
     not_suppressed,
 )
-from hf_captioners.modeling.modeling_image_transformer import ImageTransformerForConditionalGeneration
 from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor, CaptioningImageProcessorFast
 from hf_captioners.processing.processing_captioning import CaptioningProcessor
 from tests.comparisons import assert_computed_alike
 
 from .common_case import assert_close
-from .tiny_detectors import FAMILIES, QUERIES, SQUARES, WITHOUT_MAP, detector_config, make_detector
+from .tiny_detectors import (
+    FAMILIES,
+    QUERIES,
+    SIDE,
+    WITHOUT_MAP,
+    detector_config,
+    make_captioner,
+    make_detector,
+    sizes_for,
+)
 from .word_parts import VOCABULARY, tiny_word_tokenizer
 
 FAST = ("detr", "yolos")
@@ -45,10 +53,6 @@ families = pytest.mark.parametrize(
 )
 fast_families = pytest.mark.parametrize("family", FAST)
 SCORING = Path(__file__).parents[1] / "hub" / "scoring_process.py"
-SIDE = 64
-# Sizes of images in a batch, height and width.
-SIZES = [(SIDE, SIDE), (SIDE, 32), (48, SIDE)]
-EVEN_SIZES = [(SIDE, SIDE), (SIDE, SIDE), (SIDE, SIDE)]
 
 
 def make_part(family, **fields):
@@ -58,20 +62,6 @@ def make_part(family, **fields):
     part = VisionDetector(config).eval()
     part.model.load_state_dict(detector.state_dict())
     return part, detector
-
-
-def make_captioner(family, **fields):
-    """Return a captioner whose encoder has relations between boxes, with a small detector."""
-    torch.manual_seed(0)
-    sizes = {"vocab_size": VOCABULARY, "embedding_size": 16, "hidden_size": 16, "num_heads": 2, "encoder_layers": 1}
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    return ImageTransformerForConditionalGeneration.from_pretrained_parts(
-        make_detector(family), **sizes, **ids, **fields
-    )
-
-
-def sizes_for(family):
-    return EVEN_SIZES if family in SQUARES else [(96, 96), (96, SIDE), (SIDE, 96)] if "deform" in family else SIZES
 
 
 def padded_images(family, seed=0):

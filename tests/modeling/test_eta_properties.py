@@ -15,7 +15,7 @@ from hf_captioners.modeling.modeling_eta import (
 )
 
 from .common_case import IMAGES, TOKENS, row
-from .test_eta import ETACase
+from .eta_case import ETACase
 
 CASE = ETACase()
 ATTRIBUTES = {

@@ -32,8 +32,6 @@ OPTIONS = [
 class ImageTransformerCase(CaptionerCase):
     """Two spatial layers; states as wide as the word embeddings, so that both can share a matrix."""
 
-    returns_used_cross_attentions = False
-
     def make_config(self, **fields):
         sizes = {"vocab_size": VOCABULARY, "embedding_size": WIDTH, "hidden_size": WIDTH, "num_heads": 2}
         small = {"encoder_layers": 2, "global_feature_size": 7, "dropout": 0.1, "context_dropout": 0.1}

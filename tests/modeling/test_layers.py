@@ -84,16 +84,17 @@ def test_attention_without_output_projection(config):
 def test_prepared_keys_serve_all_rows_of_an_image(config):
     """Rows of an image attend to its keys; equal to attention of repeated images."""
     attention = PreparedDotAttention(config, WIDTH, HEADS, scale=2).eval()
-    queries = random(IMAGES * BEAMS, TOKENS, WIDTH)
+    queries = random(IMAGES * BEAMS, WIDTH)
     keys, values = random(IMAGES, REGIONS, 2 * WIDTH, seed=1), random(IMAGES, REGIONS, 2 * WIDTH, seed=2)
     found, weights = attention(queries, keys, values)
     for row in range(IMAGES * BEAMS):
         own = (keys[row // BEAMS], values[row // BEAMS])
-        expected = softmax_attention(attention.q_proj(queries[row]), *own, HEADS, (2 * WIDTH / HEADS) ** -0.5)
-        torch.testing.assert_close(found[row], expected, atol=1e-5, rtol=0)
+        query = attention.q_proj(queries[row : row + 1])
+        expected = softmax_attention(query, *own, HEADS, (2 * WIDTH / HEADS) ** -0.5)
+        torch.testing.assert_close(found[row], expected[0], atol=1e-5, rtol=0)
     if weights is not None:
-        assert weights.shape == (IMAGES * BEAMS, HEADS, TOKENS, REGIONS)
-        torch.testing.assert_close(weights.sum(-1), torch.ones(IMAGES * BEAMS, HEADS, TOKENS))
+        assert weights.shape == (IMAGES * BEAMS, HEADS, REGIONS)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(IMAGES * BEAMS, HEADS))
 
 
 def test_cached_self_attention_equals_parallel(config):

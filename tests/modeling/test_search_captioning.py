@@ -15,7 +15,7 @@ from transformers import (
     TemperatureLogitsWarper,
 )
 
-from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS, only_lowers
+from hf_captioners.modeling.generation_captioning import SEARCH_OPTIONS, only_lower_scores
 from hf_captioners.modeling.search_captioning import (
     BOOKKEEPINGS,
     CaptionBeams,
@@ -298,7 +298,7 @@ def test_images_that_leave_change_nothing(
             if held.read_done()[0]:
                 break
             if leaving and bool((done := held.done_images()).any()):
-                held.let_go(done)
+                held.drop_images(done)
         results.append(held.finish_all())
     whole, left = results
     length = left.parents.shape[1]
@@ -330,7 +330,7 @@ def test_one_least_length_equals_the_two_of_transformers(min_length, new_tokens,
     stock = LogitsProcessorList([other, *limits, other])
     found = with_one_least_length(stock)
     assert [type(one) for one in found] == [type(other), NoEarlyEnd, type(other)]
-    assert only_lowers([one for one in found if one is not other])
+    assert only_lower_scores([one for one in found if one is not other])
     scores = torch.randn(3, WORDS, generator=torch.Generator().manual_seed(0))
     for length in range(1, 10):
         ids = torch.full((3, length), BEGIN)

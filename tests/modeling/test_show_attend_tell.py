@@ -6,15 +6,12 @@ from transformers import AutoModelForImageTextToText, DynamicCache
 
 from hf_captioners.modeling.configuration_show_attend_tell import ShowAttendTellConfig
 from hf_captioners.modeling.layers_recurrent import RecurrentCache
-from hf_captioners.processing.image_processing_captioning import CaptioningImageProcessor
-from hf_captioners.processing.processing_show_attend_tell import ShowAttendTellProcessor
 from tests.comparisons import assert_computed_alike
 
 from .common import CaptionerChecks
-from .common_case import FEATURE_SIZE, IMAGES, REGIONS, TOKENS, CaptionerCase, assert_close
-from .word_parts import VOCABULARY, tiny_word_tokenizer
+from .common_case import FEATURE_SIZE, IMAGES, REGIONS, TOKENS, assert_close
+from .show_attend_tell_case import HARD, ShowAttendTellCase
 
-HARD = {"attention_type": "hard", "location_sampling_probability": 1.0}
 OPTIONS = [
     {"attention_activation": "relu", "visual_gate": "vector", "initial_state_layers": 0, "output_layer": "linear"},
     {"visual_gate": "none", "num_layers": 2, "attention_layers": 3, "output_hidden_layers": 2},
@@ -26,24 +23,6 @@ OPTIONS = [
     {"attention_type": "hard", "location_reward": "token", "location_decoding": "argmax"},
     {"attention_type": "hard", "location_loss_reduction": "batch_sum", "location_sampling_unit": "batch"},
 ]
-
-
-class ShowAttendTellCase(CaptionerCase):
-    """LSTM layer as wide as the word embeddings, so that both can share a matrix."""
-
-    returns_used_cross_attentions = False
-
-    def make_config(self, **fields):
-        sizes = {"vocab_size": VOCABULARY, "embedding_size": 20, "hidden_size": 20, "attention_size": 16}
-        plain = {"doubly_stochastic_weight": 0.0, "dropout": 0.1}
-        return ShowAttendTellConfig(**sizes | plain | fields)
-
-    def make_processor(self):
-        images = CaptioningImageProcessor(size={"height": 32, "width": 32})
-        return ShowAttendTellProcessor(images, tiny_word_tokenizer())
-
-    def make_cache(self):
-        return RecurrentCache()
 
 
 class TestShowAttendTell(ShowAttendTellCase, CaptionerChecks):

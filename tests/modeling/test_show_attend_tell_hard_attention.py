@@ -14,7 +14,7 @@ from .common_forward import MaskChecks, OutputChecks
 from .common_generation import CacheChecks
 from .common_saving import SavingChecks
 from .common_training import LossChecks, TrainingChecks
-from .test_show_attend_tell import HARD, ShowAttendTellCase
+from .show_attend_tell_case import HARD, ShowAttendTellCase
 
 
 class TestHardAttention(
@@ -61,6 +61,15 @@ def test_half_and_half_rule(unit, expected):
         assert (drew.all(1) | ~drew.any(1)).all()
         shares.add(drew[:, 0].float().mean().item())
     assert shares == expected if expected else all(0.3 < share < 0.7 for share in shares)
+
+
+def test_relevance_needs_the_expectation():
+    case, model = TestHardAttention(), hard_model()
+    inputs, sequences = case.inputs("regions"), case.captions(model)
+    assert model.relevance_maps(sequences, **inputs).sum() > 0
+    model.config.location_decoding = "argmax"
+    with pytest.raises(ValueError, match=r"'argmax'` uses single regions: .*location_decoding = \"expectation\""):
+        model.relevance_maps(sequences, **inputs)
 
 
 def test_decoding_rules_of_hard_attention():

@@ -32,8 +32,6 @@ FORMS = [
 class ZodiacAoANetCase(CaptionerCase):
     """Two refining layers."""
 
-    returns_used_cross_attentions = False
-
     def make_config(self, **fields):
         sizes = {"vocab_size": VOCABULARY, "embedding_size": 20, "hidden_size": 20, "num_heads": 2}
         rates = {"dropout": 0.1, "context_dropout": 0.1}

@@ -5,7 +5,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForObjectDetection
 
+from hf_captioners.modeling.modeling_image_transformer import ImageTransformerForConditionalGeneration
+
 from .common_case import disturb
+from .word_parts import VOCABULARY
 
 QUERIES, LABELS = 9, 5
 RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8] * 4, "depths": [1] * 4}
@@ -91,3 +94,40 @@ def make_detector(family: str, **fields: Any) -> Any:
     """Return a small detector with random weights, in which every parameter matters."""
     torch.manual_seed(0)
     return disturb(AutoModelForObjectDetection.from_config(detector_config(family, **fields))).eval()
+
+
+SIDE = 64
+
+
+# Sizes of images in a batch, height and width.
+SIZES = [(SIDE, SIDE), (SIDE, 32), (48, SIDE)]
+
+
+EVEN_SIZES = [(SIDE, SIDE), (SIDE, SIDE), (SIDE, SIDE)]
+
+
+def make_captioner(family, **fields):
+    """Return a captioner whose encoder has relations between boxes, with a small detector."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": VOCABULARY, "embedding_size": 16, "hidden_size": 16, "num_heads": 2, "encoder_layers": 1}
+    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    return ImageTransformerForConditionalGeneration.from_pretrained_parts(
+        make_detector(family), **sizes, **ids, **fields
+    )
+
+
+def sizes_for(family):
+    return EVEN_SIZES if family in SQUARES else [(96, 96), (96, SIDE), (SIDE, 96)] if "deform" in family else SIZES
+
+
+def detector_batch(family):
+    """Return four images with captions of equal length.
+
+    Each process has two: on a CPU, torch 2.15 computes a wrong gradient of a batch norm in evaluation mode for one
+    image whose incoming gradient is stored with channels last, as RT-DETR's is.
+    """
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "pixel_values": torch.randn(4, 3, *sizes_for(family)[0], generator=generator),
+        "labels": torch.randint(4, VOCABULARY, (4, 4), generator=generator),
+    }

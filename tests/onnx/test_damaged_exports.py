@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from hf_captioners.onnx import OnnxCaptioner
 from hf_captioners.onnx.onnx_captioner import TRAVELLING, naming
 from hf_captioners.onnx.onnx_search import DecoderStates, TooLongError
-from tests.robustness.damaged_captioners import GRAPHS, change_json, seal
+from tests.robustness.damaged_captioners import GRAPHS, change_json, growing, seal
 
 IMAGE = np.zeros((20, 30, 3), np.uint8)
 
@@ -274,6 +274,17 @@ def test_tokens_that_the_tokenizer_does_not_know(exported, monkeypatch):
             raise error
 
 
+@pytest.mark.parametrize("part", ["normalizer", "decoder"])
+def test_a_tokenizer_that_makes_a_text_very_long(folder, part):
+    path = folder / "tokenizer.json"
+    path.write_bytes(growing(part)(path.read_bytes()))
+    seal(folder)
+    with pytest.raises(
+        ValueError, match=f"^{re.escape(str(path))} is hostile or damaged: .*`{part}` make a text more"
+    ):
+        OnnxCaptioner(folder)
+
+
 def test_a_thin_image_is_not_made_huge(exported, monkeypatch):
     captioner = OnnxCaptioner(exported)
     monkeypatch.setitem(captioner.facts, "image", captioner.facts["image"] | {"size": {"shortest_edge": 3000}})
@@ -284,19 +295,20 @@ def test_a_thin_image_is_not_made_huge(exported, monkeypatch):
 def test_what_travels_imports_only_what_an_exported_folder_needs(exported):
     """The standard library, four packages, and the files beside it; they are copied as they are.
 
-    Of the library, what finds the installed captioner is imported, where the file is a part of the library.
+    Of the library, what finds the installed captioner and checks tokenizers is imported, where the file is a part of
+    the library.
     """
     from hf_captioners.onnx import onnx_captioner
     from tests.layout import imported_modules
 
     here = {name.removesuffix(".py") for name in TRAVELLING}
-    in_library = (0, "hf_captioners.default_model")
+    in_library = [(0, "hf_captioners.default_model"), (0, "hf_captioners.tokenizer_file")]
     allowed = {"numpy", "PIL", "tokenizers", "onnxruntime", *here, *sys.stdlib_module_names}
     package = Path(onnx_captioner.__file__).parent
     for name in TRAVELLING:
         content = (exported / name).read_text()
         assert content == (package / name).read_text()
-        imported = [one for one in imported_modules(exported / name) if (name, *one) != (TRAVELLING[0], *in_library)]
+        imported = [one for one in imported_modules(exported / name) if name != TRAVELLING[0] or one not in in_library]
         for level, module in imported:
             assert module in here if level else module.split(".")[0] in allowed, (name, module)
     assert json.loads((exported / "captioner.json").read_text())["positions"] == 40

@@ -183,7 +183,7 @@ def compare_program_steps(case: Case) -> None:
     case.close("init_memory", states[-1].memory)
     contexts: list = []
     layer = model.model.decoder.layers[-1]
-    layer.register_forward_hook(lambda module, args, output: contexts.append(output[1][:, 0]))
+    layer.register_forward_hook(lambda module, args, output: contexts.append(output[2][:, 0]))
     memories, logprobs = [], []
     for step in range(inputs["labels"].shape[1]):
         out = model(

@@ -88,7 +88,8 @@ class ReviewPage:
         return self.browser.find_element(By.ID, name)
 
     def text(self, name):
-        return self.browser.execute_script("return document.getElementById(arguments[0]).textContent", name)
+        script = "return document.getElementById(arguments[0])?.textContent ?? ''"  # none while the page loads
+        return self.browser.execute_script(script, name)
 
     @property
     def captions(self):
@@ -101,7 +102,7 @@ class ReviewPage:
 
     @property
     def is_error(self):
-        return self.browser.execute_script("return document.getElementById('message').className === 'error'")
+        return self.browser.execute_script("return document.getElementById('message')?.className === 'error'")
 
     @property
     def is_there(self):
@@ -111,20 +112,29 @@ class ReviewPage:
     @property
     def is_shown(self):
         """Whether an image is shown, not another page or the overview."""
-        return self.is_there and not self.browser.execute_script("return document.getElementById('one').hidden")
+        script = "return document.getElementById('one')?.hidden === false"
+        return self.is_there and self.browser.execute_script(script)
 
     @property
     def is_asking(self):
-        return self.browser.execute_script("return document.getElementById('ask').open")
+        return self.browser.execute_script("return document.getElementById('ask')?.open === true")
 
     @property
     def is_wide(self):
         return self.browser.execute_script(TOO_WIDE)
 
+    @property
+    def is_covered(self):
+        """Whether another part of the page, such as the buttons, covers the field with the keyboard."""
+        script = """const field = document.activeElement, box = field.getBoundingClientRect();
+        return field.tagName === 'TEXTAREA' && document.elementFromPoint(box.left + 4, box.bottom - 4) !== field"""
+        return self.browser.execute_script(script)
+
     def wait_shown(self, number=None):
         """Wait until an image is shown, and the keyboard is in its first field."""
-        script = """const at = document.getElementById('place').textContent.startsWith(`Image ${arguments[0]} `);
-        return (at || arguments[0] === null) && document.activeElement.tagName === 'TEXTAREA'"""
+        script = """const place = document.getElementById('place')?.textContent ?? "";
+        const at = place.startsWith(arguments[0] === null ? "Image " : `Image ${arguments[0]} `);
+        return at && document.activeElement?.tagName === 'TEXTAREA'"""
         wait_for(lambda: self.browser.execute_script(script, None if number is None else number + 1))
 
     def press(self, *keys):

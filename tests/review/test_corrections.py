@@ -65,6 +65,17 @@ def test_kept_captions_go_to_the_text_file_of_a_captioner_and_to_no_other(folder
     assert "c.txt" in str(refused.value) and "a.txt" not in str(refused.value)
 
 
+def test_a_text_file_of_two_images_is_that_of_the_first(folder):
+    """Of `a.bmp` and `a.png`, as for a captioner; the captions of both are in the table."""
+    Image.new("RGB", (8, 8)).save(folder / "a.bmp")
+    corrections = opened(folder)
+    assert corrections.table.names[:2] == ["a.bmp", "a.png"] and corrections.text_files.count() == 2
+    assert corrections.keep(0, ["the first"]) == ""
+    assert corrections.keep(1, ["the second"]) == "Its text file is that of another image, and stays as it is."
+    assert (folder / "a.txt").read_text() == "the first\n"
+    assert corrections.table.rows() == {"a.bmp": ["the first"], "a.png": ["the second"]}
+
+
 def test_text_files_stay_with_no_sidecars(folder):
     corrections = opened(folder, text_files=False)
     assert corrections.keep(0, WORDS) == "" and (folder / "a.txt").read_text() == "generated a\n"

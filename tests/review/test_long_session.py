@@ -95,6 +95,7 @@ class Session:
         if is_killed:
             captions = captions[:1]  # stored as a whole or not at all
         page.type(*captions)
+        assert not page.is_covered
         if is_killed:
             return self.kill(number, captions)
         action = self.random.choice(["keep", "keep", "keep and undo", "reject", *LEAVE])

@@ -105,7 +105,7 @@ def test_images_are_kept_rejected_found_and_brought_back_by_keyboard(table, addr
         page.type("ein Hund", "كلب يجري", "一只狗在海滩上奔跑。")
         page.press(Keys.ENTER)
         wait_for(lambda: page.part("ask").get_property("open"))
-        assert "in text files: 1." in page.text("question")
+        assert "in 1 text file(s)." in page.text("question")
         page.press(Keys.ENTER)
         page.wait_shown(1)
         kept = ["ein Hund", "كلب يجري", "一只狗在海滩上奔跑。"]

@@ -7,7 +7,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from hf_captioners.cli import main
-from hf_captioners.review.endpoints import MOST_BYTES
+from hf_captioners.review.endpoints import MAX_BYTES
 from hf_captioners.review.server import review_app, serve
 from hf_captioners.review.table import ReviewTable
 
@@ -104,7 +104,7 @@ def test_a_damaged_request_is_told_and_writes_nothing(client, folder, body):
 
 
 def test_a_request_that_is_too_large_is_refused(client):
-    answer = client.post(f"/{TOKEN}/captions/0", content=b" " * (MOST_BYTES + 1), headers=ORIGIN)
+    answer = client.post(f"/{TOKEN}/captions/0", content=b" " * (MAX_BYTES + 1), headers=ORIGIN)
     assert answer.status_code == 413
 
 

@@ -16,13 +16,15 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.provenance import write_results
+from benchmarks.provenance import add_run_record, run_records, write_results
 
-from .attacks import ATTACKS
+from .attacks import APART, ATTACKS
 from .material import Material, load_libraries
 from .outcomes import FAILED, REFUSED, RESULT, Outcome
+from .watched_files import canaries_work
 
 STATE = "attacks.jsonl"
+CALLS = "calls.txt"  # their number, more than one if a run was interrupted
 
 
 def planned(seeds: list[int], count: int, classes: list[str]) -> Iterator[tuple[str, int, int]]:
@@ -41,6 +43,11 @@ def read_done(path: Path) -> dict[str, Outcome]:
     path.write_bytes(b"".join(line + b"\n" for line in lines[:-1]))
     records = [json.loads(line) for line in lines[:-1]]
     return {record.pop("key"): Outcome(**record) for record in records}
+
+
+def calls_of(folder: Path) -> int:
+    """Return the number of calls that have run attacks in a folder."""
+    return int((folder / CALLS).read_text()) if (folder / CALLS).exists() else 0
 
 
 def special_files(folder: str, names: list[str]) -> list[str]:
@@ -62,6 +69,8 @@ def run_attacks(
         return True
     load_libraries()
     material = Material(folder / "material")
+    add_run_record(folder)
+    (folder / CALLS).write_text(f"{calls_of(folder) + 1}")
     for name in dict.fromkeys(name for name, _, _ in left):
         ATTACKS[name].prepare(material)
     with open(folder / STATE, "a", encoding="utf-8") as state:
@@ -97,6 +106,8 @@ def summary(done: dict[str, Outcome], seeds: list[int], count: int, classes: lis
             "refused": kinds[REFUSED],
             "failed": kinds[FAILED],
             "seconds": max((outcome.seconds for outcome in found), default=0.0),
+            "opens": sum(outcome.opens for outcome in found),
+            "outside": sum(outcome.outside for outcome in found),
             "megabytes": round(max((outcome.memory for outcome in found), default=0) / 2**20),
         }
     return rows
@@ -104,7 +115,7 @@ def summary(done: dict[str, Outcome], seeds: list[int], count: int, classes: lis
 
 def table(rows: dict[str, dict[str, float]]) -> str:
     """Return the summary as a table."""
-    heads = ("class", "tried", "read", "refused", "failed", "CPU seconds", "MB")
+    heads = ("class", "tried", "read", "refused", "failed", "CPU seconds", "opens", "outside", "MB")
     lines = [heads, *((name, *(f"{value:,}" for value in row.values())) for name, row in rows.items())]
     widths = [max(len(str(line[column])) for line in lines) for column in range(len(heads))]
     return "\n".join(
@@ -121,17 +132,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, nargs="+", default=[1])
     parser.add_argument("--count", type=int, default=100, help="images for each seed; other classes in proportion")
-    parser.add_argument("--only", nargs="+", choices=ATTACKS, default=list(ATTACKS), metavar="CLASS")
+    parser.add_argument("--only", nargs="+", choices=ATTACKS, metavar="CLASS")
+    parser.add_argument("--apart", action="store_true", help="the classes that take minutes or need extras, alone")
     parser.add_argument("--folder", type=Path, default=Path("attack"))
     parser.add_argument("--minutes", type=float, default=math.inf, help="stop after this time; a later call resumes")
     parser.add_argument("--again", action="store_true", help="repeat the attacks that have failed")
     parser.add_argument("--results", type=Path, help="JSON file to write the table to")
     args = parser.parse_args()
-    complete = run_attacks(args.seed, args.count, args.only, args.folder, args.minutes, args.again)
-    rows = summary(read_done(args.folder / STATE), args.seed, args.count, args.only)
+    classes = args.only or [name for name in ATTACKS if (name in APART) == args.apart]
+    complete = run_attacks(args.seed, args.count, classes, args.folder, args.minutes, args.again)
+    rows = summary(read_done(args.folder / STATE), args.seed, args.count, classes)
     print(table(rows))
     if args.results:
-        write_results(args.results, {"seeds": args.seed, "count": args.count, "classes": rows})
+        canaries = canaries_work(args.folder.absolute() / "attack")
+        figures = {"seeds": args.seed, "count": args.count, "calls": calls_of(args.folder)}
+        figures |= {"canaries_note_reads": canaries, "classes": rows}
+        write_results(args.results, figures, run_records(args.folder), measured_here=False)
     return 3 if not complete else int(any(row["failed"] for row in rows.values()))
 
 

@@ -19,6 +19,7 @@ from .mutators import mutated
 
 LARGE = 2**28  # bytes of a value that compresses to some kilobytes
 READ = 12  # images of a file
+REPEATS = {"repeated": 20, "repeated captions": 100}  # row groups of files that expand
 
 
 def write_containers(material: Any) -> dict[str, bytes]:
@@ -32,18 +33,21 @@ def write_containers(material: Any) -> dict[str, bytes]:
         "structs": {"image": [{"bytes": image, "path": "x.png"}] * 6},
         "one large": {"image": [image, zeros, image]},
         "many large": {"image": [image] + [zeros] * 5},
-        "repeated": {"image": [image + bytes(2**22)] * 1000},
+        "repeated": {"image": [image + bytes(2**22)] * 50},
         "million rows": {"image": [image] * 10**6},
         "without values": {"image": pyarrow.array([None] * 10**6, pyarrow.binary())},
         "captions": {"file_name": ["a.png", "b.png"], "caption": ["a dog", "a cat"]},
         "large captions": {"file_name": ["a.png", "b.png"], "caption": ["a dog", "x " * 2**26]},
-        "repeated captions": {"file_name": ["a.png"] * 5000, "caption": ["x " * 2**20] * 5000},
+        "repeated captions": {"file_name": ["a.png"] * 50, "caption": ["x " * 2**20] * 50},
     }
     files = {}
     for name, columns in tables.items():
         stream = io.BytesIO()
         table = pyarrow.table(columns)
-        pyarrow.parquet.write_table(table, stream, compression="zstd", dictionary_pagesize_limit=2**30)
+        options: dict[str, Any] = {"compression": "zstd", "dictionary_pagesize_limit": 2**30}
+        with pyarrow.parquet.ParquetWriter(stream, table.schema, **options) as writer:
+            for _ in range(REPEATS.get(name, 1)):  # a part at a time: whole tables would take 10 GB here
+                writer.write_table(table)
         files[name] = stream.getvalue()
     material.kept["compressed streams"] = compressed_streams(image)
     return material.kept.setdefault("containers", files)

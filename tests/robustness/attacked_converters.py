@@ -16,7 +16,7 @@ from typing import Any
 
 from hf_captioners.cli import main
 from hf_captioners.hub.convert.converting import list_converters
-from tests.hub.test_convert import FOLDERS, family_of
+from tests.hub.released_folders import FOLDERS, family_of
 from tests.parity.figures import Figures
 
 from .attacked_pickles import bomb, harmful_pickle, text_argument

@@ -16,9 +16,11 @@ from .attacked_folders import attack_folder_of_a_stranger, prepare_folders
 from .attacked_images import attack_image, whole_images
 from .attacked_names import attack_edited_data, attack_names, attack_with_two_writers
 from .attacked_pickles import attack_pickle, whole_pickles
+from .attacked_space import attack_space, prepare_space
 from .attacked_tables import attack_table, whole_tables
 from .isolated import attempt_in_child
 from .killed_jobs import JOBS, Job, kill_and_resume
+from .killed_workers import kill_workers_of_ray, kill_workers_of_shards, prepare_ray, prepare_shards
 from .outcomes import Outcome
 
 
@@ -58,8 +60,13 @@ ATTACKS: Mapping[str, AttackClass] = {
     "names of images": AttackClass(partial(attempt_in_child, attack_names), 0.6, prepare_folders),
     "two writers": AttackClass(partial(attempt_in_child, attack_with_two_writers), 0.4, prepare_folders),
     "edited data": AttackClass(partial(attempt_in_child, attack_edited_data), 0.6, prepare_folders),
-    **{
-        f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills if job.kills < 10 else 0.01, job.prepare)
-        for name, job in JOBS.items()
-    },
+    "uploads to the page of a Space": AttackClass(partial(attempt_in_child, attack_space), 0.6, prepare_space),
+    "killed workers: caption --shard": AttackClass(kill_workers_of_shards, 0.012, prepare_shards),
+    "killed workers: caption --engine ray": AttackClass(kill_workers_of_ray, 0.012, prepare_ray),
+    **{f"kills: {name}": AttackClass(_killed(job), 0.12 / job.kills, job.prepare) for name, job in JOBS.items()},
 }
+# Classes that take minutes or need packages of their own; they are run by themselves.
+APART = [
+    *("uploads to the page of a Space", "killed workers: caption --shard", "killed workers: caption --engine ray"),
+    *(f"kills: {name}" for name, job in JOBS.items() if job.kills >= 10),
+]

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,11 +118,14 @@ def _outcome(said: bytes, status: int, seconds: float, memory: int, folder: Path
         found["reason"] = f"the process ended with {reason} after {seconds:.1f} CPU seconds: {printed}"
     if found["kind"] != FAILED and (excess := judge_limits(seconds, memory, found["decoded"])):
         found |= {"kind": FAILED, "reason": f"{excess}; {found['reason']}"}
+    outside = found.get("outside", 0)
     if disturbed := disturbed_canary(folder):
+        outside += 1
         found |= {"kind": FAILED, "reason": f"{disturbed}; {found['reason']}"}
     if (folder / MARKER).exists():
         found |= {"kind": FAILED, "reason": f"the file was executed; {found['reason']}"}
-    return Outcome(found["kind"], found["what"], found["reason"], round(seconds, 3), memory)
+    opens = {"opens": found.get("opens", 0), "outside": outside}
+    return Outcome(found["kind"], found["what"], found["reason"], round(seconds, 3), memory, **opens)
 
 
 def _run_child(attack: Attack, material: Any, seed: str, folder: Path, writing: int) -> None:
@@ -141,12 +145,17 @@ def _run_child(attack: Attack, material: Any, seed: str, folder: Path, writing: 
     resource.setrlimit(resource.RLIMIT_AS, (mapped + ADDRESS_SPACE,) * 2)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     seen: list[str] = []
+    files: Counter[str] = Counter()
     _watch(seen, folder)
+    outside = os.open(folder.parent / f"{folder.name}.outside", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
     attempt = Attempt("preparation", lambda: None, ())
     try:
         attempt = attack(material, random.Random(seed), folder)
         os.write(writing, json.dumps(attempt.what).encode() + b"\n")  # all that is known if the process dies
-        watch_opens(seen.append, folder, material.root)
+        # Processes that the attack forks write into the same file.
+        files = watch_opens(
+            lambda line: os.write(outside, line.encode("utf-8", "replace") + b"\n"), folder, material.root
+        )
         attempt.run()
         kind, reason = RESULT, ""
     except BaseException as error:
@@ -160,9 +169,11 @@ def _run_child(attack: Attack, material: Any, seed: str, folder: Path, writing: 
     if record.exists():
         seen.append(f"the program {record.read_text().split()}")
         record.unlink()
-    if seen:
+    opened = os.pread(outside, 2**20, 0).decode("utf-8", "replace").splitlines()
+    if seen := [*seen, *opened]:
         kind, reason = FAILED, f"it started {seen[0]}; {reason}"
     told = {"kind": kind, "what": attempt.what, "reason": reason, "decoded": attempt.decoded}
+    told |= {"opens": files["looked at"], "outside": len(opened)}
     os.write(writing, (b"\n" if attempt.what == "preparation" else b"") + json.dumps(told).encode())
     os._exit(0)
 

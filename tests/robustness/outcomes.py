@@ -39,6 +39,8 @@ class Outcome:
         seconds: CPU time.
         memory: bytes above what the process held before.
         attempts: how many attacks this is: a job that is killed three times counts as three.
+        opens: how many opens and changes of files were looked at; 0 where they were not counted.
+        outside: how many of them were outside of what was given, and whether a canary was disturbed.
     """
 
     kind: str
@@ -47,6 +49,8 @@ class Outcome:
     seconds: float = 0.0
     memory: int = 0
     attempts: int = 1
+    opens: int = 0
+    outside: int = 0
 
 
 def judge(error: BaseException, names: tuple[str, ...]) -> tuple[str, str]:

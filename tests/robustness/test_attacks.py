@@ -4,15 +4,19 @@ import collections
 import contextlib
 import gc
 import os
+import pickle
 import random
 import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
+import PIL.Image
 import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
+from hf_captioners.hub import serving
 from tests.variants import slow_unless
 
 from .attack import STATE, planned, read_done, run_attacks, summary, table
@@ -26,7 +30,7 @@ from .outcomes import FAILED, REFUSED, RESULT
 from .watched_files import CANARIES, canaries_work
 from .watched_files import SECRET as CANARY
 
-FEW = {name: 9 for name in ATTACKS if not name.startswith("kills")}
+FEW = {name: 9 for name in ATTACKS if not name.startswith("kill")}
 KILLED = (
     "kills: caption",
     "kills: extract-features",
@@ -34,6 +38,7 @@ KILLED = (
     "kills: load_captions",
     "kills: download-images",
     "kills: caption --backend onnx",
+    "killed workers: caption --shard",
 )
 
 
@@ -42,15 +47,22 @@ def material(tmp_path_factory):
     return Material(tmp_path_factory.mktemp("attacks") / "material")
 
 
+def prepare(name, material, request):
+    """Prepare the attacks of a class, with the exported captioner of all tests."""
+    if name == "uploads to the page of a Space":
+        pytest.importorskip("gradio", reason="its page needs the extra `space`")
+    if name == "exported captioners":
+        material.kept["exported"] = request.getfixturevalue("exported")
+    ATTACKS[name].prepare(material)
+
+
 @pytest.mark.parametrize("name", FEW)
 def test_attacks(name, material, tmp_path, request):
     """Seeds differ from those of the long form. At least one file is refused, so the attacks reach the library.
 
     Odd names and several writers are no faults: all of their results must be right.
     """
-    if name == "exported captioners":
-        material.kept["exported"] = request.getfixturevalue("exported")
-    ATTACKS[name].prepare(material)
+    prepare(name, material, request)
     kinds = collections.Counter()
     for number in range(FEW[name]):
         folder = tmp_path / str(number)
@@ -61,8 +73,49 @@ def test_attacks(name, material, tmp_path, request):
     assert kinds[RESULT if name in ("names of images", "two writers") else REFUSED], kinds
 
 
+def unguarded_page(name, template=serving._template):
+    """Return a template; the page of a Space reads uploads as Gradio does."""
+    return template(name).replace('type="filepath"', 'type="pil"').replace("image.preprocess = uploaded_file\n", "")
+
+
+def any_class(unpickler, module, name):
+    """Return the class or function of a name in a pickle, as `pickle.load` does."""
+    return pickle.Unpickler.find_class(unpickler, module, name)
+
+
 # The library as it was, or without one of its guards, and the class of attacks that finds it within some attempts.
 PLANTED = {
+    "images of all formats of Pillow": ("images", {"processing.image_reading.open_image": PIL.Image.open}),
+    "captions that are no text": (
+        "tables",
+        {"metrics.caption_files._captions": lambda row, *_: [row.get("captions", row.get("caption"))]},
+    ),
+    "arrays as numpy reads them": (
+        "feature files",
+        {"features.formats.folder.read_array": lambda path, *_: np.load(path)},
+    ),
+    "pickles with any class": ("pickles and torch files", {"hub.safe_unpickling.SafeUnpickler.find_class": any_class}),
+    "checkpoints with any class": (
+        "pickles inside whole checkpoints",
+        {"hub.safe_unpickling.SafeUnpickler.find_class": any_class},
+    ),
+    "containers that expand": (
+        "Parquet and Arrow files",
+        {
+            "captioning.containers.EXPANDED_FLOOR": 2**50,
+            "captioning.containers.require_no_compression": lambda _: None,
+        },
+    ),
+    "cards with any text": (
+        "checkpoints, configurations, cards",
+        {"hub.cards.inert_text": lambda text, links=False: str(text)},
+    ),
+    "faults of exports without a name": (
+        "exported captioners",
+        {"onnx.onnx_captioner.naming": lambda *_: contextlib.nullcontext()},
+    ),
+    "downloads of any content": ("downloads", {"data.image_download.why_undecodable": lambda _: None}),
+    "uploads as Gradio reads them": ("uploads to the page of a Space", {"hub.serving._template": unguarded_page}),
     "writes through links": (
         "links and special files",
         {"output_files.require_safe_target": lambda *_, **__: None, "output_files.NO_FOLLOW": 0},
@@ -74,26 +127,32 @@ PLANTED = {
         "two writers",
         {
             "review.table.only_writer_of": lambda *_: contextlib.nullcontext(),
-            "output_files._state_of": lambda path: (1,) if path.exists() else None,
+            "output_files._state_of": lambda path: slow_state(path),
         },
     ),
     "changed data": ("edited data", {"training.data_record.changes_between": lambda *_: []}),
 }
-MOST_ATTEMPTS = 60
+MAX_ATTEMPTS = 60
 
 
-@pytest.mark.parametrize("fault", PLANTED)
-def test_a_planted_fault_is_found(fault, material, tmp_path, monkeypatch):
+def slow_state(path):
+    """The same state for all files; the pause before a table is replaced lets other writers come between."""
+    time.sleep(0.01)
+    return (1,) if path.exists() else None
+
+
+@pytest.mark.parametrize("fault", slow_unless(lambda fault: fault != "containers that expand", PLANTED))
+def test_a_planted_fault_is_found(fault, material, tmp_path, monkeypatch, request):
     name, changes = PLANTED[fault]
-    ATTACKS[name].prepare(material)
+    prepare(name, material, request)
     for place, value in changes.items():
         monkeypatch.setattr(f"hf_captioners.{place}", value)
-    for number in range(MOST_ATTEMPTS):
+    for number in range(MAX_ATTEMPTS):
         folder = tmp_path / str(number) / "attack"
         folder.mkdir(parents=True)
         if ATTACKS[name].run(material, f"planted/{fault}/{number}", folder).kind == FAILED:
             return
-    raise AssertionError(f"{MOST_ATTEMPTS} attacks did not find it")
+    raise AssertionError(f"{MAX_ATTEMPTS} attacks did not find it")
 
 
 def test_the_folder_may_be_relative(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -83,13 +84,16 @@ def canaries_work(folder: Path) -> bool:
     return found
 
 
-def watch_opens(note: Callable[[str], Any], folder: Path, *given: Path) -> None:
+def watch_opens(note: Callable[[str], Any], folder: Path, *given: Path) -> Counter[str]:
     """Note files outside of the folder of an attack that this process changes, and those that it should not read.
 
     Args:
         note: is called with a line for each.
         folder: the folder of the attack, which may be written to.
         *given: further files that may be read.
+
+    Returns:
+        The number of opens and changes of files that were looked at in this process, under `looked at`; it grows.
     """
     sys.dont_write_bytecode = True  # Python's compiled files, beside the sources
     tempfile.tempdir = str(folder.parent / "temporary")
@@ -109,8 +113,11 @@ def watch_opens(note: Callable[[str], Any], folder: Path, *given: Path) -> None:
             text = os.path.join(f"/proc/self/fd/{descriptor}", text)
         return os.path.join(os.path.realpath(os.path.dirname(text) or "."), os.path.basename(text))
 
+    seen: Counter[str] = Counter()
+
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[0], (str, bytes, os.PathLike)):
+            seen["looked at"] += 1
             path, mode, flags = arguments
             writes = (
                 bool(flags & WRITING) if isinstance(flags, int) else any(letter in (mode or "") for letter in "wax+")
@@ -121,6 +128,7 @@ def watch_opens(note: Callable[[str], Any], folder: Path, *given: Path) -> None:
             elif not writes and not inside(real, readable):
                 note(f"an open of {real}")
         elif event in CHANGES:
+            seen["looked at"] += 1
             for place, descriptor in CHANGES[event]:
                 if isinstance(arguments[place], int):  # a descriptor, whose open was seen
                     continue
@@ -129,3 +137,4 @@ def watch_opens(note: Callable[[str], Any], folder: Path, *given: Path) -> None:
                     note(f"{event} of {real}")
 
     sys.addaudithook(hook)
+    return seen

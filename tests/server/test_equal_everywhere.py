@@ -18,8 +18,8 @@ from hf_captioners.captioning.image_list import find_images
 from hf_captioners.cli import main
 from tests.captioning.awkward_images import write_awkward_images
 
+from .client import ask
 from .conftest import served
-from .test_server import ask
 
 HANDLER = Path(__file__).parents[2] / "hub_cards" / "endpoint_handler.py"
 OPTIONS = {"num_beams": 2, "max_new_tokens": 10}

@@ -1,8 +1,6 @@
 """The server: captions in batches, requests that are refused, and clients that misbehave."""
 
 import gzip
-import http.client
-import json
 import os
 import re
 import resource
@@ -21,21 +19,10 @@ from hf_captioners.captioning.image_list import find_images
 from hf_captioners.server.application import Limits, host_name
 from tests.captioning.awkward_images import bomb
 
+from .client import PNG, ask
 from .conftest import served
 
 ROOT = Path(__file__).parents[2]
-PNG = {"Content-Type": "image/png"}
-
-
-def ask(port, body=b"", headers=PNG, method="POST", path="/caption"):
-    """Send a request; return status, answer and headers."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    try:
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read()), dict(answer.headers)
-    finally:
-        connection.close()
 
 
 @pytest.fixture(scope="module")

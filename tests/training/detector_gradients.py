@@ -13,9 +13,7 @@ from safetensors.torch import save_file
 from torch.nn.parallel import DistributedDataParallel
 
 sys.path.append(str(Path(__file__).parents[2]))
-from tests.modeling.test_detectors import make_captioner  # noqa: E402
-from tests.modeling.tiny_detectors import FAMILIES  # noqa: E402
-from tests.training.test_processes import detector_batch  # noqa: E402
+from tests.modeling.tiny_detectors import FAMILIES, detector_batch, make_captioner  # noqa: E402
 
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()

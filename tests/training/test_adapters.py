@@ -16,7 +16,7 @@ from hf_captioners.training.adapters import describe_adapter
 from hf_captioners.training.starting import ModelArguments, start_captioner
 
 from .scst_settings import log_of, scst_trainer, share_of_o
-from .test_foreign_captioners import SIDE, tiny_blip, tiny_git, tiny_ved
+from .tiny_captioners import SIDE, tiny_blip, tiny_git, tiny_ved
 
 FOREIGN = {"vision-encoder-decoder": tiny_ved, "blip": tiny_blip, "git": tiny_git}
 SLOW, VED = pytest.mark.slow, "vision-encoder-decoder"

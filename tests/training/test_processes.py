@@ -10,25 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.modeling.test_detectors import make_captioner as captioner_with_detector
-from tests.modeling.test_detectors import sizes_for
-from tests.modeling.tiny_detectors import FAMILIES
-from tests.modeling.word_parts import VOCABULARY
+from tests.modeling.tiny_detectors import FAMILIES, detector_batch
+from tests.modeling.tiny_detectors import make_captioner as captioner_with_detector
 
 HERE = Path(__file__).parent
-
-
-def detector_batch(family):
-    """Return four images with captions of equal length.
-
-    Each process has two: on a CPU, torch 2.15 computes a wrong gradient of a batch norm in evaluation mode for one
-    image whose incoming gradient is stored with channels last, as RT-DETR's is.
-    """
-    generator = torch.Generator().manual_seed(0)
-    return {
-        "pixel_values": torch.randn(4, 3, *sizes_for(family)[0], generator=generator),
-        "labels": torch.randint(4, VOCABULARY, (4, 4), generator=generator),
-    }
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 from tokenizers import ByteLevelBPETokenizer
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 from hf_captioners import work_progress
 from hf_captioners.training import CaptioningTrainer, CaptioningTrainingArguments
-from hf_captioners.training.progress import TimeEstimate, describe_run, narrate, readable
+from hf_captioners.training.progress import TimeEstimate, describe_run, log_progress, readable
 from hf_captioners.training.rewards.weighted_sum import checked
 from hf_captioners.training.starting import ModelArguments, require_own_tokenizer
 from hf_captioners.work_progress import duration
@@ -28,7 +29,7 @@ def test_a_run_says_what_it_will_do_and_what_it_reaches(make_captioner, processo
         eval_dataset=scenes["validation"],
         processing_class=processor,
     )
-    narrate(trainer, lines.append, ModelArguments(language_model="my_gpt2", vision_model="my_vit").description)
+    log_progress(trainer, lines.append, ModelArguments(language_model="my_gpt2", vision_model="my_vit").description)
     said = "\n".join(lines)
     assert "from my_gpt2 and my_vit; everything else is new" in said
     assert "Training on 12 images with 60 captions; evaluated on 6 images." in said
@@ -59,10 +60,40 @@ def test_a_line_a_minute_where_there_is_no_terminal(make_captioner, processor, s
     )
     trainer = CaptioningTrainer(make_captioner(), arguments, processing_class=processor, train_dataset=scenes["train"])
     capsys.readouterr()
-    narrate(trainer, lines.append, "x")
+    log_progress(trainer, lines.append, "x")
     trainer.train()
     assert sum(line.startswith("training: ") and " of 12 steps after " in line for line in lines) in range(2, 6)
     assert " of 12 steps" in "".join(lines) and "/12 [" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_progress_of_steps_evaluations_and_features_where_warnings_are_silenced(
+    make_captioner, processor, scenes, tmp_path, monkeypatch, capsys, is_hidden
+):
+    """As in commands: transformers then hides the progress of what does not ask for it."""
+    lines, seconds = [], itertools.count(0, 40)
+    monkeypatch.setattr(work_progress, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        settings = {"use_cpu": True, "generation_num_beams": 1, "generation_max_new_tokens": 4}
+        settings |= {"disable_tqdm": True} if is_hidden else {}
+        settings |= {"feature_cache_dir": str(tmp_path / "features"), "per_device_eval_batch_size": 2}
+        arguments = CaptioningTrainingArguments(
+            str(tmp_path / "run"), per_device_train_batch_size=5, num_train_epochs=1, **settings
+        )
+        rows = {"train_dataset": scenes["train"], "eval_dataset": scenes["validation"]}
+        trainer = CaptioningTrainer(make_captioner(), arguments, processing_class=processor, **rows)
+        capsys.readouterr()
+        log_progress(trainer, lines.append, "x")
+        trainer.train()
+    finally:
+        logging.set_verbosity(verbosity)
+    said = capsys.readouterr().err
+    assert any(" of 12 steps after " in line for line in lines) != is_hidden
+    assert ("evaluation: captions: 4 of 6 images after 80 s, about 40 s left" in said) != is_hidden
+    assert ("evaluation: loss: " in said) != is_hidden
+    assert "image features: 12 of 12 images after " in said or is_hidden
 
 
 def test_times_and_entries_are_readable():

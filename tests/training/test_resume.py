@@ -1,5 +1,6 @@
 """A killed run resumes exactly."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ from accelerate import skip_first_batches
 from accelerate.data_loader import BatchSamplerShard, DataLoaderShard
 from torch.utils.data import BatchSampler
 from transformers import TrainerCallback
+from transformers.trainer_utils import rotate_checkpoints
 
 from hf_captioners.training import evaluation_loop, last_complete_checkpoint
+from hf_captioners.training.resume import remove_surplus_checkpoints
 from tests.comparisons import assert_trained_alike
 from tests.variants import slow_unless
 
@@ -94,6 +97,51 @@ def test_a_run_that_had_stopped_stays_stopped(make_trainer, make_captioner, monk
     trainer = make_trainer(make_captioner(), **(fields | {"early_stopping_patience": 3, "num_train_epochs": 5}))
     trainer.train(resume_from_checkpoint=last_complete_checkpoint(trainer.args.output_dir))
     assert trainer.state.best_metric == 0.9, "with more patience it continues"
+
+
+@pytest.mark.parametrize(
+    ("last", "best", "limit", "left"),
+    [
+        (4, None, None, [1, 2, 3, 4, 5]),
+        (4, None, 2, [3, 4, 5]),
+        (4, 1, 2, [1, 4, 5]),
+        (4, 1, 3, [1, 3, 4, 5]),
+        (4, 2, 1, [2, 5]),
+        (5, 5, 1, [5]),
+        (5, None, 9, [1, 2, 3, 4, 5]),
+    ],
+)
+def test_checkpoints_that_are_left_at_the_end(tmp_path, last, best, limit, left):
+    """Checkpoints of later steps stay, and those of another run."""
+    for run in ("run", "other"):
+        for step in range(1, 6):
+            (tmp_path / run / f"checkpoint-{step}").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoint-x").mkdir()
+    best = best and f"moved/checkpoint-{best}"
+    remove_surplus_checkpoints(tmp_path / "run", str(tmp_path / "other" / f"checkpoint-{last}"), best, limit)
+    assert len(list(tmp_path.glob("*/checkpoint-?"))) == 11
+    remove_surplus_checkpoints(tmp_path / "run", f"{tmp_path}/run/checkpoint-{last}", best, limit)
+    assert sorted(tmp_path.glob("run/checkpoint-[0-9]")) == [tmp_path / "run" / f"checkpoint-{step}" for step in left]
+    assert len(list(tmp_path.glob("other/*"))) == 5 and (tmp_path / "run" / "checkpoint-x").exists()
+
+
+def test_the_limit_of_checkpoints_holds_after_a_kill_between_the_last_save_and_its_end(make_trainer, monkeypatch):
+    fields = {"num_train_epochs": 3, "save_total_limit": 2, "early_stopping_patience": None}
+    fields |= {"load_best_model_at_end": False}
+
+    def kill(output_dir, **_):
+        if "checkpoint-6" in os.listdir(output_dir):
+            raise KeyboardInterrupt
+        return rotate_checkpoints(output_dir=output_dir, **_)
+
+    monkeypatch.setattr("transformers.trainer.rotate_checkpoints", kill)
+    trainer = make_trainer(**fields)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    output = Path(trainer.args.output_dir)
+    assert len(list(output.glob("checkpoint-*"))) == 3
+    make_trainer(**fields).train(resume_from_checkpoint=True)
+    assert sorted(path.name for path in output.glob("checkpoint-*")) == ["checkpoint-4", "checkpoint-6"]
 
 
 def test_a_checkpoint_of_adapters_is_complete_too(tmp_path):

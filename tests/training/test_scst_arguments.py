@@ -24,7 +24,7 @@ def test_cross_entropy_has_its_own_settings(tmp_path):
     assert (before.learning_rate, before.per_device_train_batch_size) == (1e-4, 25)
     assert (before.num_train_epochs, before.early_stopping_patience) == (100, 3)
     assert before.output_dir == str(tmp_path / "cross_entropy")
-    assert before.feature_cache_dir == str(tmp_path / "features")
+    assert before.feature_cache_dir is None and before.own_features == tmp_path / "features" == arguments.own_features
     assert (arguments.learning_rate, arguments.early_stopping_patience) == (1e-5, 9)
     assert arguments.output_dir == str(tmp_path)
 

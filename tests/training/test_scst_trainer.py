@@ -13,7 +13,7 @@ from hf_captioners.training.scst.loss import chosen_logprobs
 from hf_captioners.training.scst.sampling import CaptionSamples, CaptionSampling
 
 from .scst_settings import log_of, scst_trainer, share_of_o
-from .test_foreign_captioners import SIDE, tiny_blip, tiny_git, tiny_ved
+from .tiny_captioners import SIDE, tiny_blip, tiny_git, tiny_ved
 
 FOREIGN = {"vision-encoder-decoder": tiny_ved, "blip": tiny_blip, "git": tiny_git}
 

@@ -8,7 +8,7 @@ from hf_captioners.training.rewards.weighted_sum import asks_for_images
 from hf_captioners.training.scst.self_retrieval import SelfRetrieval
 
 from .scst_settings import log_of, scst_trainer
-from .test_foreign_captioners import SIDE, tiny_ved
+from .tiny_captioners import SIDE, tiny_ved
 
 CAPTIONS = ["a red circle", "two blue stars above", "a", "a red circle"]
 

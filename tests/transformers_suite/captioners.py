@@ -6,6 +6,7 @@ Collected by `make test-transformers` only, which puts the package `transformers
 
 import copy
 import unittest
+import unittest.mock
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,7 @@ from tests.modeling.common_case import FEATURE_SIZE, IMAGES, REGIONS, TOKENS, WA
 
 PHOTO = Path(__file__).resolve().parents[2] / "docs" / "photo.jpg"
 GRID = 4  # regions of a tiny image
+IMAGES_OF_SDPA = 7  # images of a batch in the comparison of eager and sdpa attention
 GRIDS = {"image_transformer": 1 + 4 + 16}
 WITHOUT_ENCODER_ATTENTION = ("show_attend_tell",)
 
@@ -50,6 +52,9 @@ class CaptionerTester:
     # Whether the inputs have tokens of an encoder, which captioners do not read.
     has_input_ids = False
 
+    # Images of a batch; a test that needs more would draw regions without order, and masks without a region.
+    images = IMAGES
+
     def __init__(self, name: str, way_in: str) -> None:
         self.case, self.way_in = case_of(name), way_in
         config = self.get_config()
@@ -68,9 +73,9 @@ class CaptionerTester:
     def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, Any]]:
         """Return a configuration, and images or regions with captions."""
         config = self.get_config()
-        captions = self.case.captions(unittest.mock.Mock(config=config))
+        captions = self.case.captions(unittest.mock.Mock(config=config), rows=self.images)
         also = {"input_ids": captions.clone()} if self.has_input_ids else {}
-        return config, {**self.case.inputs(self.way_in), "decoder_input_ids": captions, **also}
+        return config, {**self.case.inputs(self.way_in, images=self.images), "decoder_input_ids": captions, **also}
 
 
 class ModelSuite(ModelTesterMixin, GenerationTesterMixin, TrainingTesterMixin):
@@ -89,6 +94,13 @@ class ModelSuite(ModelTesterMixin, GenerationTesterMixin, TrainingTesterMixin):
         self.all_model_classes = (row.load("Model"), row.load("ForConditionalGeneration"))
         self.has_attentions = self.architecture not in WITHOUT_ENCODER_ATTENTION
         self.test_all_params_have_gradient = self.way_in == "regions"  # regions do not depend on the pooler of a ViT
+        if self.way_in == "regions" and "matches_sdpa" in self._testMethodName:  # it reads the main input of a class
+            self.model_tester.images = IMAGES_OF_SDPA
+            self.additional_model_inputs = ["region_boxes", "region_mask"]
+            for model_class in self.all_model_classes:
+                patch = unittest.mock.patch.object(model_class, "main_input_name", "region_features")
+                patch.start()
+                self.addCleanup(patch.stop)
         fields = {"region_feature_size": FEATURE_SIZE} if self.way_in == "pixels" else {}
         self.config_tester = ConfigTester(self, row.load("Config"), common_properties=["hidden_size"], **fields)
 

@@ -1,14 +1,18 @@
 """Outcomes of transformers' common tests on captioners: what does not apply, and the table."""
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
 from .not_applicable import SUITES, reason_of
+from .outcomes import cell, lines_of_table, total_of
 
-STATES = ("passed", "not applicable", "failed")
+LONGEST_REASON, COMMON_REASONS = 120, 25
 outcomes: dict[str, set[str]] = defaultdict(set)
 skipped: Counter[str] = Counter()
 
@@ -61,21 +65,36 @@ def pytest_sessionfinish(session: Any) -> None:
         session.exitstatus = 1
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print the table: architecture x suite, and what the suite skips by itself."""
-    table: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for node, states in outcomes.items():
+def report_of() -> dict[str, Any]:
+    """Return the outcomes in the form of `outcomes.json`: counts by architecture, suite and state, and skips."""
+    table: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for node, states in sorted(outcomes.items()):
         architecture, suite, _ = names_of(node)
-        table[architecture, suite][state_of(states)] += 1
-    write = terminalreporter.write_line
-    terminalreporter.section("transformers' common tests")
-    write(f"| architecture | suite | {' | '.join(STATES)} |\n|---|---|---|---|---|")
-    for (architecture, suite), counts in sorted(table.items()):
-        write(f"| {architecture} | {suite} | {' | '.join(str(counts[state]) for state in STATES)} |")
-    totals = sum(table.values(), Counter())
-    write(f"| total | | {' | '.join(str(totals[state]) for state in STATES)} |")
+        table[architecture][suite][state_of(states)] += 1
+    shortened = Counter[str]()
+    for reason, count in skipped.items():
+        shortened[" ".join(reason.split())[:LONGEST_REASON].replace("|", "/")] += count
+    common = [[reason, count] for reason, count in shortened.most_common(COMMON_REASONS)]
+    return {"transformers": transformers.__version__, "table": table, "skipped": common}
+
+
+def pytest_addoption(parser: Any) -> None:
+    """Add `--outcomes FILE`, the file to write."""
+    parser.addoption("--outcomes", help="JSON file of the outcomes, see `outcomes.py`")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the table, what the suite skips by itself, and entries whose tests pass; write the file of outcomes."""
+    report, write = report_of(), terminalreporter.write_line
+    terminalreporter.section("transformers' common tests: passed / not applicable / failed")
+    for line in lines_of_table(report["table"]):
+        write(line)
+    images = report["table"].get("all", {}).get("image processor")
+    write(f"\nImage processors: {cell(images)}. In all: {cell(total_of(report['table']))}.")
     write("\nSkipped by the suite itself:")
-    for reason, count in skipped.most_common():
-        write(f"{count:5} {reason[:150]}")
+    for reason, count in report["skipped"]:
+        write(f"{count:5} {reason}")
     for node in needless_entries():
         write(f"PASSES, but is said not to apply: {node}", red=True)
+    if path := terminalreporter.config.getoption("--outcomes"):
+        Path(path).write_text(json.dumps(report, indent=1, sort_keys=True) + "\n", encoding="utf-8")

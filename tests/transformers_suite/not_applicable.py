@@ -54,12 +54,6 @@ NOT_APPLICABLE = [
     ),
     Entry(
         "test_retain_grad_hidden_states_attentions",
-        MODELS,
-        "its `cross_attentions` join several attentions after they are used: no gradient",
-        ("eta",),
-    ),
-    Entry(
-        "test_retain_grad_hidden_states_attentions",
         ("regions",),
         "its encoder returns the given regions, which have no gradient",
         ("show_attend_tell",),

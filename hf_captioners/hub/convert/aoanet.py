@@ -35,7 +35,7 @@ QUERY_BIAS = "core.attention.h2att.bias"
 
 
 def convert(checkpoint: Path, settings: dict[str, Any]) -> Released:
-    """Read `model.pth` and the infos file beside it.
+    """Read an AoANet checkpoint (`model.pth`, infos file) into a configuration, renamed weights and words.
 
     Args:
         checkpoint: the file with the weights.

@@ -13,7 +13,7 @@ from hf_captioners.metrics.caption_tokenizers import CaptionTokenizer, caption_t
 END_WORD = "<end>"
 """Word for the end token; no tokenizer of captions produces it."""
 FREQUENCIES = ("per_image", "per_caption")
-LEAST_KNOWN_SHARE = 0.5
+MIN_KNOWN_SHARE = 0.5
 """Smallest share of the words of the training captions that a file of document frequencies must contain."""
 
 
@@ -152,7 +152,7 @@ def load_frequency(path: str, references: TrainingReferences) -> DocumentFrequen
     frequency = DocumentFrequency.load(path)
     tokens: list[Any] = [word for texts in references.words for text in texts for word in text.split()]
     known = float(np.mean(frequency.table.find_words(tokens) >= 0)) if tokens else 0.0
-    if references.words and known < LEAST_KNOWN_SHARE:
+    if references.words and known < MIN_KNOWN_SHARE:
         raise ValueError(
             f"The document frequencies in {path} ({frequency.source}) contain {known:.0%} of the words of the "
             "training captions: they were counted in a different vocabulary (token ids, a different language, or "

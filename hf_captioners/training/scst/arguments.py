@@ -199,7 +199,7 @@ class SCSTArguments(CaptioningTrainingArguments):
         """Return the arguments of the cross-entropy part, which has its own folder below `output_dir`."""
         arguments = copy.copy(self)
         arguments.output_dir = str(Path(str(self.output_dir), CROSS_ENTROPY_FOLDER))
-        arguments.feature_cache_dir = self.feature_cache_dir or str(Path(str(self.output_dir), "features"))
+        arguments._own_features = self.own_features
         arguments.learning_rate = self.cross_entropy_learning_rate
         arguments.per_device_train_batch_size = self.cross_entropy_batch_size
         arguments.push_to_hub = False  # only the result of both parts is pushed

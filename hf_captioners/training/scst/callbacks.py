@@ -11,7 +11,7 @@ from .arguments import SCSTArguments
 
 logger = logging.get_logger(__name__)
 
-LEAST_DISTINCT = 0.8  # of the share at the start
+MIN_DISTINCT = 0.8  # of the share at the start
 MORE_BAD_ENDINGS = 0.02
 OTHER_LENGTH = 0.1  # of the references
 MORE_UNFINISHED = 0.2
@@ -89,7 +89,7 @@ class CollapseWarning(TrainerCallback):
         remedy = f"Lower `learning_rate` (now {args.learning_rate:g}), or raise `entropy_weight` or `kl_weight`."
         self._warn(
             "alike",
-            last["eval_distinct"] < LEAST_DISTINCT * first["eval_distinct"],
+            last["eval_distinct"] < MIN_DISTINCT * first["eval_distinct"],
             f"Captions become alike: {last['eval_distinct']:.1%} of those of the evaluation images are distinct, "
             f"{first['eval_distinct']:.1%} at the start. {remedy}",
         )

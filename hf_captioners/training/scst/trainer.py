@@ -112,7 +112,7 @@ class SCSTTrainer(CaptioningTrainer):
         optimizers: optimizer and schedule of self-critical training.
 
     Attributes:
-        say: receives lines on the progress of the cross-entropy part, see `narrate`. None: transformers' own.
+        say: receives lines on the progress of the cross-entropy part, see `log_progress`. None: transformers' own.
 
     Raises:
         ValueError: see `CaptioningTrainer`, `RewardSum` and `MetricReward`; or an image has no caption.

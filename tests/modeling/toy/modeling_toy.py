@@ -15,7 +15,7 @@ from hf_captioners.modeling.layers_attention import (
     Residual,
     create_region_mask,
 )
-from hf_captioners.modeling.layers_transformer import CachedSelfAttention, DecoderStep, TextDecoder
+from hf_captioners.modeling.layers_transformer import CachedSelfAttention, DecoderStep, TransformerTextDecoder
 from hf_captioners.modeling.modeling_captioning import (
     CaptioningEncoder,
     CaptioningEncoderOutput,
@@ -128,7 +128,7 @@ class ToyLayer(GradientCheckpointingLayer):
         return hidden, self_weights, weights
 
 
-class ToyDecoder(ToyPreTrainedModel, TextDecoder):
+class ToyDecoder(ToyPreTrainedModel, TransformerTextDecoder):
     """A Transformer whose layers add the mean of all tokens so far."""
 
     memory_names = ("attribute", "region")

@@ -1,0 +1,1 @@
+"""Captioners in the libraries around transformers: PEFT, accelerate, torchao, bitsandbytes and quanto."""
