@@ -26,6 +26,7 @@ from hf_captioners.captioning.scoring import MetricSettings, score_matched
 from hf_captioners.cli import main as command
 from hf_captioners.confidence.assessing import Assessor
 from hf_captioners.default_model import default_model
+from hf_captioners.processing.image_reading import read_image
 
 RESULTS = ROOT / "benchmarks" / "results" / "correct_doubtful.json"
 TEST_PHOTOGRAPHS = 127
@@ -46,7 +47,7 @@ def by_doubt(captioner: str, source: Path, rows: list[dict[str, Any]]) -> list[d
     pipeline = load_pipeline(captioner, backend="onnx", threads=1)
     assessor = Assessor(pipeline)
     for row in rows:
-        (record,) = assessor.caption_prepared([pipeline.prepare(str(source / row["file_name"]))])[0]
+        (record,) = assessor.caption_prepared([pipeline.prepare(read_image(source / row["file_name"]))])[0]
         row["confidence"] = record["confidence"]
     return sorted(rows, key=lambda row: (row["confidence"] is not None, row["confidence"]))
 
