@@ -67,6 +67,7 @@ number.
 | Python | `pipeline("image-captioning")(image, return_confidence=True)`, `CaptionBatches(confidence="search")` |
 | HTTP | `serve --confidence`: the answer has `confidence` and `words` |
 | `review` | doubtful words are underlined, and images can be ordered by doubt, if captions were written with it |
+| `explain` | words have the colour of their confidence: `explain --confidence` |
 
 `confidence` is a number from 0 to 1, null for a caption without content words. `words` is a list of `{"word":
 "shirt", "confidence": 0.31}`, null of a word that the captioner did not choose, such as one of the prompt.

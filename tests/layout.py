@@ -39,7 +39,7 @@ ARROWS: dict[str, set[str]] = {
     "data": {"processing", "metrics"},
     "features": {"modeling", "processing", "data", "loading"},
     "captioning": BELOW_LOADING | {"onnx", "confidence"},
-    "explain": BELOW_LOADING,
+    "explain": BELOW_LOADING | {"confidence"},
     "server": {"captioning"},
     "onnx": {"modeling", "processing", "loading", "confidence"},
     "training": BELOW_LOADING | {"hub"},
