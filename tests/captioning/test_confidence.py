@@ -15,6 +15,7 @@ from hf_captioners.captioning.image_list import find_images
 from hf_captioners.cli import main
 from hf_captioners.confidence.assessing import Assessor
 from hf_captioners.confidence.calibration import Calibration, NotCalibratedError
+from hf_captioners.data.generated_captions import assessed_files
 from tests.confidence.conftest import calibrated, calibration_of  # noqa: F401
 
 OPTIONS = {"num_beams": 3, "max_new_tokens": 12, "min_new_tokens": 4}
@@ -188,6 +189,50 @@ def test_the_pipeline_of_transformers(calibrated, paths):  # noqa: F811
     assert numbers(captioner(paths[0], return_confidence=True, **OPTIONS)[0]["words"]) == near(expected["words"][0])
     assert len(list(captioner(iter(paths), return_confidence="samples", **OPTIONS))) == 5
     assert "confidence" not in captioner(paths[0], **OPTIONS)[0]
+
+
+def test_the_answer_over_http(calibrated, paths):  # noqa: F811
+    """The answer has what `CaptionBatches` gives, also of requests that share a batch."""
+    pytest.importorskip("aiohttp", reason="serving needs the extra `serve`")
+    from concurrent.futures import ThreadPoolExecutor
+
+    from tests.server.client import ask
+    from tests.server.conftest import served
+
+    contents = [Path(path).read_bytes() for path in paths]
+    captioner = CaptionBatches(calibrated, device="cpu", confidence="search", **OPTIONS)
+    expected = captioner({"image": contents})
+    with served(captioner) as port, ThreadPoolExecutor(len(contents)) as clients:
+        answers = list(clients.map(lambda content: ask(port, content), contents))
+    assert [status for status, *_ in answers] == [200] * len(contents)
+    for place, (_, answer, _) in enumerate(answers):
+        assert answer["caption"] == expected["caption"][place]
+        assert numbers(answer["words"]) == near(expected["words"][place])
+        assert answer["confidence"] == pytest.approx(expected["confidence"][place], abs=2e-3)
+    with served(CaptionBatches(calibrated, device="cpu", **OPTIONS)) as port:
+        assert "confidence" not in ask(port, contents[0])[1]
+
+
+def test_a_server_of_a_captioner_without_calibration_does_not_start(captioner, capsys):  # noqa: F811
+    pytest.importorskip("aiohttp", reason="serving needs the extra `serve`")
+    assert main(["serve", str(captioner), "--confidence", "--device", "cpu", "--port", "0"]) != 0
+    assert "hf-captioners calibrate" in capsys.readouterr().err
+
+
+def test_text_files_record_their_confidence(calibrated, images, tmp_path):  # noqa: F811
+    """The review page reads it there; the files have captions alone."""
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for path in find_images([str(images)])[:3]:
+        shutil.copy(path, folder)
+    assert main(["caption", str(folder), "--model", calibrated, "--confidence", *TYPED, "--sidecar"]) == 0
+    expected = CaptionBatches(calibrated, device="cpu", confidence="search", **OPTIONS)
+    recorded = assessed_files(folder)
+    for path in sorted(folder.glob("*.png")):
+        found, name = expected({"image": [str(path)]}), path.with_suffix(".txt").name
+        assert path.with_suffix(".txt").read_text() == found["caption"][0] + "\n"
+        assert recorded[name]["caption"] == found["caption"][0]
+        assert numbers(recorded[name]["words"]) == near(found["words"][0])
 
 
 def test_calibration_of_the_loaded_folder(pipeline, calibrated):  # noqa: F811
