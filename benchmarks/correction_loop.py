@@ -30,7 +30,12 @@ def write_draw(source: Path, folder: Path, count: int, captions: int | None, dra
     """Write a folder with `count` training photographs and the others as its test split."""
     rows = [json.loads(line) for line in (source / "metadata.jsonl").read_text(encoding="utf-8").splitlines()]
     random.Random(draw).shuffle(rows)
-    for split, chosen in (("train", rows[:count]), ("test", rows[count:])):
+    link_photographs(source, folder, rows[:count], rows[count:], captions)
+
+
+def link_photographs(source: Path, folder: Path, train: list[dict], test: list[dict], captions: int | None) -> None:
+    """Write a folder with links to photographs of two splits; those of training have this many captions, None: all."""
+    for split, chosen in (("train", train), ("test", test)):
         (folder / split).mkdir(parents=True, exist_ok=True)
         lines = []
         for row in chosen:

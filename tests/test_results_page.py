@@ -1,4 +1,4 @@
-"""docs/results.md and docs/robustness.md match the committed result files."""
+"""docs/results.md, docs/robustness.md and docs/confidence.md match the committed result files."""
 
 import importlib.util
 import json
@@ -36,3 +36,13 @@ def test_the_table_of_attacks_is_written_from_the_committed_results(monkeypatch)
     rows = json.loads(module.RESULTS.read_text(encoding="utf-8"))["classes"]
     assert set(rows) | set(APART) == set(ATTACKS), "every class of attacks has a row"
     assert all(row["tried"] > 0 and row["failed"] == 0 for row in rows.values())
+
+
+def test_the_page_of_confidence_is_written_from_the_committed_results(monkeypatch):
+    module = writer("write_confidence", monkeypatch)
+    page = (ROOT / "docs" / "confidence.md").read_text(encoding="utf-8")
+    assert module.page() == page, "run python benchmarks/write_confidence.py"
+    assert module.figure() == (ROOT / "docs" / module.FIGURE).read_text(encoding="utf-8")
+    own = json.loads(module.RESULTS.read_text(encoding="utf-8"))["captioners"]["default"]
+    assert own["calibrated_on"]["rows"] == "even" and own["data"].endswith("odd rows")
+    assert f"| {own['kinds']['beams']['auroc_words']['value']:.3f} (" in page

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from .ray_engine import RayEngine
 logger = logging.getLogger(__name__)
+# Lists of a record with several captions, and the fields of the best one.
+OF_CAPTIONS = {"captions": "caption", "scores": "score", "confidences": "confidence", "words_of_captions": "words"}
+DOUBTFUL = "The caption is doubtful: its confidence"  # begins the reason of an image whose captions are left out
 
 
 class UnreadableImage(NamedTuple):
@@ -42,14 +45,17 @@ class CaptionedBatch(NamedTuple):
 
     Args:
         records: for each image `image` (the path), `caption` and `score`. Of several captions these are those of the
-            best, and all of them are in `captions` and `scores`, the best first.
+            best, and all of them are in `captions` and `scores`, the best first. With `confidence` also `confidence`
+            and `words` (see `Assessment`), of several captions also `confidences`.
         unreadable: images of the batch that cannot be read.
         unfinished: number of captions that were cut at `max_new_tokens`, of captioners that follow instructions.
+        doubtful: images whose captions are left out because they are not sure enough, with the reasons.
     """
 
     records: list[dict[str, Any]]
     unreadable: list[UnreadableImage]
     unfinished: int = 0
+    doubtful: Sequence[UnreadableImage] = ()
 
 
 def caption_batches(
@@ -62,6 +68,7 @@ def caption_batches(
     bad_words: Sequence[str] = (),
     engine: "RayEngine | None" = None,
     reduced_reading: bool = False,
+    min_confidence: float | None = None,
     **options: Any,
 ) -> Iterator[CaptionedBatch]:
     """Caption images in batches.
@@ -78,7 +85,9 @@ def caption_batches(
             left out with this reason.
         engine: what computes the batches. None: this process.
         reduced_reading: see `CaptionBatches`; an engine reads every pixel.
-        **options: arguments of the pipeline, for example `num_beams`, `max_new_tokens`, `prompt`.
+        min_confidence: leave out captions whose confidence is lower; with `confidence` only.
+        **options: arguments of the pipeline, for example `num_beams`, `max_new_tokens`, `prompt`; and `confidence` and
+            `prefer_sure` of `CaptionBatches`.
 
     Returns:
         An iterator over the captions of each batch, which are computed when they are asked for.
@@ -97,6 +106,7 @@ def caption_batches(
         ```
     """
     require_batch_size(batch_size)
+    require_confidence(min_confidence, options.get("confidence"))
     if bad_words:
         options["bad_words_ids"] = bad_words_ids(pipeline.tokenizer, bad_words) or None
     if options.get("instruction") is not None:
@@ -105,11 +115,12 @@ def caption_batches(
     computed: Iterator[dict[str, list[Any]]]
     if engine is None:
         captioner = CaptionBatches(pipeline, reduced_reading=reduced_reading, **options)
+        _ = captioner.assessor  # says before any work that the captioner is not calibrated
         computed = map(captioner.caption, read_ahead(captioner.preparation(), batches, workers))
     else:
         computed = engine.columns(pipeline, batches, workers, options)
     # The results come first: an engine is closed when it is asked for a batch after the last one.
-    texts: dict[str, Any] = {"prefix": prefix, "suffix": suffix, "bad_words": bad_words}
+    texts: dict[str, Any] = {"prefix": prefix, "suffix": suffix, "bad_words": bad_words, "least": min_confidence}
     facts = {"unverified": True} if getattr(pipeline, "is_unverified", False) else {}
     return counted(map(partial(_captioned_batch, facts=facts, **texts), computed, batches))
 
@@ -138,12 +149,13 @@ def _captioned_batch(
     prefix: str,
     suffix: str,
     bad_words: Sequence[str],
+    least: float | None,
     facts: Mapping[str, Any],
 ) -> CaptionedBatch:
     """Return the records of a batch from its columns, see `CaptionBatches.caption`, each with some facts."""
-    records, unreadable = [], []
+    records, unreadable, doubtful = [], [], []
     rows = zip(images, columns["caption"], columns["score"], columns["error"], strict=True)
-    for name, captions, scores, error in rows:
+    for place, (name, captions, scores, error) in enumerate(rows):
         texts = captions if isinstance(captions, list) else [captions or ""]
         word = bad_word_in(" \n ".join(texts), bad_words)
         if error is not None or word is not None:
@@ -153,8 +165,54 @@ def _captioned_batch(
         texts = [f"{prefix}{text}{suffix}" for text in texts]
         several = isinstance(captions, list)
         record = {"image": name, "caption": texts[0], "score": scores[0] if several else scores}
-        records.append(record | ({"captions": texts, "scores": scores} if several else {}) | dict(facts))
-    return CaptionedBatch(records, unreadable, columns.get("ended", []).count(False))
+        record |= {"captions": texts, "scores": scores} if several else {}
+        if "confidence" in columns:
+            record |= confidence_fields(columns["confidence"][place], columns["words"][place])
+            if least is not None and not leave_doubtful_out(record, least):
+                doubtful.append(UnreadableImage(name, f"{DOUBTFUL} {record['confidence']} is below {least}."))
+                continue
+        record.pop("words_of_captions", None)
+        records.append(record | dict(facts))
+    return CaptionedBatch(records, unreadable, columns.get("ended", []).count(False), doubtful)
+
+
+def confidence_fields(confidence: Any, words: Any) -> dict[str, Any]:
+    """Return the fields of a record about confidence; of several captions `words` are those of the best."""
+    if not isinstance(confidence, list):
+        return {"confidence": confidence, "words": words}
+    return {"confidence": confidence[0], "words": words[0], "confidences": confidence, "words_of_captions": words}
+
+
+def leave_doubtful_out(record: dict[str, Any], least: float) -> bool:
+    """Leave the captions of a record out that are not sure enough; return whether any stays."""
+    if "captions" not in record:
+        return record["confidence"] is not None and record["confidence"] >= least
+    sure = [place for place, value in enumerate(record["confidences"]) if value is not None and value >= least]
+    if not sure:
+        return False
+    for name, best in OF_CAPTIONS.items():
+        record[name] = [record[name][place] for place in sure]
+        record[best] = record[name][0]
+    return True
+
+
+def is_doubtful(image: UnreadableImage) -> bool:
+    """Return whether the captions of an image were left out because they are not sure enough."""
+    return image.reason.startswith(DOUBTFUL)
+
+
+def require_confidence(least: float | None, confidence: str | None) -> None:
+    """Check the least confidence of captions.
+
+    Raises:
+        ValueError: it is out of range, or nothing computes confidence.
+    """
+    if least is None:
+        return
+    if not 0 <= least <= 1:
+        raise ValueError(f"`min_confidence` is {least}, expected 0 to 1.")
+    if confidence is None:
+        raise ValueError("`min_confidence` compares confidence: pass `confidence`, 'search' or 'samples'.")
 
 
 def job_settings(
@@ -249,7 +307,8 @@ def caption_into_file(
         workers, **options: see `caption_batches`.
 
     Returns:
-        Images that cannot be read, those of earlier calls included, which a resumed call passes over.
+        Images that cannot be read, those of earlier calls included, which a resumed call passes over; and images
+        whose captions are left out, see `is_doubtful`.
 
     Raises:
         ValueError: the file has captions of other images.
@@ -268,9 +327,9 @@ def caption_into_file(
             for batch in caption_batches(pipeline, left, batch_size, workers, **options):
                 file.add(
                     [record for record in batch.records if record["image"] not in file.done],
-                    [fault for fault in batch.unreadable if fault.image not in file.done],
+                    [fault for fault in (*batch.unreadable, *batch.doubtful) if fault.image not in file.done],
                 )
-                progress.update(len(batch.records) + len(batch.unreadable))
+                progress.update(len(batch.records) + len(batch.unreadable) + len(batch.doubtful))
         file.finish()
     finally:
         file.close()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -24,6 +24,7 @@ from hf_captioners.output_files import (
 )
 
 PARQUET = ".parquet"
+FURTHER_COLUMNS = ("captions", "scores", "confidence", "words", "confidences")
 ROWS_PER_GROUP = 10_000  # of a Parquet file
 WORKING_SUFFIX = ".partial"
 MAX_LINE_BYTES = 2**24  # of a record; a longer line is damaged
@@ -49,7 +50,8 @@ def write_jsonl(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
     """Write one JSON record per line: `image`, `caption`, `score`; bytes of a name that are no UTF-8 as `\\udcXX`.
 
     Of several captions, `caption` is the best, and `captions` and `scores` have all. Records of a model whose captions
-    are unverified (docs/other_models.md) have `unverified`.
+    are unverified (docs/other_models.md) have `unverified`. Where confidence was asked for, records have `confidence`
+    and `words`, of several captions also `confidences`.
     """
     for record in records:
         file.write(json.dumps(record, ensure_ascii=False) + "\n")
@@ -63,12 +65,17 @@ def scored_captions(record: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def write_csv(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
-    """Write the columns `image` (see `quoted_name`), `caption`, `score`; a row for each caption."""
+    """Write the columns `image` (see `quoted_name`), `caption`, `score`, `confidence` if known; a row a caption."""
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(("image", "caption", "score"))
-    for record in records:
-        for caption, score in scored_captions(record):
-            writer.writerow((quoted_name(record["image"], one_line=False), caption, score))
+    left = iter(records)
+    first = list(islice(left, 1))
+    is_assessed = bool(first) and "confidence" in first[0]
+    writer.writerow(("image", "caption", "score", *(("confidence",) if is_assessed else ())))
+    for record in chain(first, left):
+        confidences = record.get("confidences", [record.get("confidence")]) if is_assessed else None
+        for place, (caption, score) in enumerate(scored_captions(record)):
+            sure = () if confidences is None else (confidences[place],)
+            writer.writerow((quoted_name(record["image"], one_line=False), caption, score, *sure))
 
 
 def write_txt(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
@@ -88,15 +95,18 @@ def write_coco(records: Iterable[dict[str, Any]], file: IO[str]) -> None:
 
 
 def write_parquet(records: Iterable[dict[str, Any]], file: IO[bytes]) -> None:
-    """Write the columns `image` (see `quoted_name`), `caption`, `score`, and `captions` and `scores` if there are."""
+    """Write the columns `image` (see `quoted_name`), `caption`, `score`, and of `FURTHER_COLUMNS` what is known."""
     import pyarrow
     import pyarrow.parquet
 
     fields = [("image", pyarrow.string()), ("caption", pyarrow.string()), ("score", pyarrow.float64())]
-    several = [("captions", pyarrow.list_(pyarrow.string())), ("scores", pyarrow.list_(pyarrow.float64()))]
+    word = pyarrow.struct([("word", pyarrow.string()), ("confidence", pyarrow.float64())])
+    numbers = pyarrow.list_(pyarrow.float64())
+    kinds = (pyarrow.list_(pyarrow.string()), numbers, pyarrow.float64(), pyarrow.list_(word), numbers)
     left = iter(records)
     part = list(islice(left, ROWS_PER_GROUP))
-    schema = pyarrow.schema(fields + several if part and "captions" in part[0] else fields)
+    further = [pair for pair in zip(FURTHER_COLUMNS, kinds, strict=True) if part and pair[0] in part[0]]
+    schema = pyarrow.schema(fields + further)
     with pyarrow.parquet.ParquetWriter(file, schema) as writer:
         while part:
             rows = [record | {"image": quoted_name(record["image"], one_line=False)} for record in part]

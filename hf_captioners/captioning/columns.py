@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import pyarrow
 
+from hf_captioners.confidence.assessing import Assessor
 from hf_captioners.data.containers import NamedBytes, located
 from hf_captioners.default_model import default_model, is_default
 from hf_captioners.interfaces import CaptioningOptions
@@ -23,7 +24,14 @@ from .instructions import InstructionTemplate
 if TYPE_CHECKING:
     from hf_captioners.pipelines.image_captioning import ImageCaptioningPipeline
 
-KINDS = {"score": pyarrow.float64(), "ended": pyarrow.bool_()}  # of columns that have no texts
+WORD = pyarrow.struct([("word", pyarrow.string()), ("confidence", pyarrow.float64())])
+KINDS = {  # of columns that have no texts
+    "score": pyarrow.float64(),
+    "ended": pyarrow.bool_(),
+    "confidence": pyarrow.float64(),
+    "words": pyarrow.list_(WORD),
+}
+OF_CAPTIONS = ("caption", "score", "confidence", "words")  # columns with lists where images have several captions
 
 
 def load_pipeline(
@@ -156,6 +164,8 @@ class CaptionBatches:
         device_map, processor_options: see `load_pipeline`.
         rows: values of the fields of an instruction by the names of images, where images do not come in batches with
             columns.
+        confidence: add how sure the captioner is of each caption: `"search"` or `"samples"`, see `Assessor`.
+        prefer_sure: return the surest hypothesis of the beam search, see `Assessor`; with `confidence` only.
         **generate: arguments of the pipeline for every call, for example `num_beams`, `max_new_tokens`, `prompt`. An
             `instruction` may have fields, see `InstructionTemplate`: `{file_name}`, `{folder}`, columns of the batch.
 
@@ -181,8 +191,13 @@ class CaptionBatches:
         device_map: str | None = None,
         processor_options: Mapping[str, Any] | None = None,
         rows: Mapping[str, Mapping[str, Any]] | None = None,
+        confidence: str | None = None,
+        prefer_sure: bool = False,
         **generate: Unpack[CaptioningOptions],
     ) -> None:
+        if prefer_sure and confidence is None:
+            raise ValueError("`prefer_sure` chooses by confidence: pass `confidence`, 'search' or 'samples'.")
+        self.confidence, self.prefer_sure = confidence, prefer_sure
         self.model, self.column = model, column
         self.generate: dict[str, Any] = {**generate}
         self.reduced_reading, self.rows = reduced_reading, rows
@@ -192,10 +207,11 @@ class CaptionBatches:
         # Engines keep results by the pickled state of this object: a model that was trained further has another one.
         self.version = _files_version(model) if model is None or isinstance(model, (str, Sequence)) else None
         self._loaded: Any = None
+        self._assessor: Assessor | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without the loaded model."""
-        return self.__dict__ | {"_loaded": None}
+        return self.__dict__ | {"_loaded": None, "_assessor": None}
 
     @property
     def pipeline(self) -> Any:
@@ -206,6 +222,20 @@ class CaptionBatches:
             self._loaded = load_pipeline(self.model, **self.loading)
         return self._loaded
 
+    @property
+    def assessor(self) -> Assessor | None:
+        """Assessor of captions, which reads the calibration when it is first needed; None without `confidence`.
+
+        Raises:
+            NotCalibratedError: the captioner has no calibration, or that of another one.
+            ValueError: surest captions are asked for and there is no beam search.
+        """
+        if self._assessor is None and self.confidence is not None:
+            assessor = Assessor(self.pipeline, mode=self.confidence, prefer_sure=self.prefer_sure)
+            assessor.decoding(**self.generate)
+            self._assessor = assessor
+        return self._assessor
+
     def __call__(self, batch: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         """Caption a batch.
 
@@ -215,7 +245,8 @@ class CaptionBatches:
         Returns:
             A copy with the columns `caption`, `score` (sum of the log-probabilities of its tokens) and `error`; of
             captioners that follow instructions also `ended`, False of a caption that was cut at `max_new_tokens`.
-            With `num_return_sequences` above 1, `caption` and `score` have lists.
+            With `confidence` also `confidence` and `words`, see `Assessment`. With `num_return_sequences` above 1,
+            these have lists.
 
         Raises:
             KeyError: there is no column of this name.
@@ -229,7 +260,7 @@ class CaptionBatches:
         rows = None if prepare.template is None else columns_of_fields(prepare.template, batch)
         for name, values in self.caption(prepare(undecoded(batch, self.column), rows)).items():
             kind = KINDS.get(name, pyarrow.string())
-            is_list = several and name in ("caption", "score")
+            is_list = several and name in OF_CAPTIONS
             result[name] = TypedColumn(values, pyarrow.list_(kind) if is_list else kind)
         return result
 
@@ -248,10 +279,11 @@ class CaptionBatches:
         preparing = copy.copy(self.pipeline)
         preparing.model = SimpleNamespace(dtype=self.pipeline.dtype)  # all that `prepare` asks of it
         least_side = least_side_of(preparing) if self.reduced_reading else None
+        joins = joins and self.confidence is None  # samples are drawn image by image
         return Preparation(preparing, self.generate, least_side, joins, self.rows)
 
     def caption(self, prepared: PreparedBatch) -> dict[str, list[Any]]:
-        """Return the columns `caption`, `score` and `error` of prepared images, and `ended`, see the call.
+        """Return the columns of prepared images: `caption`, `score`, `error` and further ones, see the call.
 
         Raises:
             ValueError: the captioner fails on images that are whole.
@@ -260,12 +292,14 @@ class CaptionBatches:
         follows = getattr(self.pipeline, "instructed", None) is not None
         if follows:
             options["return_ended"] = True
+        captioner = self.assessor or self.pipeline
         try:
-            found = iter(self.pipeline.caption_prepared(prepared.items, **options) if prepared.items else ())
+            found = iter(captioner.caption_prepared(prepared.items, **options) if prepared.items else ())
         except Exception as error:
             raise _fault_of(self.pipeline, error) from error
         captions: list[Any] = []
         scores: list[Any] = []
+        assessed: dict[str, list[Any]] = {"confidence": [], "words": []}
         ended: list[bool | None] = []
         errors = list(prepared.errors)
         for place, fault in enumerate(prepared.errors):
@@ -284,7 +318,11 @@ class CaptionBatches:
             several = len(records) > 1
             captions.append(None if not records else texts if several else texts[0])
             scores.append(None if not records else values if several else values[0])
+            for name, column in assessed.items():
+                found_values = [record.get(name) for record in records]
+                column.append(None if not records else found_values if several else found_values[0])
         columns: dict[str, list[Any]] = {"caption": captions, "score": scores, "error": errors}
+        columns |= {} if self.confidence is None else assessed
         return columns | ({"ended": ended} if follows else {})
 
 

@@ -115,7 +115,7 @@ def caption_data_set(
     with progress_of("captions", "image", len(rows)) as progress:
         for first in range(0, len(rows), batch_size):
             batch = [rows[place] for place in range(first, min(first + batch_size, len(rows)))]
-            inputs = [_pipeline_item(row, declared, template) for row in batch]
+            inputs = [pipeline_item(row, declared, template) for row in batch]
             results = pipeline(inputs, batch_size=len(batch), **options)
             unfinished += sum(not best[0].get("ended", True) for best in results)
             for row, best in zip(batch, results, strict=True):
@@ -132,7 +132,7 @@ def caption_data_set(
     return matched
 
 
-def _pipeline_item(row: Mapping[str, Any], declared: Iterable[str], template: InstructionTemplate | None) -> Any:
+def pipeline_item(row: Mapping[str, Any], declared: Iterable[str], template: InstructionTemplate | None) -> Any:
     """Return the image of a row as the pipeline reads it, with what the captioner reads besides."""
     column = next(name for name in INPUT_COLUMNS if name in row)
     given = {name: row[name] for name in declared if name in row}

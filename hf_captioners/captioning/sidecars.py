@@ -236,8 +236,10 @@ class SidecarFiles(CaptionFile):
             typed = typed_folder_of(folder / RECORD_NAME, self.typed_folders)
             names = [sidecar_of(record["image"], self.ending).name for record in records]
             with explain_write_errors(folder, RESUME_ADVICE):
-                digests = {name: record["after"] for name, record in zip(names, records, strict=True)}
-                record_generated(folder, digests, typed)
+                of_files = dict(zip(names, records, strict=True))
+                digests = {name: record["after"] for name, record in of_files.items()}
+                assessed = {name: _assessed(record) for name, record in of_files.items() if "confidence" in record}
+                record_generated(folder, digests, typed, assessed=assessed)
                 changed += [record for record in records if not self._replaced(record, typed)]
         reason = "The text file {} was changed by another program while this job ran; it is kept."
         return [(record["image"], reason.format(sidecar_of(record["image"], self.ending))) for record in changed]
@@ -285,6 +287,12 @@ def is_interrupted(folder: Path, ending: str, shard: str | None = None) -> bool:
     working = path.with_name(path.name + WORKING_SUFFIX)
     require_safe_target(working)
     return working.exists()
+
+
+def _assessed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the best caption of a record as its text file has it, and its confidence."""
+    caption = " ".join(record["caption"].splitlines())
+    return {"caption": caption, "confidence": record["confidence"], "words": record["words"]}
 
 
 def _digest(text: str | None) -> str | None:

@@ -27,6 +27,7 @@ COMMANDS = {
     "serve": "serve",
     "score": "score",
     "evaluate": "evaluate",
+    "calibrate": "calibrate",
     "explain": "explain",
     "check-data": "check_data",
     "download-images": "download_images",

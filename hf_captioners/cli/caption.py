@@ -52,6 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write a text file beside each image, with this ending; default: txt",
     )
     add_text_arguments(parser)
+    add_confidence_arguments(parser)
+    parser.add_argument(
+        "--min_confidence",
+        type=float,
+        metavar="P",
+        help="with --confidence: leave out captions whose confidence (that all content words are right) is below P",
+    )
     parser.add_argument("--shard", help="i/n: only part i of n of the images, for several machines")
     parser.add_argument("--resume", action="store_true", help="resume an interrupted run")
     parser.add_argument(
@@ -112,6 +119,21 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="WORD",
         help="words that must not occur in captions; several words in quotation marks: as one expression",
+    )
+
+
+def add_confidence_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of confidence, of calibrated captioners."""
+    parser.add_argument(
+        "--confidence",
+        nargs="?",
+        const="search",
+        choices=("search", "samples"),
+        help="add how sure the captioner is of the caption and of each word, if it was calibrated (hf-captioners "
+        "calibrate); samples: from sampled captions too, which orders words better and takes longer",
+    )
+    parser.add_argument(
+        "--prefer_sure", action="store_true", help="with --confidence: take the surest hypothesis of the beam search"
     )
 
 
@@ -385,9 +407,10 @@ def run(args: argparse.Namespace) -> int:
         args.backend = "torch"  # which reads studies of several views
     images = shard_of(found, args.shard)
     workers = workers_for(math.ceil(len(images) / args.batch_size), args.workers)
-    texts = {
-        name: value for name in ("prefix", "suffix", "bad_words", "reduced_reading") if (value := getattr(args, name))
-    }
+    names = ("prefix", "suffix", "bad_words", "reduced_reading", "confidence", "prefer_sure")
+    texts = {name: value for name in names if (value := getattr(args, name))}
+    if args.min_confidence is not None:
+        texts["min_confidence"] = args.min_confidence
     name_files_left_out(args.inputs)
     if args.sidecar is not None:
         return caption_beside(args, found, images, workers, engine, **texts, **options)
@@ -399,10 +422,20 @@ def run(args: argparse.Namespace) -> int:
     for batch in caption_batches(pipeline, images, args.batch_size, workers, engine=engine, **texts, **options):
         for record in batch.records:
             name = "" if len(images) == 1 else f"{quoted_name(record['image'])}\t"
-            for caption in record.get("captions", [record["caption"]]):
-                print(f"{name}{caption}")
-        unreadable += batch.unreadable
+            for place, caption in enumerate(record.get("captions", [record["caption"]])):
+                print(f"{name}{caption}{sureness(record, place)}")
+        unreadable += [*batch.unreadable, *batch.doubtful]
     return report(unreadable, args.allow_skipped)
+
+
+def sureness(record: Mapping[str, Any], place: int = 0) -> str:
+    """Return the confidence of a caption of a record as printed after it, of the best with its words; or nothing."""
+    if "confidence" not in record:
+        return ""
+    confidence = record.get("confidences", [record["confidence"]])[place]
+    words = [] if place else [word for word in record["words"] if word["confidence"] is not None]
+    shown = ", ".join(f"{word['word']} {word['confidence']:.2f}" for word in words)
+    return f"\t{'?' if confidence is None else f'{confidence:.2f}'}{f' ({shown})' if shown else ''}"
 
 
 def check_outputs(args: argparse.Namespace) -> None:
@@ -423,6 +456,9 @@ def check_outputs(args: argparse.Namespace) -> None:
         raise ValueError(f"`--{name}` is about text files beside images: give `--sidecar`.")
     if args.output is None and args.sidecar is None and (args.resume or args.overwrite):
         raise ValueError("`--resume` and `--overwrite` need `--output` or `--sidecar`.")
+    if args.confidence is None and (args.prefer_sure or args.min_confidence is not None):
+        name = "prefer_sure" if args.prefer_sure else "min_confidence"
+        raise ValueError(f"`--{name}` is about confidence: give `--confidence`.")
     for name in ("prefix", "suffix"):
         text = getattr(args, name)
         if len(text.splitlines()) > 1 or text.encode("utf-8", "ignore").decode() != text:
@@ -511,8 +547,12 @@ def name_files_left_out(inputs: Sequence[str]) -> None:
 
 def report(unreadable: "Sequence[UnreadableImage]", allow_skipped: bool = False, unusable: Sequence[str] = ()) -> int:
     """Print images that cannot be read, and those that cannot have a text file; return the exit status."""
+    from hf_captioners.captioning.batches import is_doubtful
     from hf_captioners.output_files import printable
 
+    if doubtful := [image for image in unreadable if is_doubtful(image)]:
+        print(f"left out: {len(doubtful):,} caption(s) below `--min_confidence`", file=sys.stderr)
+        unreadable = [image for image in unreadable if not is_doubtful(image)]
     for reason in [*(image.reason for image in unreadable), *unusable]:
         print(f"not captioned: {printable(reason)}", file=sys.stderr)
     if unreadable:

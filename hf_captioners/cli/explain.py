@@ -40,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="attention: weights of the last layer; relevance: attention times the gradient of the word; default: "
         "%(default)s",
     )
+    parser.add_argument(
+        "--confidence",
+        action="store_true",
+        help="colour the words of a calibrated captioner by its confidence (hf-captioners calibrate)",
+    )
     parser.add_argument("--locations", action="store_true", help="hard attention: show the most probable location")
     parser.add_argument("--overwrite", action="store_true", help="replace the output if it exists")
     parser.add_argument(
@@ -56,6 +61,9 @@ def run(args: argparse.Namespace) -> int:
     check_model_and_device(args.model)
     if args.caption is not None and len(args.images) > 1:
         raise ValueError(f"`--caption` explains one image, but {len(args.images)} are given; leave out one of them.")
+    if args.confidence and (args.caption is not None or args.attributes is not None):
+        name = "attributes" if args.caption is None else "caption"
+        raise ValueError(f"`--confidence` is about captions that the captioner generates alone: leave out `--{name}`.")
     output, kind = output_of(args.output, len(args.images))
     names = names_of(args.images, output, args.method)
     planned = [output] if kind == "html" else [path for name in names for path in name.values()]
@@ -69,11 +77,20 @@ def run(args: argparse.Namespace) -> int:
 
     require_writable_folder(planned[0].parent)
     model, processor = load_explainable(args.model, args.locations, args.trust_remote_code)
+    assessed = None
+    if args.confidence:
+        from hf_captioners.explain.word_confidence import ExplainedConfidence, with_confidence
+
+        assessed = ExplainedConfidence(model, processor, args.num_beams)
     explanations = {}
     for image, paths in zip(args.images, names, strict=True):
+        record = None if assessed is None else assessed.caption(Path(image))
+        caption = args.caption if record is None else record["generated_text"]
         explanation = explain_caption(
-            model, processor, Path(image), args.caption, args.num_beams, args.attributes, args.method
+            model, processor, Path(image), caption, args.num_beams, args.attributes, args.method
         )
+        if record is not None:
+            explanation = with_confidence(explanation, record)
         print(explanation.caption)
         if kind == "html":
             explanations[image] = explanation

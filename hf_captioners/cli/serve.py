@@ -4,6 +4,7 @@ import argparse
 import sys
 
 from .caption import (
+    add_confidence_arguments,
     add_model_arguments,
     add_pixel_argument,
     add_prompt_arguments,
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="until a request is answered; default: 60"
     )
     add_prompt_arguments(parser)
+    add_confidence_arguments(parser)
     add_pixel_argument(parser)
     add_reading_argument(parser)
     add_model_arguments(parser)
@@ -72,7 +74,11 @@ def run(args: argparse.Namespace) -> int:
     options = generation_options(args)
     pipeline = load_packed_model(args)
     options = with_typed_seed(pipeline, options, args.seed)
-    captioner = CaptionBatches(pipeline, reduced_reading=args.reduced_reading, **options)
+    if args.prefer_sure and args.confidence is None:
+        raise ValueError("`--prefer_sure` is about confidence: give `--confidence`.")
+    sure = {"confidence": args.confidence, "prefer_sure": args.prefer_sure}
+    captioner = CaptionBatches(pipeline, reduced_reading=args.reduced_reading, **sure, **options)
+    _ = captioner.assessor  # says before any request that the captioner is not calibrated
     application = make_application(captioner, args.batch_size, limits, [args.host, *args.allowed_hosts])
     web.run_app(
         application,

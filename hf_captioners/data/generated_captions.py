@@ -12,7 +12,8 @@ from hf_captioners.output_files import MAX_TABLE_BYTES, open_for_writing, read_b
 from .folder_tables import find_tables
 
 # In the folder of the text files: one line {"file": NAME, "sha256": DIGEST} for each time a captioner wrote a file,
-# and one with "kept": true for each time a person kept the captions of the image, which end up in the file.
+# and one with "kept": true for each time a person kept the captions of the image, which end up in the file. Where
+# confidence was asked for, "assessed" has the caption, its confidence and those of its words.
 RECORD_NAME = ".generated_captions.jsonl"
 SHOWN = 3
 
@@ -27,7 +28,11 @@ def text_digest(text: str) -> str:
 
 
 def record_generated(
-    folder: Path, digests: Mapping[str, str], inside: Path | None = None, by_person: bool = False
+    folder: Path,
+    digests: Mapping[str, str],
+    inside: Path | None = None,
+    by_person: bool = False,
+    assessed: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
     """Record what is written into text files of a folder, before it is written.
 
@@ -36,13 +41,16 @@ def record_generated(
         digests: the digest of the text of each file, by its name.
         inside: the folder that a person typed. None: `folder`.
         by_person: whether a person kept these texts; otherwise a captioner wrote them.
+        assessed: `caption`, `confidence` and `words` of the best caption of a file, by its name. None: of no file.
 
     Raises:
         UnsafeFileError: the record is a symbolic link or no plain file, or lies outside of the typed folder.
     """
     path = folder / RECORD_NAME
     mark = {"kept": True} if by_person else {}
-    lines = [json.dumps({"file": name, "sha256": digest, **mark}) + "\n" for name, digest in digests.items()]
+    facts = {name: {"assessed": dict(values)} for name, values in (assessed or {}).items()}
+    entries = [{"file": name, "sha256": digest, **mark, **facts.get(name, {})} for name, digest in digests.items()]
+    lines = [json.dumps(entry) + "\n" for entry in entries]
     # Appended at once, so that several processes may record in one folder.
     with open_for_writing(path, "ab+", inside) as file:
         begun = file.tell() and file.seek(-1, 2) and file.read(1) != b"\n"
@@ -66,20 +74,40 @@ def generated_digests(
         UnsafeFileError: the record is such a link, no plain file, or too large.
     """
     found: dict[str, set[str]] = {}
-    path = folder / RECORD_NAME
-    if not path.exists():
-        return found
-    for line in read_bytes_inside(path, inside, MAX_TABLE_BYTES, follow_links).splitlines():
-        entry: Any = None
-        with suppress(ValueError, RecursionError):  # a line that was cut off
-            entry = json.loads(line)
-        if not isinstance(entry, dict) or not isinstance(entry.get("file"), str):
-            continue
+    for entry in _entries(folder, inside, follow_links):
         if entry.get("kept") is True and not also_kept:
             found.pop(entry["file"], None)
         else:
             found.setdefault(entry["file"], set()).add(str(entry.get("sha256")))
     return found
+
+
+def assessed_files(folder: Path, inside: Path | None = None, follow_links: bool = False) -> dict[str, Any]:
+    """Return what a captioner recorded of the confidence of the last caption of each file, as it is in the record.
+
+    Once a person kept the text of a file, it has no confidence.
+
+    Args:
+        folder, inside, follow_links: see `generated_digests`.
+
+    Raises:
+        UnsafeFileError: see `generated_digests`.
+    """
+    last = {entry["file"]: entry for entry in _entries(folder, inside, follow_links)}
+    return {name: entry["assessed"] for name, entry in last.items() if "assessed" in entry}
+
+
+def _entries(folder: Path, inside: Path | None, follow_links: bool) -> Iterator[dict[str, Any]]:
+    """Yield the entries of the record of a folder, which name a file."""
+    path = folder / RECORD_NAME
+    if not path.exists():
+        return
+    for line in read_bytes_inside(path, inside, MAX_TABLE_BYTES, follow_links).splitlines():
+        entry: Any = None
+        with suppress(ValueError, RecursionError):  # a line that was cut off
+            entry = json.loads(line)
+        if isinstance(entry, dict) and isinstance(entry.get("file"), str):
+            yield entry
 
 
 def unchanged_files(folder: Path, metadata_file: str | None = None, follow_links: bool = False) -> Iterator[Path]:

@@ -13,10 +13,11 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from .explanation import Explanation
-from .panels import percent, strongest, top_of, veil, veil_colours, word_bars
+from .panels import confidence_colour, percent, strongest, top_of, veil, veil_colours, word_bars
 
 # Inches.
 PANEL, GAP, TITLE, BAR, HEAD, LEGEND, COLUMNS = 2.1, 0.16, 0.3, 0.17, 0.42, 0.95, 5
+LEGEND_LINE = 0.17
 HEAD_LINE, HEAD_CHARACTER = 0.21, 0.117  # a further line of the caption, and the width of its characters
 OUTLINE, SMALL, NORMAL = "#00e5ff", 7, 10  # colour of outlines; sizes of text in points
 rcParams["svg.fonttype"] = "none"  # text of SVG files stays text
@@ -27,7 +28,7 @@ def draw_attention(explanation: Explanation) -> Figure:
 
     All panels have one scale, which the colour bar shows with the weight of even attention. The strongest regions of a
     word are outlined, with their share in per cent. Gates and intensities of the word are bars below
-    its panel; those of the first panel are the legend.
+    its panel; those of the first panel are the legend. A word with a confidence has its colour and number.
 
     Args:
         explanation: see `explain_caption`.
@@ -46,18 +47,30 @@ def draw_attention(explanation: Explanation) -> Figure:
     tall = PANEL * explanation.image.height / explanation.image.width
     step_x, step_y = PANEL + GAP, TITLE + tall + BAR * len(bars) + GAP
     rows = -(-count // columns)
-    figure, head = headed_figure(explanation.caption, max(columns * step_x + GAP, 6.5), rows * step_y + LEGEND)
+    legend = LEGEND + (0 if explanation.confidences is None else LEGEND_LINE)
+    figure, head = headed_figure(explanation.caption, max(columns * step_x + GAP, 6.5), rows * step_y + legend)
     top = top_of(explanation.maps)
     for index in range(count):
         left, upper = GAP + index % columns * step_x, head + index // columns * step_y + TITLE
         axes = axes_at(figure, left, upper, PANEL, tall)
-        axes.set_title(explanation.words[index - 1] if index else "image", fontsize=NORMAL, loc="left", pad=3)
+        title_word(axes, explanation, index - 1)
         draw_word(axes, explanation, index - 1, top)
         for line, (name, values, ends, colour) in enumerate(bars):
             bar = axes_at(figure, left, upper + tall + BAR * line + 0.04, PANEL, BAR - 0.04)
             draw_bar(bar, name, None if index == 0 else float(values[index - 1]), ends, colour)
-    draw_scale(figure, top, regions, explanation.method)
+    draw_scale(figure, top, regions, explanation.method, explanation.confidences is not None)
     return figure
+
+
+def title_word(axes: Axes, explanation: Explanation, word: int) -> None:
+    """Write a word above its panel, with its confidence if it has one; -1: that it is the image."""
+    text = explanation.words[word] if word >= 0 else "image"
+    confidence = explanation.confidences[word] if explanation.confidences is not None and word >= 0 else None
+    if confidence is None:
+        axes.set_title(text, fontsize=NORMAL, loc="left", pad=3)
+        return
+    colour = {"boxstyle": "round,pad=0.15", "facecolor": confidence_colour(confidence), "linewidth": 0}
+    axes.set_title(f"{text} {confidence:.2f}", fontsize=NORMAL, loc="left", pad=4, x=0.02, bbox=colour)
 
 
 def headed_figure(caption: str, width: float, height: float) -> tuple[Figure, float]:
@@ -136,14 +149,15 @@ def draw_bar(axes: Axes, name: str, value: float | None, ends: tuple[float, floa
     axes.text(1, 0.5, f"{value:.2f}" if high == 1 else f"{value:.3g}", fontsize=SMALL, va="center", ha="right")
 
 
-def draw_scale(figure: Figure, top: float, regions: int, method: str = "attention") -> None:
-    """Draw the colour bar with its numbers, and what is outlined."""
+def draw_scale(figure: Figure, top: float, regions: int, method: str = "attention", is_assessed: bool = False) -> None:
+    """Draw the colour bar with its numbers, what is outlined, and with confidence what its colours are."""
+    legend = LEGEND + (LEGEND_LINE if is_assessed else 0)
     of_word, of_regions = {
         "attention": ("attention of", "attention to"),
         "relevance": ("relevance for", "relevance of"),
     }[method]
     height = float(figure.get_size_inches()[1])
-    axes = axes_at(figure, GAP, height - LEGEND + 0.12, 3.2, 0.16)
+    axes = axes_at(figure, GAP, height - legend + 0.12, 3.2, 0.16)
     axes.set_axis_on()
     axes.set_facecolor("#8c8c8c")  # as of an image of medium brightness
     bar = figure.colorbar(ScalarMappable(Normalize(0, top), veil_colours()), cax=axes, orientation="horizontal")
@@ -152,10 +166,12 @@ def draw_scale(figure: Figure, top: float, regions: int, method: str = "attentio
     axes.tick_params(labelsize=SMALL)
     even = 1 / regions
     axes.axvline(even, color=OUTLINE, linewidth=1.5)
-    lines = (
+    lines = [
         f"Weight of a region in the {of_word} a word. Line: even {of_regions} {regions} regions, {percent(even)} %.",
         "Outlined: the strongest regions of a word, with their weights in per cent.",
-    )
+    ]
+    if is_assessed:
+        lines.append("Number of a word: its confidence; orange: doubtful, blue: sure.")
     for line, text in enumerate(lines):
-        y = 1 - (height - LEGEND + 0.62 + 0.17 * line) / height
+        y = 1 - (height - legend + 0.62 + LEGEND_LINE * line) / height
         figure.text(GAP / float(figure.get_size_inches()[0]), y, text, fontsize=SMALL + 0.5, color="#404040")

@@ -64,6 +64,9 @@ class Explanation:
         attributes: attributes and the attention to them; None where the captioner reads none.
         region_names: what a detector calls the R regions, `""` where it has no name; None without a detector.
         method: `"attention"` or `"relevance"`, see `explain_caption`.
+        confidence: probability that all content words are right, see `Assessment`; None if it is unknown.
+        confidences: that of each word, None of words that are no content words; None if they are unknown. See
+            `with_confidence`.
     """
 
     words: list[str]
@@ -76,6 +79,8 @@ class Explanation:
     attributes: AttributeWeights | None = None
     region_names: list[str] | None = None
     method: str = "attention"
+    confidence: float | None = None
+    confidences: list[float | None] | None = None
 
     @property
     def caption(self) -> str:

@@ -14,7 +14,17 @@ from PIL import Image
 from .attributes import SHADES
 from .explanation import AttributeWeights, Explanation
 from .graph import draw_graph
-from .panels import data_address, percent, strongest, top_of, veil, veil_colours, word_bars
+from .panels import (
+    CONFIDENCE_COLOURS,
+    confidence_colour,
+    data_address,
+    percent,
+    strongest,
+    top_of,
+    veil,
+    veil_colours,
+    word_bars,
+)
 
 TEMPLATE = "explanation_page.html"
 UNIT = 200  # the image's width has this many units of line width and text size
@@ -38,7 +48,8 @@ def render_page(explanations: Mapping[str, Explanation], model: str = "The capti
         for colour in veil_colours()(np.linspace(0, 1, STEPS))
     ]
     sections = [describe(name, explanation) for name, explanation in explanations.items()]
-    return template.render(sections=sections, ramp=", ".join(colours), model=model)
+    sure = ", ".join(to_hex(CONFIDENCE_COLOURS(share)) for share in np.linspace(0, 1, STEPS))
+    return template.render(sections=sections, ramp=", ".join(colours), sure_ramp=sure, model=model)
 
 
 def describe(name: str, explanation: Explanation) -> dict[str, Any]:
@@ -47,7 +58,9 @@ def describe(name: str, explanation: Explanation) -> dict[str, Any]:
     top, even = top_of(explanation.maps), 1 / max(1, regions)
     return {
         "name": name,
-        "caption": explanation.caption,
+        "words": [word_of(explanation, word) for word in range(len(explanation.words))],
+        "is_assessed": explanation.confidences is not None,
+        "confidence": None if explanation.confidence is None else f"{explanation.confidence:.2f}",
         "image": data_address(image),
         "width": image.width,
         "height": image.height,
@@ -69,10 +82,17 @@ def describe(name: str, explanation: Explanation) -> dict[str, Any]:
     }
 
 
+def word_of(explanation: Explanation, word: int) -> dict[str, Any]:
+    """Return what the page says of the confidence of a word."""
+    confidence = None if explanation.confidences is None else explanation.confidences[word]
+    number = None if confidence is None else f"{confidence:.2f}"
+    return {"word": explanation.words[word], "confidence": number, "shade": confidence_colour(confidence)}
+
+
 def panel_of(explanation: Explanation, word: int, top: float) -> dict[str, Any]:
     """Return what the page says of a word; -1: of the image alone."""
     if word < 0:
-        return {"word": "image", "label": "the image", "veil": None, "bars": []}
+        return {"word": "image", "label": "the image", "veil": None, "bars": [], "confidence": None, "shade": None}
     image, weights, name = explanation.image, explanation.maps[word], explanation.words[word]
     corners = explanation.boxes * np.array([image.width, image.height] * 2)
     boxes = [
@@ -99,7 +119,7 @@ def panel_of(explanation: Explanation, word: int, top: float) -> dict[str, Any]:
         bars.append({"name": bar, "colour": colour, "value": number, "left": left, "width": width})
     shade = veil(weights, explanation.boxes, (image.height, image.width), top)
     return {
-        "word": name,
+        **word_of(explanation, word),
         "label": label,
         "veil": data_address(Image.fromarray(shade)),
         "regions": [boxes[index] for index in largest_first],  # the smallest on top, so that each can be pointed at

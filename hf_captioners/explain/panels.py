@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import colormaps
-from matplotlib.colors import ListedColormap
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, to_hex
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -16,6 +16,8 @@ OUTLINED = 3  # regions that are outlined for each word, at most
 ABOVE_EVEN = 1.25  # they have this many times the weight of even attention
 GATE_COLOURS = ("#1b7837", "#2166ac", "#b2182b", "#762a83")
 INTENSITY_COLOUR = "#e08214"
+# Orange for doubtful words, blue for sure ones: the two are distinct in all forms of colour blindness.
+CONFIDENCE_COLOURS = LinearSegmentedColormap.from_list("confidence", ("#f4a259", "#f3f3f3", "#8ec1e8"))
 # Opacity over the image of a weight of 0 and of the largest one: the image remains visible, most of all where the
 # captioner looks.
 VEIL, TINT = 0.6, 0.34
@@ -97,6 +99,11 @@ def word_bars(explanation: Explanation) -> list[tuple[str, NDArray[Any], tuple[f
     if explanation.intensities is not None:
         bars.append(("intensity", explanation.intensities, scale_of(explanation.intensities), INTENSITY_COLOUR))
     return bars
+
+
+def confidence_colour(confidence: float | None) -> str | None:
+    """Return the background of a word, `#rrggbb`; None for a word without confidence."""
+    return None if confidence is None else to_hex(CONFIDENCE_COLOURS(float(confidence)))
 
 
 def data_address(pixels: Image.Image, image_format: str = "PNG") -> str:

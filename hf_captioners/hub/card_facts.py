@@ -13,6 +13,8 @@ from typing import Any
 from safetensors import safe_open
 
 from hf_captioners.architectures import ARCHITECTURES, Architecture
+from hf_captioners.confidence.calibration import Calibration, NotCalibratedError
+from hf_captioners.confidence.card_section import card_section
 from hf_captioners.output_files import read_text_inside, write_text
 
 FACTS_FILE = "card_facts.json"
@@ -230,6 +232,7 @@ class CheckpointFacts:
         generation: default generation settings that differ from greedy search.
         adapter_of: name of the base captioner of an adapter.
         weights_license: terms of the weights, see `CaptioningConfig`.
+        confidence: section about confidence in Markdown; empty without a calibration of these weights.
     """
 
     architecture: Architecture | None = None
@@ -240,6 +243,7 @@ class CheckpointFacts:
     generation: dict[str, Any] = field(default_factory=dict)
     adapter_of: str | None = None
     weights_license: dict[str, Any] = field(default_factory=dict)
+    confidence: str = ""
 
     @classmethod
     def read(cls, directory: str | os.PathLike[str]) -> CheckpointFacts:
@@ -267,11 +271,19 @@ class CheckpointFacts:
             },
             adapter_of=adapter.get("base_model_name_or_path"),
             weights_license=terms if isinstance(terms := config.get("weights_license"), dict) else {},
+            confidence=_confidence(folder),
         )
 
 
 def _json(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _confidence(folder: Path) -> str:
+    try:
+        return card_section(Calibration.load(folder))
+    except (NotCalibratedError, FileNotFoundError):  # none, or that of weights which were trained further
+        return ""
 
 
 def _vision_name(config: dict[str, Any]) -> str | None:

@@ -80,6 +80,11 @@ def library_templates() -> frozenset[str]:
     return frozenset(card.text.strip() for card in cards)
 
 
+def is_generated(content: str) -> bool:
+    """Return whether a card has a part that this library generated."""
+    return MARKED.search(content) is not None
+
+
 def new_card(metadata: Mapping[str, Any], text: str) -> str:
     """Return a card whose whole text is generated."""
     return front_matter(metadata) + mark(metadata, text)

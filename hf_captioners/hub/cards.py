@@ -29,7 +29,7 @@ from .card_facts import (
     TrainingFacts,
     sample_images,
 )
-from .card_merging import merge_cards, new_card
+from .card_merging import is_generated, merge_cards, new_card
 
 CARD = "README.md"
 # Titles of what a card shows besides metrics.
@@ -94,6 +94,19 @@ def write_card(
     """
     path = Path(place or directory, CARD)
     merge_into_card(path, make_card(directory, repo_id))
+
+
+def write_generated_card(directory: str | os.PathLike[str]) -> bool:
+    """Write the card of a checkpoint again, if it has none, or one that this library generated; return whether it did.
+
+    Raises:
+        ValueError: the existing card or `card_facts.json` cannot be read.
+    """
+    present = read_text(Path(directory, CARD))
+    if not Path(directory, "config.json").is_file() or (present is not None and not is_generated(present)):
+        return False
+    write_card(directory)
+    return True
 
 
 def merge_into_card(path: Path, card: str) -> None:
@@ -169,6 +182,7 @@ def render_card(
         reproduces=training.reproduces if training and training.reproduces and training.reproduces.compared else None,
         citations=_citations(checkpoint, training),
         terms=checkpoint.weights_license,
+        confidence=checkpoint.confidence,
         inert=inert_text,
         code=code_span,
         image=lambda sample: _image(sample, shown),

@@ -9,6 +9,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers.dynamic_module_utils import get_relative_import_files
 
+from hf_captioners.confidence.calibration import CALIBRATION_FILE
+from hf_captioners.confidence.card_section import FIGURE_FILE
 from hf_captioners.output_files import require_link_inside, require_plain
 
 from .bundling import NOTICE
@@ -36,6 +38,8 @@ DESCRIPTIONS = (
     "merges.txt",
     "chat_template.jinja",
     FACTS_FILE,
+    CALIBRATION_FILE,
+    FIGURE_FILE,
     "LICENSE",
     "LICENSE.txt",
     "LICENSE.md",

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -16,11 +17,13 @@ from huggingface_hub import ModelCard
 
 from hf_captioners._version import __version__
 from hf_captioners.architectures import Architecture, Purpose
+from hf_captioners.confidence.calibration import Calibration, NotCalibratedError
+from hf_captioners.confidence.card_section import FIGURE_FILE, card_section, with_section
 from hf_captioners.inert_text import inert_text
 from hf_captioners.loading import architecture_of, load_captioner, require_merged
 from hf_captioners.modeling.layers_transformer import TransformerTextDecoder
 from hf_captioners.names import did_you_mean
-from hf_captioners.output_files import as_json, new_folder, require_new_folder, write_text
+from hf_captioners.output_files import as_json, new_folder, read_text_inside, require_new_folder, write_text
 from hf_captioners.processing.image_processing_captioning import _ImageSteps
 
 from .graphs import IMAGE_SIZE, NEWEST_OPSET, OLDEST_OPSET, OPSET, Graphs, make_graphs, save_graph
@@ -28,6 +31,7 @@ from .onnx_captioner import TRAVELLING
 from .onnx_facts import DECODER, ENCODER, FACTS_FILE, FORMAT, TOKENIZER_FILE, GenerationOptions, file_digest
 from .quantizing import quantize_graph
 
+logger = logging.getLogger(__name__)
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 GRAPH_FOLDER = "onnx"
 WEIGHTS = {"float32": "", "int8": "_int8"}  # kinds of weights, and how the names of their graphs end
@@ -100,8 +104,8 @@ def export_captioner(
         )
     target = Path(output_dir)
     require_new_folder(target)
-    source = None
-    if model is None or isinstance(model, (str, os.PathLike)):
+    source, is_given = None, model is not None and not isinstance(model, (str, os.PathLike))
+    if not is_given:
         source = model
         model, processor = load_captioner(None if model is None else str(model), Purpose.EXPORT)
     architecture = require_exportable(model, processor)
@@ -112,11 +116,39 @@ def export_captioner(
     facts |= {"opset": opset, "reads_all_tokens": graphs.reads_all_tokens}
     with new_folder(target) as folder:
         write_folder(folder, graphs, facts, model, processor, source)
+        if not is_given:
+            carry_calibration(Path(model.name_or_path), folder, weights)
         from .checking import compare_with_captioner
 
         difference = compare_with_captioner(folder, model, processor)
     size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
     return ExportedCaptioner(target, size, difference)
+
+
+def carry_calibration(source: Path, folder: Path, weights: str) -> None:
+    """Write the calibration of a captioner into its exported folder, unless the export has other weights.
+
+    Args:
+        source: directory of the captioner.
+        folder: the exported folder.
+        weights: number format of the export. 8-bit integers change probabilities, so they need their own calibration.
+    """
+    try:
+        calibration = Calibration.load(source)
+    except (NotCalibratedError, FileNotFoundError):
+        return
+    if weights != "float32":
+        logger.warning(
+            f"The calibration of {source} is not exported: {weights} weights have other probabilities. Calibrate the "
+            "exported captioner: hf-captioners calibrate FOLDER DATA"
+        )
+        return
+    calibration.carry_over(folder)
+    card = folder / "README.md"
+    write_text(card, with_section(card.read_text(encoding="utf-8"), card_section(calibration)))
+    figure = source / FIGURE_FILE
+    if figure.is_file():
+        write_text(folder / FIGURE_FILE, read_text_inside(figure))
 
 
 def require_packages() -> None:

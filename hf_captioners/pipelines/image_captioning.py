@@ -38,6 +38,7 @@ IMAGE_CAPTIONERS = ("blip", "git", "vision-encoder-decoder")
 MAX_INSTRUCTED_TOKENS = 256  # new tokens of a caption by an instruction, which may ask for a paragraph
 # Checks and inputs of other models of transformers. Checkpoints contain no copy: they are never of such a model.
 OF_OTHER_MODELS = "hf_captioners.pipelines.instructed_checks"
+CONFIDENCE = "hf_captioners.confidence.assessing"
 # Files that are part of checkpoints find each other by relative names.
 LIBRARY_IMPORT = re.compile(r"^from hf_captioners\.processing\.", re.MULTILINE)
 
@@ -63,6 +64,9 @@ class ImageCaptioningPipeline(Pipeline):
         return_scores: add `score`, the sum of the log-probabilities of the generated tokens, with the end token and
             without the prompt, before temperature and other processing of logits.
         return_token_scores: add `tokens` and `token_scores`, their log-probabilities.
+        return_confidence: add `confidence`, the probability that people would use all content words of the caption,
+            and `words`, a list with the `confidence` of each; of captioners that were calibrated, with this library.
+            True, or `"samples"`: from sampled captions too.
         return_ended: of models that follow instructions, add `ended`: False if the caption has no end token, because
             `max_new_tokens` were generated.
         seed: where captions are sampled, a batch of the same images gets the same captions with the same seed. None:
@@ -209,7 +213,21 @@ class ImageCaptioningPipeline(Pipeline):
             images = [item if isinstance(item, (list, tuple, dict)) else [item] for item in images]
         if isinstance(images, list) and not images:
             return []
+        if sure := kwargs.pop("return_confidence", None):
+            return self._with_confidence(images, "search" if sure is True else sure, **kwargs)
         return super().__call__(images, **kwargs)
+
+    def _with_confidence(self, images: Any, mode: str, batch_size: int | None = None, **kwargs: Any) -> Any:
+        """Caption images with their confidence, which code of this library computes."""
+        try:
+            module = importlib.import_module(CONFIDENCE)
+        except ImportError as error:
+            raise ImportError("`return_confidence` needs this library: pip install hf-captioners") from error
+        if hasattr(images, "__getitem__") and hasattr(images, "__len__") and not isinstance(images, (list, str, dict)):
+            is_array = isinstance(images, (np.ndarray, torch.Tensor))
+            images = images if is_array else (images[place] for place in range(len(images)))
+        size = batch_size or self._batch_size or 1
+        return module.caption_with_confidence(self, images, mode, size, **kwargs)
 
     def preprocess(  # type: ignore[override]
         self,

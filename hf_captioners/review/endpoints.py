@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 
 from hf_captioners.processing.image_reading import read_image
 
+from .confidences import DOUBTFUL_BELOW, Confidences
 from .corrections import NAMES_OF_CHANGES, Change, Corrections
 from .guard import HEADERS
 from .table import ChangedCaptionsError
@@ -49,6 +50,7 @@ class Endpoints:
 
     def __init__(self, corrections: Corrections) -> None:
         self.corrections, self.table = corrections, corrections.table
+        self.confidences = Confidences(self.table)
         self.agreed = False
 
     def page(self, request: Any) -> Response:
@@ -58,18 +60,21 @@ class Endpoints:
         return Response(text, media_type=media_type, headers=HEADERS)
 
     def folder(self, request: Any) -> Response:
-        """Return the names of all images, and which are kept, rejected, and drafts."""
+        """Return the names of all images, which are kept, rejected, and drafts, and the confidence of captions."""
         names = [shown_name(name) for name in self.table.names]
         folder = {"folder": shown_name(str(self.table.folder)), "images": len(names), "names": names}
+        folder |= {"confidences": self.confidences.of_images(), "doubtful_below": DOUBTFUL_BELOW}
         return JSONResponse({**folder, **self.corrections.states()}, headers=HEADERS)
 
     def captions(self, request: Any) -> Response:
-        """Return the captions of an image and where they are from."""
+        """Return the captions of an image, where they are from, and their confidence."""
         number = self._number(request)
         if number is None:
             return self._absent()
         name = shown_name(self.table.names[number])
-        return JSONResponse({"name": name, **self.corrections.captions(number)}, headers=HEADERS)
+        shown = self.corrections.captions(number)
+        assessed = self.confidences.of_captions(number, shown["captions"], shown["source"])
+        return JSONResponse({"name": name, **shown, "assessed": assessed}, headers=HEADERS)
 
     def image(self, request: Any) -> Response:
         """Return an image as JPEG, or why it cannot be read."""

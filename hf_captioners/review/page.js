@@ -5,7 +5,7 @@ import { CaptionFields } from "./fields.js";
 import { Overview } from "./overview.js";
 
 const part = (id) => document.getElementById(id);
-const state = { images: 0, names: [], kept: new Set(), rejected: new Set(), drafts: new Set(), number: 0, shown: [], begins: true, agreed: false };
+const state = { images: 0, names: [], kept: new Set(), rejected: new Set(), drafts: new Set(), number: 0, order: [], confidences: null, confidence: null, shown: [], begins: true, agreed: false };
 const isReviewed = (number) => state.kept.has(number) || state.rejected.has(number);
 const filters = {
   all: () => true,
@@ -38,7 +38,8 @@ function showCounts() {
 }
 
 function showSource(source) {
-  part("source").textContent = `(${sources[source]})`;
+  const isProposed = ["table", "text file"].includes(source) && state.confidence !== null;
+  part("source").textContent = `(${sources[source]}${isProposed ? `; confidence ${state.confidence.toFixed(2)}` : ""})`;
   part("source").className = source;
 }
 
@@ -60,7 +61,7 @@ const fields = new CaptionFields(part("captions"), () => {
   state.begins = false;
 });
 
-const isSelecting = () => document.activeElement === part("filter"); // whose arrow keys go on to the next kind
+const isSelecting = () => ["filter", "order"].includes(document.activeElement.id); // whose arrow keys go on to the next kind
 const isJumping = () => document.activeElement === part("target");
 const focusContent = () => (part("grid").hidden ? fields : overview).focus();
 
@@ -81,20 +82,33 @@ async function show(number) {
   state.shown = body.shown; // of the table, which another program may change
   state.source = body.draft ? (body.kept ? "kept" : body.rejected ? "rejected" : "none") : body.source;
   state.begins = true;
-  fields.show(body.captions);
+  state.confidence = body.assessed[0]?.confidence ?? null; // of the caption that is proposed
+  fields.show(body.captions, body.assessed);
   showSource(body.source);
   part("buttons").after(part("message"));
   if (isSelecting() || isJumping() || matchMedia("(pointer: coarse)").matches) return; // a phone would open its keyboard
   fields.focus();
 }
 
-// The first image that a condition holds for, after the current one (which comes last) or before it.
-function following(condition, step = 1) {
+// The first image in their order that a condition holds for, after the current one (which comes last) or before it.
+function following(condition, step = 1, from = state.order.indexOf(state.number)) {
   for (let away = 1; away <= state.images; away++) {
-    const number = (state.number + step * away + away * state.images) % state.images;
+    const number = state.order[(from + step * away + away * state.images) % state.images];
     if (condition(number)) return number;
   }
   return null;
+}
+
+const first = () => following(filters.open, 1, state.images - 1) ?? state.order[0];
+
+function sort() {
+  const numbers = state.names.map((_, number) => number), sure = (number) => state.confidences[number] ?? 2;
+  state.order = part("order").value === "doubt" ? numbers.sort((a, b) => sure(a) - sure(b) || a - b) : numbers;
+}
+
+function reordered() {
+  sort();
+  return part("grid").hidden ? show(first()) : showOverview();
 }
 
 function moveBy(step) {
@@ -172,11 +186,12 @@ const overview = new Overview(part("grid"), (number) => run(() => show(number)))
 function describe(number) {
   const [is, badge] = state.drafts.has(number) ? ["draft", "Draft"] : state.kept.has(number) ? ["kept", "Kept"]
     : state.rejected.has(number) ? ["rejected", "Rejected"] : ["", ""];
-  return { text: `${number + 1} · ${state.names[number]}`, state: is, badge };
+  const sure = is === "kept" || is === "rejected" ? null : state.confidences?.[number] ?? null;
+  return { text: [number + 1, ...(sure === null ? [] : [sure.toFixed(2)]), state.names[number]].join(" · "), state: is, badge };
 }
 
 function showOverview() {
-  const numbers = state.names.map((_, number) => number).filter(filters[part("filter").value]);
+  const numbers = state.order.filter(filters[part("filter").value]);
   part("one").hidden = true;
   part("grid").hidden = false;
   part("overview").setAttribute("aria-pressed", "true");
@@ -225,6 +240,7 @@ part("keep").addEventListener("click", () => decide(keep));
 part("reject").addEventListener("click", () => decide(reject));
 part("add").addEventListener("click", () => fields.add());
 part("filter").addEventListener("change", () => run(filtered));
+part("order").addEventListener("change", () => run(reordered));
 part("jump").addEventListener("submit", (event) => { event.preventDefault(); part("target").blur(); run(jump); });
 
 const letters = { o: "overview", z: "undo" };
@@ -234,6 +250,7 @@ function actionOf(event) {
     const letter = /^[a-z]$/.test(key) ? key : event.code.startsWith("Key") ? event.code.slice(3).toLowerCase() : ""; // a Mac types signs with Alt
     if (letter === "g") return () => part("target").select();
     if (letter === "l") return () => part("filter").focus();
+    if (letter === "d" && !part("orders").hidden) return () => part("order").focus();
     if (letter === "z" && event.shiftKey) return () => run(actions.redo);
     if (letter in letters) return () => run(actions[letters[letter]]);
     if (isGrid) return null;
@@ -267,12 +284,14 @@ addEventListener("pageshow", (event) => { if (event.persisted) location.reload()
 async function begin() {
   const { status, body } = await asked("folder");
   if (status !== 200) return say(body.error, true);
-  Object.assign(state, { images: body.images, names: body.names });
+  Object.assign(state, { images: body.images, names: body.names, confidences: body.confidences });
+  fields.doubtfulBelow = body.doubtful_below;
+  part("orders").hidden = body.confidences === null;
+  sort();
   part("folder").textContent = body.folder;
   take(body);
   const typed = Number(location.hash.slice(1));
   if (Number.isInteger(typed) && typed >= 1 && typed <= state.images) return show(typed - 1);
-  state.number = state.images - 1; // so that what follows is the first image that is not reviewed
-  return show(following(filters.open) ?? 0);
+  return show(first());
 }
 run(begin);

@@ -90,6 +90,7 @@ class ReviewTable:
     Attributes:
         path: the table, `metadata.jsonl` in the folder.
         images: the images, sorted by path.
+        proposed_rows: the first row of the table of captions for each image that it has.
 
     Raises:
         FileNotFoundError: there is no such folder, or it has no images.
@@ -124,6 +125,7 @@ class ReviewTable:
         self._by_path = dict(zip(self.images, self.names, strict=True))
         self._lock = writer_lock_of(self.path)
         self._places = [FolderNames(self.folder / place) for place in IMAGE_FOLDERS]
+        self.proposed_rows: dict[str, dict[str, Any]] = {}
         self.proposed = self._read_captions(Path(captions)) if captions is not None else {}
 
     def _require_no_other_table(self) -> None:
@@ -151,6 +153,7 @@ class ReviewTable:
             name = next((images[image] for image in candidates if image in images), None)
             if name is not None:
                 found.setdefault(name, []).extend(captions_of(row))
+                self.proposed_rows.setdefault(name, row)
         if not found:
             raise ValueError(f"{path} names no image of {self.folder}, expected what `hf-captioners caption` wrote.")
         return found

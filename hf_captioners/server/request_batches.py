@@ -24,7 +24,7 @@ class WaitingImage(NamedTuple):
 
     Args:
         item: the prepared image.
-        answer: receives `caption` and `score`; cancelled if nobody waits for them any more.
+        answer: receives what `RequestBatches.caption` returns; cancelled if nobody waits for it any more.
     """
 
     item: dict[str, Any]
@@ -56,7 +56,8 @@ class RequestBatches:
         self.waiting: asyncio.Queue[WaitingImage] = asyncio.Queue()
 
     async def caption(self, content: bytes, instruction: str | None = None) -> dict[str, Any]:
-        """Return `caption` and `score` of the bytes of an image, see `CaptionBatches`.
+        """Return `caption` and `score` of the bytes of an image, with `confidence` of the captioner also `confidence`
+        and `words`; see `CaptionBatches`.
 
         Args:
             content: the bytes.
@@ -114,12 +115,12 @@ class RequestBatches:
                     failed.__cause__ = error
                     image.answer.set_exception(failed)
             return
-        rows = zip(batch, columns["caption"], columns["score"], columns["error"], strict=True)
-        for image, caption, score, fault in rows:
+        names = [name for name in ("caption", "score", "confidence", "words") if name in columns]
+        for place, (image, fault) in enumerate(zip(batch, columns["error"], strict=True)):
             if not image.answer.done() and fault is not None:
                 image.answer.set_exception(UnreadableImageError(fault))
             if not image.answer.done():
-                image.answer.set_result({"caption": caption, "score": score})
+                image.answer.set_result({name: columns[name][place] for name in names})
 
     def close(self) -> None:
         """End the threads after what they are doing."""

@@ -273,8 +273,8 @@ def kill_at(monkeypatch, moment):
         if calls["add"] == 2 and moment == KILLS[1]:
             raise Killed
 
-    def killed_record(*arguments):
-        record(*arguments)
+    def killed_record(*arguments, **assessed):
+        record(*arguments, **assessed)
         if calls["add"] == 2 and moment == KILLS[2]:
             raise Killed
 
@@ -362,8 +362,8 @@ def test_a_text_that_another_program_changes_while_it_is_written_is_kept_and_nam
     (folder / "1.txt").write_text("old\n")
     record = sidecars.record_generated
 
-    def record_and_edit(*arguments):
-        record(*arguments)
+    def record_and_edit(*arguments, **assessed):
+        record(*arguments, **assessed)
         (folder / "1.txt").write_text("by an editor\n")
 
     monkeypatch.setattr(sidecars, "record_generated", record_and_edit)

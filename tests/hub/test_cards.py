@@ -40,7 +40,7 @@ SHOWN = frozenset({SAMPLE["file"]})
 def test_the_lists_above_are_complete():
     for kind, values in FIELDS.items():
         assert {field.name for field in dataclasses.fields(kind)} == values.keys(), kind
-    others = {"adapter_of", "weights_license"}
+    others = {"adapter_of", "confidence", "weights_license"}
     assert {field.name for field in dataclasses.fields(CheckpointFacts)} == CHECKPOINT.keys() | others
 
 
