@@ -297,8 +297,9 @@ class CaptioningConfig(PreTrainedConfig):
             changed = [name for name in names if getattr(self, name) != getattr(CaptioningConfig, name)]
             if changed and self.vision_config is not None:
                 raise ValueError(
-                    f"`{changed[0]}` is {getattr(self, changed[0])}, and a {self.vision_config.model_type!r} vision model "
-                    f"has no queries to choose from. Leave it out, or pass a detector: {', '.join(DETECTORS)}."
+                    f"`{changed[0]}` is {getattr(self, changed[0])}, and a {self.vision_config.model_type!r} vision "
+                    "model has no queries to choose from. Leave it out, or pass a detector: "
+                    f"{', '.join(DETECTORS)}."
                 )
             return
         field = queries_field(self.vision_config)
