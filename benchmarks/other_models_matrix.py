@@ -1,4 +1,4 @@
-"""Run the commands with untrained models of each family, and write the matrix of docs/other_models.md.
+"""Run all commands with untrained models of each family, and write the support matrix of docs/other_models.md.
 
     python benchmarks/other_models_matrix.py --images PHOTOGRAPHS [--families blip git]
 
@@ -50,7 +50,7 @@ BEGIN, END = "<!-- matrix -->", "<!-- end of matrix -->"
 
 
 class Family:
-    """An untrained checkpoint, some photographs, and their captions by transformers alone.
+    """Untrained checkpoint of a model family, photographs, and their captions by transformers alone.
 
     Args:
         model_type: the family.
@@ -76,7 +76,7 @@ class Family:
                 self.expected[path.name] = plain.tokenizer.decode(row, skip_special_tokens=True).strip()
 
     def cell(self, captions: dict[str, str]) -> str:
-        """Return the number of captions that equal those of transformers for the same image."""
+        """Return the matrix cell: the number of captions that equal those of transformers."""
         equal = sum(
             captions.get(name) == " ".join(text.splitlines()) or captions.get(name) == text
             for name, text in self.expected.items()
@@ -85,7 +85,7 @@ class Family:
 
 
 def typed(*arguments: str) -> None:
-    """Run a command, and raise its error."""
+    """Run a command as typed; raise its error."""
     output, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         status = run_command(list(arguments))
@@ -94,24 +94,24 @@ def typed(*arguments: str) -> None:
 
 
 def by_name(file: Path, key: str) -> dict[str, str]:
-    """Return the captions of a .jsonl file by the names of images."""
+    """Read captions from a .jsonl file, by image name."""
     rows = map(json.loads, file.read_text(encoding="utf-8").splitlines())
     return {Path(row[key]).name: row["caption"] for row in rows}
 
 
 def sidecars(family: Family) -> str:
-    """`caption --sidecar`."""
+    """Test `caption --sidecar`."""
     typed("caption", str(family.images), "--model", family.model, "--sidecar", "caption", *TYPED)
     return family.cell({name: text_beside(family, name) for name in family.names})
 
 
 def text_beside(family: Family, name: str) -> str:
-    """Return the text of the file beside an image."""
+    """Read the text file beside an image."""
     return (family.images / name).with_suffix(".caption").read_text(encoding="utf-8").removesuffix("\n")
 
 
 def resumed(family: Family) -> str:
-    """`caption --output`, killed after the first batch, then `--resume`."""
+    """Test `caption --output`, killed after the first batch, then `--resume`."""
     output = family.images.parent / "resumed.jsonl"
     job = ["caption", str(family.images), "--model", family.model, "--output", str(output), *TYPED]
     child = os.fork()
@@ -133,14 +133,14 @@ def resumed(family: Family) -> str:
 
 
 def on_ray(family: Family) -> str:
-    """`caption --engine ray`."""
+    """Test `caption --engine ray`."""
     output = family.images.parent / "ray.jsonl"
     typed("caption", str(family.images), "--model", family.model, "--output", str(output), *TYPED, "--engine", "ray")
     return family.cell(by_name(output, "image"))
 
 
 def evaluated(family: Family) -> str:
-    """`evaluate`."""
+    """Test `evaluate`."""
     each = family.images.parent / "each.jsonl"
     typed(
         "evaluate",
@@ -157,7 +157,7 @@ def evaluated(family: Family) -> str:
 
 
 def reviewed(family: Family) -> str:
-    """`review` of the text files that `caption --sidecar` wrote."""
+    """Test `review` of the text files that `caption --sidecar` wrote."""
     folder = family.images.parent / "review"
     folder.mkdir()
     for name in family.names:
@@ -170,7 +170,7 @@ def reviewed(family: Family) -> str:
 
 
 def served(family: Family) -> str:
-    """Requests to `serve`."""
+    """Test requests to `serve`."""
     captioner = CaptionBatches(load_pipeline(family.model, "cpu"), **LENGTH)
 
     async def ask() -> dict[str, str]:
@@ -186,7 +186,7 @@ def served(family: Family) -> str:
 
 
 def pipelined(family: Family) -> str:
-    """`pipeline("image-captioning")`."""
+    """Test `pipeline("image-captioning")`."""
     captioner = transformers.pipeline(TASK, model=family.model, device="cpu")
     records = captioner([str(family.images / name) for name in family.names], batch_size=BATCH, **LENGTH)
     return family.cell({name: row[0]["generated_text"] for name, row in zip(family.names, records, strict=True)})
@@ -204,7 +204,7 @@ CELLS: dict[str, Callable[[Family], str]] = {
 
 
 def main() -> None:
-    """Fill the matrix, and write it into the page."""
+    """Run all tests, and write the matrix into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", required=True, help="folder of JPEG files")
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)

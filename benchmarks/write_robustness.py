@@ -75,7 +75,7 @@ COLUMNS = ("tried", "read", "refused", "failed", "seconds", "megabytes")
 
 
 def page() -> str:
-    """Return the whole page."""
+    """Format the whole page."""
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     seeds = ", ".join(map(str, results["seeds"]))
     lines = [
